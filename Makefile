@@ -1,0 +1,27 @@
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: demo test lint bench clean
+
+demo: $(INSTALLED)  ## train every family on the digits of scikit-learn and print one table
+	$(BIN)/leanbayes demo
+
+test: $(INSTALLED) lint  ## style, types and the whole suite
+	$(BIN)/python -m pytest -n 2
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED)  ## cost of a training step, relative to the deterministic network
+	$(BIN)/python benchmarks/step_cost.py
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@

@@ -1,0 +1,137 @@
+"""leanbayes: honest uncertainty for any neural network, at almost the cost of the network.
+
+``train()`` and ``eval()`` do not switch the noise of a converted model; :func:`using` and
+:func:`held` do.
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from leanbayes import distributions, ops, schedules, testing
+from leanbayes.build import Choice
+from leanbayes.convert import Plan, convert, plan
+from leanbayes.deterministic import deterministic
+from leanbayes.estimators import auto, flipout, local, mean, weights
+from leanbayes.io import load, save
+from leanbayes.layers import Affine, RandomMap
+from leanbayes.lazy import Learned
+from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from leanbayes.model import (
+    ParameterCounts,
+    count_parameters,
+    held,
+    kl,
+    map_posteriors,
+    members,
+    named_kl,
+    random_maps,
+    tile,
+    update_priors,
+    using,
+)
+from leanbayes.objective import (
+    Elbo,
+    average_nll,
+    elbo,
+    mean_logits_nll,
+    mean_probs_nll,
+    mixture_nll,
+)
+from leanbayes.posteriors import (
+    Dropout,
+    KTied,
+    MatrixNormal,
+    MeanField,
+    Point,
+    Posterior,
+    Rank1,
+    ZeroMean,
+)
+from leanbayes.predict import Prediction, predict
+from leanbayes.priors import (
+    ARD,
+    Cauchy,
+    Flat,
+    GroupARD,
+    HalfCauchy,
+    He,
+    Laplace,
+    LogNormal,
+    LogUniform,
+    Normal,
+    Prior,
+    ScaleMixture,
+    StudentT,
+)
+from leanbayes.scales import Scale
+
+try:
+    __version__ = version("leanbayes")
+except PackageNotFoundError:  # a source tree that is not installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "ARD",
+    "Affine",
+    "Bernoulli",
+    "Categorical",
+    "Cauchy",
+    "Choice",
+    "Dropout",
+    "Elbo",
+    "Flat",
+    "Gaussian",
+    "GroupARD",
+    "HalfCauchy",
+    "He",
+    "KTied",
+    "Laplace",
+    "Learned",
+    "Likelihood",
+    "LogNormal",
+    "LogUniform",
+    "MatrixNormal",
+    "MeanField",
+    "Normal",
+    "ParameterCounts",
+    "Plan",
+    "Point",
+    "Posterior",
+    "Prediction",
+    "Prior",
+    "RandomMap",
+    "Rank1",
+    "Scale",
+    "ScaleMixture",
+    "StudentT",
+    "ZeroMean",
+    "auto",
+    "average_nll",
+    "convert",
+    "count_parameters",
+    "deterministic",
+    "distributions",
+    "elbo",
+    "flipout",
+    "held",
+    "kl",
+    "load",
+    "local",
+    "map_posteriors",
+    "mean",
+    "mean_logits_nll",
+    "mean_probs_nll",
+    "members",
+    "mixture_nll",
+    "named_kl",
+    "ops",
+    "plan",
+    "predict",
+    "random_maps",
+    "save",
+    "schedules",
+    "testing",
+    "tile",
+    "update_priors",
+    "using",
+    "weights",
+]

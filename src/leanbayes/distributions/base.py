@@ -1,0 +1,250 @@
+"""The contract of a distribution over weight matrices, and the law of a random output."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from leanbayes.distributions.covariance import Factor
+from leanbayes.ops import LinearOp
+
+__all__ = [
+    "ENTROPY_OF_UNIT_NORMAL",
+    "Delta",
+    "FixedMap",
+    "Map",
+    "Moments",
+    "Noise",
+    "WeightDistribution",
+    "safe_sqrt",
+]
+
+ENTROPY_OF_UNIT_NORMAL = 0.5 * math.log(2 * math.pi * math.e)
+
+
+def safe_sqrt(variance: Tensor) -> Tensor:
+    """Square root whose gradient at zero is zero instead of infinite (dead units, x = 0)."""
+    return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+
+
+class Noise(Enum):
+    """How far noise is shared."""
+
+    NONE = "none"
+    SHARED = "shared"
+    LOCAL = "local"
+
+
+class Map(Protocol):
+    """A drawn linear map."""
+
+    def __call__(self, x: Tensor, /) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class FixedMap:
+    """One weight matrix for every example: what a fused kernel can run."""
+
+    op: LinearOp
+    weight: Tensor
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        return self.op(x, self.weight)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalMap:
+    """Fresh noise for every output, drawn from its own law at each application."""
+
+    op: LinearOp
+    q: WeightDistribution
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        return self.q.moments(x, self.op).rsample(self.op)
+
+
+class Moments(NamedTuple):
+    """The law of ``y = op(x, W)`` at one position: a mean and one or two kinds of noise.
+
+    ``y = mean + √variance ∘ ε + √common · (rows ε′)``; the second kind is correlated over the
+    output channels with covariance ``common · rows rowsᵀ``.
+    """
+
+    mean: Tensor
+    variance: Tensor | None = None
+    common: Tensor | None = None
+    rows: Factor | None = None
+
+    def rsample(self, op: LinearOp) -> Tensor:
+        """Draw outputs, independently at every position."""
+        y = self.mean
+        if self.variance is not None:
+            y = torch.addcmul(y, safe_sqrt(self.variance), torch.randn_like(self.variance))
+        if self.common is not None and self.rows is not None:
+            std = safe_sqrt(self.common).movedim(op.channel_dim, -1)
+            e = torch.randn(*std.shape[:-1], self.rows.width, dtype=std.dtype, device=std.device)
+            y = y + (std * self.rows.color(e)).movedim(-1, op.channel_dim)
+        return y
+
+    def covariance(self, op: LinearOp) -> Tensor:
+        """The covariance over output channels at every position, dense: ``[..., out, out]``."""
+        parts: list[Tensor] = []
+        if self.variance is not None:
+            parts.append(torch.diag_embed(self.variance.movedim(op.channel_dim, -1)))
+        if self.common is not None and self.rows is not None:
+            parts.append(self.common.movedim(op.channel_dim, -1).unsqueeze(-1) * self.rows.dense)
+        return sum(parts[1:], parts[0])
+
+
+class WeightDistribution(Distribution, ABC):
+    """A distribution over matrices ``[out, in]``.
+
+    A subclass gives ``mean``, ``variance``, ``rsample`` and, where they exist, ``entropy`` and
+    ``log_prob``; everything else has a default. Distributions are values: they own no parameters.
+
+    Attributes:
+        independent: whether the weights are mutually independent.
+        normal_marginals: whether each weight is normal.
+        sign_symmetric: whether flipping the sign of any weight's deviation from the mean leaves the
+            distribution as it is, which is what flipout needs.
+        discrete: whether the distribution has no density.
+        members: more than one for a mixture; the batch then holds contiguous blocks, one a member.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own protocol)
+    independent: bool = True
+    normal_marginals: bool = False
+    sign_symmetric: bool = False
+    discrete: bool = False
+    members: int = 1
+
+    def __init__(self, shape: Sequence[int], *, validate_args: bool | None = None) -> None:
+        super().__init__(torch.Size(), torch.Size(shape), validate_args=False)
+        if self._default_validation() if validate_args is None else validate_args:
+            self._validate()
+
+    @staticmethod
+    def _default_validation() -> bool:
+        return bool(Distribution._validate_args)
+
+    def _validate(self) -> None:
+        """Raise on parameters that are not finite; called only when arguments are validated."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
+                raise ValueError(
+                    f"{type(self).__name__} was given a {name} that is not finite; "
+                    "look for a NaN or an infinity where it was computed"
+                )
+
+    @property
+    def support(self) -> Any:
+        """Where the weights can lie: everywhere, unless a subclass says otherwise."""
+        return constraints.independent(constraints.real, 2)
+
+    @property
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """The mean, ``[out, in]`` (``[members, out, in]`` for a mixture)."""
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """The variance of each weight, in the shape of the mean."""
+
+    @abstractmethod
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw matrices ``[*sample_shape, out, in]``, differentiably."""
+
+    def entropies(self) -> Tensor:
+        """The entropy of each weight, ``[out, in]``; only where weights are independent."""
+        raise NotImplementedError(f"{type(self).__name__} has no entropy of single weights")
+
+    def entropy(self) -> Tensor:
+        """The entropy of the whole matrix, a scalar."""
+        return self.entropies().sum()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log density of matrices ``[..., out, in]``."""
+        raise NotImplementedError(f"{type(self).__name__} has no density in closed form")
+
+    def log_inverse_alpha(self) -> Tensor:
+        """``log(mean² / variance)`` of each weight: minus the log α of variational dropout."""
+        ratio = self.mean.square() / self.variance
+        return ratio.clamp_min(torch.finfo(ratio.dtype).tiny).log()
+
+    def total_correlation(self) -> Tensor:
+        """Sum of the marginal entropies minus the entropy: what correlation costs in any KL."""
+        if self.independent:
+            return self.mean.new_zeros(())
+        return (0.5 * self.variance.log() + ENTROPY_OF_UNIT_NORMAL).sum() - self.entropy()
+
+    def covariance(self) -> Tensor:
+        """The dense covariance of ``vec(W)`` in row-major order; for tests and small matrices."""
+        if not self.independent:
+            raise NotImplementedError(f"{type(self).__name__} gives no dense covariance")
+        return torch.diag(self.variance.flatten())
+
+    def local_is_exact(self, op: LinearOp, *, reused: bool) -> bool:
+        """Whether noise per output has the law that random weights would give a single example."""
+        return self.independent and self.normal_marginals and not reused
+
+    def moments(self, x: Tensor, op: LinearOp) -> Moments:
+        """The law of ``op(x, W)`` at each position (the local reparameterization)."""
+        if not self.independent:
+            raise ValueError(
+                f"{type(self).__name__} has no closed law of its outputs; use estimator=lb.weights"
+            )
+        return Moments(op(x, self.mean), op(op.square(x), self.variance))
+
+    def map(self, op: LinearOp, batch: int | None, noise: Noise) -> Map:
+        """Draw a linear map; ``batch`` is ``None`` for one that will be applied to any batch."""
+        if noise is Noise.NONE:
+            return FixedMap(op, self.mean)
+        if noise is Noise.SHARED:
+            return FixedMap(op, self.rsample())
+        return LocalMap(op, self)
+
+
+class Delta(WeightDistribution):
+    """All mass on one matrix: a point estimate.
+
+    Its entropy is taken as zero, so that ``kl`` is ``−log p(loc)``: maximum a posteriori.
+
+    Example:
+        >>> float(Delta(torch.ones(2, 2)).variance.sum())
+        0.0
+    """
+
+    sign_symmetric = True
+
+    def __init__(self, loc: Tensor, *, validate_args: bool | None = None) -> None:
+        self.loc = loc
+        super().__init__(loc.shape, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return torch.zeros_like(self.loc)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.loc.expand(*sample_shape, *self.loc.shape)
+
+    def entropies(self) -> Tensor:
+        return torch.zeros_like(self.loc)
+
+    def local_is_exact(self, op: LinearOp, *, reused: bool) -> bool:
+        return True
+
+    def map(self, op: LinearOp, batch: int | None, noise: Noise) -> Map:
+        return FixedMap(op, self.loc)

@@ -1,0 +1,103 @@
+"""The k-tied Normal: independent weights whose standard deviations are a low-rank product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
+from leanbayes.ops import LinearOp
+
+__all__ = ["KTiedNormal"]
+
+
+class KTiedNormal(WeightDistribution):
+    """Independent normal weights with ``scale = uᵀ v`` (001, eq. 3–4).
+
+    The variance ``(uᵀ v)²`` has rank ``k(k+1)/2``, because
+    ``σ²_ij = Σ_{a ≤ b} (2 − δ_ab) u_ai u_bi · v_aj v_bj``, so the variance of an output takes two
+    skinny products instead of a dense one.
+
+    Args:
+        loc: the means ``[out, in]``.
+        u: the row factors ``[k, out]``, not negative.
+        v: the column factors ``[k, in]``, not negative.
+        validate_args: check that the parameters are finite.
+
+    Example:
+        >>> q = KTiedNormal(torch.zeros(4, 3), torch.ones(2, 4), torch.ones(2, 3))
+        >>> float(q.variance[0, 0])
+        4.0
+    """
+
+    normal_marginals = True
+    sign_symmetric = True
+
+    def __init__(
+        self, loc: Tensor, u: Tensor, v: Tensor, *, validate_args: bool | None = None
+    ) -> None:
+        if u.shape[0] != v.shape[0] or (u.shape[1], v.shape[1]) != tuple(loc.shape):
+            raise ValueError(
+                f"factors {tuple(u.shape)} and {tuple(v.shape)} do not tie means of shape "
+                f"{tuple(loc.shape)}; they are [k, out] and [k, in]"
+            )
+        self.loc = loc
+        self.u = u
+        self.v = v
+        self._scale: Tensor | None = None
+        super().__init__(loc.shape, validate_args=validate_args)
+
+    @property
+    def rank(self) -> int:
+        """How many rank-one terms the scale has."""
+        return self.u.shape[0]
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def scale(self) -> Tensor:
+        """The standard deviations ``[out, in]``, made at the first use."""
+        if self._scale is None:
+            self._scale = self.u.t() @ self.v
+        return self._scale
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale.square()
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        e = self.loc.new_empty(*sample_shape, *self.loc.shape).normal_()
+        return torch.addcmul(self.loc, self.scale, e)
+
+    def entropies(self) -> Tensor:
+        return self.scale.log() + ENTROPY_OF_UNIT_NORMAL
+
+    def entropy(self) -> Tensor:
+        if self.rank > 1:
+            return super().entropy()
+        out, columns = self.loc.shape
+        logs = columns * self.u.log().sum() + out * self.v.log().sum()
+        return logs + out * columns * ENTROPY_OF_UNIT_NORMAL
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        z = (value - self.loc) / self.scale
+        return (0.5 - 0.5 * z.square() - self.entropies()).sum((-2, -1))
+
+    def variance_factors(self) -> tuple[Tensor, Tensor]:
+        """Factors ``ũ [K, out]`` and ``ṽ [K, in]`` of the variance, ``K = k(k+1)/2``."""
+        first, second = torch.triu_indices(self.rank, self.rank, device=self.u.device)
+        twice = 2.0 - (first == second).to(self.u.dtype)
+        u = self.u[first] * self.u[second] * twice.unsqueeze(-1)
+        return u, self.v[first] * self.v[second]
+
+    def moments(self, x: Tensor, op: LinearOp) -> Moments:
+        if op.groups > 1:  # a row of ṽ would have to meet every group: the dense way is right
+            return super().moments(x, op)
+        u, v = self.variance_factors()
+        shared = op(op.square(x), v)
+        variance = (shared.movedim(op.channel_dim, -1) @ u).movedim(-1, op.channel_dim)
+        return Moments(op(x, self.loc), variance)

@@ -1,0 +1,151 @@
+"""Independent weights ``w = loc + scale · ε``: mean field, variance layers, Gaussian dropout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
+from leanbayes.ops import LinearOp
+
+__all__ = ["LocationScale", "NoiseName"]
+
+NoiseName = Literal["normal", "bernoulli", "uniform"]
+
+
+def _rademacher(like: Tensor) -> Tensor:
+    return torch.randint_like(like, 2) * 2 - 1
+
+
+def _uniform(like: Tensor) -> Tensor:
+    return (torch.rand_like(like) * 2 - 1) * math.sqrt(3)
+
+
+def _normal_log_prob(z: Tensor) -> Tensor:
+    return -0.5 * z.square() - 0.5 * math.log(2 * math.pi)
+
+
+def _uniform_log_prob(z: Tensor) -> Tensor:
+    outside = z.abs() > math.sqrt(3)
+    return torch.full_like(z, -math.log(2 * math.sqrt(3))).masked_fill(outside, -math.inf)
+
+
+@dataclass(frozen=True)
+class _UnitNoise:
+    """Noise of mean zero and variance one; ``entropy`` is ``None`` where there is no density."""
+
+    draw: Callable[[Tensor], Tensor]
+    entropy: float | None
+    log_prob: Callable[[Tensor], Tensor] | None
+
+
+_NOISES: dict[str, _UnitNoise] = {
+    "normal": _UnitNoise(torch.randn_like, ENTROPY_OF_UNIT_NORMAL, _normal_log_prob),
+    "uniform": _UnitNoise(_uniform, math.log(2 * math.sqrt(3)), _uniform_log_prob),
+    "bernoulli": _UnitNoise(_rademacher, None, None),
+}
+
+
+class LocationScale(WeightDistribution):
+    """Independent weights with means ``loc`` and standard deviations ``scale``.
+
+    ``noise`` has mean zero and variance one: ``"normal"``; ``"bernoulli"``, a fair sign; or
+    ``"uniform"`` on ``(−√3, √3)``. The variance layers of *Variance Networks* (003, eq. 4 and
+    section 3.3) are ``loc=None``; the ``θ`` of its uniform layer is ``√3 · scale``.
+
+    Args:
+        loc: the means ``[out, in]``; ``None`` for zero.
+        scale: the standard deviations, broadcastable to ``[out, in]``.
+        noise: the kind of noise.
+        log_alpha: ``log(scale² / loc²)`` where it is known better than the ratio tells
+            (see :meth:`multiplicative`).
+        validate_args: check that the parameters are finite.
+
+    Example:
+        >>> q = LocationScale(torch.zeros(2, 3), torch.full((2, 3), 0.5))
+        >>> float(q.variance.sum())
+        1.5
+    """
+
+    sign_symmetric = True
+
+    def __init__(
+        self,
+        loc: Tensor | None,
+        scale: Tensor,
+        noise: NoiseName = "normal",
+        *,
+        log_alpha: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if noise not in _NOISES:
+            raise ValueError(f"noise {noise!r} is unknown; choose one of {', '.join(_NOISES)}")
+        shape = scale.shape if loc is None else torch.broadcast_shapes(loc.shape, scale.shape)
+        if loc is not None and loc.shape != shape:
+            raise ValueError(
+                f"scale has shape {tuple(scale.shape)}, which does not broadcast to the means "
+                f"{tuple(loc.shape)}"
+            )
+        self.loc = loc
+        self.scale = scale.expand(shape)
+        self.noise = noise
+        self.log_alpha = log_alpha
+        self.normal_marginals = noise == "normal"
+        self.discrete = noise == "bernoulli"
+        super().__init__(shape, validate_args=validate_args)
+
+    @classmethod
+    def multiplicative(
+        cls, loc: Tensor, log_alpha: Tensor, *, validate_args: bool | None = None
+    ) -> LocationScale:
+        """Gaussian dropout ``N(loc, α loc²)`` (003, eq. 5 and 14), α of any broadcastable shape.
+
+        Example:
+            >>> q = LocationScale.multiplicative(torch.tensor([[2.0]]), torch.zeros(1, 1))
+            >>> float(q.variance)
+            4.0
+        """
+        scale = (0.5 * log_alpha).exp() * loc.abs()
+        return cls(loc, scale, log_alpha=log_alpha, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.zeros_like(self.scale) if self.loc is None else self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale.square()
+
+    @property
+    def _unit(self) -> _UnitNoise:
+        return _NOISES[self.noise]
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        e = self._unit.draw(self.scale.new_empty(*sample_shape, *self.event_shape))
+        return self.scale * e if self.loc is None else torch.addcmul(self.loc, self.scale, e)
+
+    def entropies(self) -> Tensor:
+        if self._unit.entropy is None:
+            raise NotImplementedError(f"{self.noise} noise has no density, so no entropy")
+        return self.scale.abs().log() + self._unit.entropy
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._unit.log_prob is None:
+            raise NotImplementedError("bernoulli noise has no density")
+        z = (value - self.mean) / self.scale
+        return (self._unit.log_prob(z) - self.scale.abs().log()).sum((-2, -1))
+
+    def log_inverse_alpha(self) -> Tensor:
+        if self.log_alpha is None:
+            return super().log_inverse_alpha()
+        return (-self.log_alpha).expand(self.event_shape)
+
+    def moments(self, x: Tensor, op: LinearOp) -> Moments:
+        variance = op(op.square(x), self.variance)
+        mean = variance.new_zeros(()) if self.loc is None else op(x, self.loc)
+        return Moments(mean, variance)

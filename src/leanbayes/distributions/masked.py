@@ -1,0 +1,61 @@
+"""Any weight distribution with some weights forced to zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from leanbayes.distributions.base import WeightDistribution
+
+__all__ = ["Masked"]
+
+
+class Masked(WeightDistribution):
+    """``W ∘ mask`` for a base distribution of ``W`` and a mask of zeros and ones.
+
+    The KL counts the kept weights where weights are independent. Where they are not, it is that of
+    the base: marginalising never raises a KL, so this is an upper bound.
+
+    Example:
+        >>> import torch
+        >>> from leanbayes.distributions import LocationScale
+        >>> q = Masked(LocationScale(torch.ones(2, 2), torch.ones(2, 2)), torch.eye(2))
+        >>> float(q.mean.sum())
+        2.0
+    """
+
+    def __init__(
+        self, base: WeightDistribution, mask: Tensor, *, validate_args: bool | None = None
+    ) -> None:
+        if mask.shape != base.event_shape:
+            raise ValueError(
+                f"the mask has shape {tuple(mask.shape)}; it needs {tuple(base.event_shape)}"
+            )
+        if base.members > 1:
+            raise ValueError("a mixture cannot be masked as one matrix; mask its shared weight")
+        self.base = base
+        self.mask = mask
+        self.independent = base.independent
+        self.normal_marginals = base.normal_marginals
+        self.sign_symmetric = base.sign_symmetric
+        self.discrete = base.discrete
+        super().__init__(base.event_shape, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.base.mean * self.mask
+
+    @property
+    def variance(self) -> Tensor:
+        return self.base.variance * self.mask
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.base.rsample(sample_shape) * self.mask
+
+    def entropies(self) -> Tensor:
+        return self.base.entropies() * self.mask
+
+    def covariance(self) -> Tensor:
+        kept = self.mask.flatten()
+        return self.base.covariance() * kept * kept.unsqueeze(-1)

@@ -1,0 +1,133 @@
+"""Priors that torch lacks. A prior is factorised over weights and only ever compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal, constraints
+
+from leanbayes.distributions.base import WeightDistribution
+
+__all__ = ["ARD", "Flat", "GroupARD", "LogUniform", "ScaleMixture"]
+
+
+class _Prior(Distribution):
+    """A prior over single weights; an improper one cannot be sampled."""
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own protocol)
+
+    def __init__(self, shape: Sequence[int] = ()) -> None:
+        super().__init__(torch.Size(shape), validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        return constraints.real
+
+
+class Flat(_Prior):
+    """No prior at all: every KL from it is zero by definition.
+
+    Example:
+        >>> from leanbayes.distributions import LocationScale
+        >>> q = LocationScale(torch.zeros(1, 1), torch.ones(1, 1))
+        >>> float(torch.distributions.kl_divergence(q, Flat()))
+        0.0
+    """
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return torch.zeros_like(value)
+
+
+class LogUniform(_Prior):
+    """The improper prior ``p(w) ∝ 1/|w|`` (003, eq. 6–8).
+
+    Its constant is chosen so that the KL of a zero-mean normal is zero, for any variance.
+
+    Args:
+        exact: use the exact series instead of the published approximation (a few hundred passes).
+
+    Example:
+        >>> from leanbayes.distributions import LocationScale
+        >>> q = LocationScale(None, torch.ones(1, 1))
+        >>> round(float(torch.distributions.kl_divergence(q, LogUniform())), 6)
+        0.0
+    """
+
+    #: ``E log|w| − entropy`` of a zero-mean normal: −½ log 2πe − ½ (γ + log 2) (003, appendix F).
+    CONSTANT = -0.5 * math.log(2 * math.pi * math.e) - 0.5 * (0.5772156649015329 + math.log(2))
+
+    def __init__(self, *, exact: bool = False) -> None:
+        self.exact = exact
+        super().__init__()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.CONSTANT - value.abs().log()
+
+
+class ARD(_Prior):
+    """Automatic relevance determination: ``N(0, λ²)`` with its own optimal ``λ² = E[w²]`` a weight.
+
+    The KL of a normal weight is ``½ log(1 + μ²/σ²)`` (003, eq. 11 with its factor ½; 004,
+    section 3.1). There is no density without a posterior to be relevant to.
+    """
+
+
+class GroupARD(_Prior):
+    """``N(0, 1/(τ_i γ_j))``: one relevance a row and one a column (004, section 3.2).
+
+    Args:
+        row_precision: ``τ [out]``.
+        column_precision: ``γ [in]``.
+
+    Example:
+        >>> GroupARD(torch.ones(2), torch.full((3,), 4.0)).scale[0, 0]
+        tensor(0.5000)
+    """
+
+    def __init__(self, row_precision: Tensor, column_precision: Tensor) -> None:
+        self.row_precision = row_precision
+        self.column_precision = column_precision
+        super().__init__((row_precision.shape[0], column_precision.shape[0]))
+
+    @property
+    def scale(self) -> Tensor:
+        """The prior standard deviations ``[out, in]``."""
+        return torch.outer(self.row_precision.rsqrt(), self.column_precision.rsqrt())
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return Normal(0.0, self.scale, validate_args=False).log_prob(value)
+
+    def updated(self, q: WeightDistribution) -> GroupARD:
+        """One round of the block updates: each group's optimum given the others.
+
+        ``τ_i = in / Σ_j γ_j E[w_ij²]``, then ``γ_j = out / Σ_i τ_i E[w_ij²]``.
+        """
+        second = q.variance + q.mean.square()
+        tau = second.shape[1] / (second @ self.column_precision)
+        gamma = second.shape[0] / (tau @ second)
+        return GroupARD(tau, gamma)
+
+
+class ScaleMixture(_Prior):
+    """A wide and a narrow zero-mean normal: ``π N(0, wide²) + (1 − π) N(0, narrow²)``.
+
+    Example:
+        >>> p, w = ScaleMixture(0.5, torch.tensor(1.0), torch.tensor(1.0)), torch.tensor(0.3)
+        >>> bool(torch.isclose(p.log_prob(w), Normal(0.0, 1.0).log_prob(w)))
+        True
+    """
+
+    def __init__(self, weight: float, wide: Tensor, narrow: Tensor) -> None:
+        self.weight = weight
+        self.wide = wide
+        self.narrow = narrow
+        super().__init__()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        wide = Normal(0.0, self.wide, validate_args=False).log_prob(value)
+        narrow = Normal(0.0, self.narrow, validate_args=False).log_prob(value)
+        return torch.logaddexp(wide + math.log(self.weight), narrow + math.log1p(-self.weight))

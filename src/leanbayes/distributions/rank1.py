@@ -1,0 +1,198 @@
+"""Rank-one factors on a shared weight matrix, as a mixture of members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.distributions import Cauchy, Distribution, HalfCauchy
+
+from leanbayes.distributions.base import Map, Noise, WeightDistribution
+from leanbayes.ops import Linear, LinearOp
+
+__all__ = ["RandomFactor", "Rank1Mixture"]
+
+RandomFactor = Distribution | Tensor
+"""A factor ``[members, n]``: random, or a tensor where it is fixed."""
+
+
+def _shape(factor: RandomFactor) -> torch.Size:
+    return factor.shape if isinstance(factor, Tensor) else factor.batch_shape
+
+
+def _center(factor: RandomFactor) -> Tensor:
+    """The mean of a factor, or its median where a heavy tail leaves it none."""
+    if isinstance(factor, Tensor):
+        return factor
+    if isinstance(factor, Cauchy):
+        return factor.loc
+    if isinstance(factor, HalfCauchy):
+        return factor.scale
+    return factor.mean
+
+
+def _second_moment(factor: RandomFactor) -> Tensor:
+    if isinstance(factor, Tensor):
+        return factor.square()
+    return factor.variance + _center(factor).square()
+
+
+@dataclass(frozen=True, eq=False)
+class _PerturbedMap:
+    """``r ∘ op(x ∘ s, W)`` or ``op(x + s, W) + r``, with factors per member or per example."""
+
+    op: LinearOp
+    weight: Tensor
+    r: Tensor | None
+    s: Tensor | None
+    members: int
+    add: bool
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        batch = x.shape[0]
+        if batch % self.members:
+            raise ValueError(
+                f"batch {batch} is not a multiple of {self.members} members; call tile(x, members)"
+            )
+        if self.s is None:
+            y = self.op(x, self.weight)
+        else:
+            perturbed = self.op.shifted if self.add else self.op.scaled
+            y = perturbed(x, self._rows(self.s, batch), self.weight)
+        if self.r is None:
+            return y
+        r = self.op.spread(self._rows(self.r, batch), y.ndim)
+        return y + r if self.add else y * r
+
+    def _rows(self, factor: Tensor, batch: int) -> Tensor:
+        """Factors that broadcast over the batch; those of a member repeat over its block."""
+        if factor.shape[0] in (1, batch):
+            return factor
+        return factor.repeat_interleave(batch // self.members, 0)
+
+
+class Rank1Mixture(WeightDistribution):
+    """``W = W̄ ∘ r sᵀ``: a shared ``W̄``, and a random ``r`` and ``s`` for each member (000, eq. 1).
+
+    It acts as ``y = r ∘ op(x ∘ s, W̄)``, exactly, with new factors for every example, for dense,
+    convolutional and recurrent ops alike. ``perturb="add"`` is ``op(x + s, W̄) + r``.
+    The mean is **per member**: averaged over members, random signs would cancel.
+
+    Args:
+        weight: the shared matrix ``[out, in]``.
+        r: output factors ``[members, out]``, or ``None``.
+        s: input-channel factors ``[members, channels]``, or ``None``.
+        op: the op whose channels ``s`` scales.
+        perturb: multiply or add.
+        clip: bound on the absolute value of sampled factors; heavy tails need it.
+        mean_kl: average the KL over members (a bound on the KL of the mixture) instead of summing
+            it as the reference code does.
+        weight_scale: standard deviation of a zero-mean normal prior on ``W̄``, whose ``−log p(W̄)``
+            joins the KL (000, eq. 2); ``None`` leaves that to weight decay.
+        validate_args: check that the parameters are finite.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> r, s = Normal(torch.ones(2, 4), 0.1), Normal(torch.ones(2, 3), 0.1)
+        >>> Rank1Mixture(torch.ones(4, 3), r, s).rsample().shape
+        torch.Size([2, 4, 3])
+    """
+
+    independent = False
+
+    def __init__(
+        self,
+        weight: Tensor,
+        r: RandomFactor | None,
+        s: RandomFactor | None,
+        op: LinearOp | None = None,
+        *,
+        perturb: Literal["multiply", "add"] = "multiply",
+        clip: float | None = 10.0,
+        mean_kl: bool = True,
+        weight_scale: float | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.op = Linear() if op is None else op
+        self.weight = weight
+        self.r = r
+        self.s = s
+        self.perturb = perturb
+        self.clip = clip
+        self.mean_kl = mean_kl
+        self.weight_scale = weight_scale
+        self.members = self._count_members()
+        super().__init__(weight.shape, validate_args=validate_args)
+
+    def _count_members(self) -> int:
+        members = {_shape(factor)[0] for factor in self.factors}
+        if len(members) > 1:
+            raise ValueError(f"r and s have different numbers of members: {sorted(members)}")
+        channels = self.op.input_channels(self.weight.shape[1])
+        for name, factor, n in (("r", self.r, self.weight.shape[0]), ("s", self.s, channels)):
+            if factor is not None and _shape(factor)[1:] != (n,):
+                raise ValueError(
+                    f"{name} has shape {tuple(_shape(factor))}; it needs [members, {n}]"
+                )
+        return members.pop() if members else 1
+
+    @property
+    def factors(self) -> tuple[RandomFactor, ...]:
+        """The factors there are."""
+        return tuple(f for f in (self.r, self.s) if f is not None)
+
+    def _matrix(self, weight: Tensor, r: Tensor | None, s: Tensor | None) -> Tensor:
+        """``weight ∘ r sᵀ`` for factors ``[..., members, n]``; a single member has no axis."""
+        if self.perturb == "add":
+            raise NotImplementedError("an additive perturbation is affine in x, not one matrix")
+        if s is not None:
+            weight = weight * self.op.column_factor(s.unsqueeze(-2), weight.shape[0]).squeeze(-3)
+        if r is not None:
+            weight = weight * r.unsqueeze(-1)
+        return weight.squeeze(-3) if self.members == 1 and self.factors else weight
+
+    @property
+    def mean(self) -> Tensor:
+        r, s = (None if f is None else _center(f) for f in (self.r, self.s))
+        return self._matrix(self.weight, r, s)
+
+    @property
+    def variance(self) -> Tensor:
+        r, s = (None if f is None else _second_moment(f) for f in (self.r, self.s))
+        return self._matrix(self.weight.square(), r, s) - self.mean.square()
+
+    def _draw(self, factor: RandomFactor | None, shape: Sequence[int]) -> Tensor | None:
+        """Factors ``[*shape, members, n]``, clipped."""
+        if factor is None:
+            return None
+        if isinstance(factor, Tensor):
+            return factor.expand(*shape, *factor.shape)
+        sample = factor.rsample(torch.Size(shape))
+        return sample if self.clip is None else sample.clamp(-self.clip, self.clip)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        r, s = self._draw(self.r, sample_shape), self._draw(self.s, sample_shape)
+        w = self._matrix(self.weight, r, s)
+        return w if self.factors else w.expand(*sample_shape, *w.shape)
+
+    def entropy(self) -> Tensor:
+        raise NotImplementedError("a rank-one product has no density over matrices")
+
+    def local_is_exact(self, op: LinearOp, *, reused: bool) -> bool:
+        return True
+
+    def map(self, op: LinearOp, batch: int | None, noise: Noise) -> Map:
+        def draw(factor: RandomFactor | None) -> Tensor | None:
+            if factor is None or noise is Noise.NONE:
+                return None if factor is None else _center(factor)
+            if noise is Noise.SHARED or batch is None or isinstance(factor, Tensor):
+                return self._draw(factor, ())
+            per_member = self._draw(factor, (batch // self.members,))
+            assert per_member is not None
+            return per_member.transpose(0, 1).flatten(0, 1)
+
+        r, s = draw(self.r), draw(self.s)
+        return _PerturbedMap(op, self.weight, r, s, self.members, self.perturb == "add")

@@ -1,0 +1,191 @@
+"""Saving and loading: one safetensors file whose header holds the recipe as JSON. No pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from leanbayes.build import BAYESIAN, CONVERTIBLE
+from leanbayes.convert import convert
+from leanbayes.estimators import ESTIMATORS
+from leanbayes.layers import RandomMap
+from leanbayes.model import random_maps
+from leanbayes.places import topmost
+from leanbayes.posteriors import POSTERIORS, Posterior
+from leanbayes.priors import PRIORS, Prior
+from leanbayes.recipes import Recipe
+
+__all__ = ["load", "save"]
+
+FORMAT = 1
+_KEY = "leanbayes"
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
+    """Write a converted model to ``path.safetensors``, whole or not at all; returns the path.
+
+    Example:
+        >>> import tempfile, torch, leanbayes as lb
+        >>> net = nn.Linear(3, 2)
+        >>> model = lb.convert(net, lb.KTied(2), lb.Normal(1.0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = save(model, f"{folder}/m")
+        ...     same = load(net, f"{folder}/m")
+        >>> torch.equal(lb.kl(same), lb.kl(model))
+        True
+    """
+    target = _with_suffix(path)
+    recipe = {"format": FORMAT, "layers": _describe(model)}
+    tensors = {name: t.detach().cpu().contiguous() for name, t in _unique(model).items()}
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        save_file(tensors, partial, metadata={_KEY: json.dumps(recipe)})
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
+    """Convert a copy of ``net`` as the saved model was, and load its numbers.
+
+    Args:
+        net: the deterministic network that was converted, with any weights.
+        path: what :func:`save` was given.
+    """
+    source = _with_suffix(path)
+    recipe, tensors = _read(source)
+    names = {name for places in topmost(net, CONVERTIBLE).values() for name in places}
+    absent = [name for name in recipe["layers"] if name not in names]
+    if absent:
+        raise ValueError(
+            f"{source} was saved from another architecture: it has a layer {absent[0]!r} that the "
+            "given network has not"
+        )
+    model = _rebuild(net, recipe["layers"])
+    expected = {name: tuple(t.shape) for name, t in _unique(model).items()}
+    given = {name: tuple(t.shape) for name, t in tensors.items()}
+    for name in sorted(expected.keys() | given.keys()):
+        if expected.get(name) != given.get(name):
+            raise ValueError(
+                f"{source} was saved from another architecture: tensor {name!r} has shape "
+                f"{given.get(name, 'nothing')} in the file and {expected.get(name, 'nothing')} in "
+                "the given network"
+            )
+    model.load_state_dict(tensors, strict=False)
+    return model
+
+
+def _with_suffix(path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    return path if path.suffix == ".safetensors" else path.with_name(f"{path.name}.safetensors")
+
+
+def _unique(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict, with tensors that several names share under their first name only."""
+    seen: set[int] = set()
+    unique: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            unique[name] = tensor
+    return unique
+
+
+def _estimator_name(layer: RandomMap) -> str:
+    for name, estimator in ESTIMATORS.items():
+        if layer.estimator is estimator:
+            return name
+    raise ValueError(
+        f"{layer.estimator!r} is an estimator of your own, which a file cannot hold; save under "
+        "using(model, lb.auto)"
+    )
+
+
+def _describe_map(layer: RandomMap) -> dict[str, Any]:
+    for learned in (layer.posterior, layer.prior):
+        if not isinstance(learned.recipe, Recipe):
+            raise ValueError("a layer was made without a recipe, which a file needs")
+    return {
+        "posterior": layer.posterior.recipe.to_dict(),
+        "prior": layer.prior.recipe.to_dict(),
+        "estimator": _estimator_name(layer),
+    }
+
+
+def _describe(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """For every converted layer: its random maps, by their names inside the layer."""
+    layers = {
+        name: {inner: _describe_map(part) for inner, part in random_maps(layer)}
+        for layer, names in topmost(model, BAYESIAN).items()
+        for name in names
+    }
+    if not layers:
+        raise ValueError("the model has no Bayesian layer; call lb.convert(model, …) first")
+    return layers
+
+
+def _read(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if not source.is_file():
+        raise FileNotFoundError(f"{source} does not exist; save(model, path) writes it")
+    try:
+        with safe_open(source, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{source} is damaged or no safetensors file ({error})") from error
+    if _KEY not in metadata:
+        raise ValueError(
+            f"{source} was not written by leanbayes; load weights into the net instead"
+        )
+    recipe = json.loads(metadata[_KEY])
+    if recipe.get("format") != FORMAT:
+        raise ValueError(
+            f"{source} has format {recipe.get('format')}, and this version reads {FORMAT}; "
+            "upgrade leanbayes"
+        )
+    return recipe, tensors
+
+
+def _recipes(values: Mapping[str, Any]) -> tuple[Posterior, Prior]:
+    posterior = Recipe.from_dict(values["posterior"], POSTERIORS)
+    prior = Recipe.from_dict(values["prior"], PRIORS)
+    assert isinstance(posterior, Posterior)
+    assert isinstance(prior, Prior)
+    return posterior, prior
+
+
+def _rebuild(net: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> nn.Module:
+    """Convert layer by layer as described; then give single maps what differs in them."""
+    overrides: dict[str, dict[str, Any]] = {}
+    for name, maps in layers.items():
+        biases = [values for inner, values in maps.items() if "bias" in inner]
+        rest = [values for inner, values in maps.items() if "bias" not in inner]
+        posterior, prior = _recipes(rest[0])
+        choice = {"posterior": posterior, "prior": prior}
+        if biases:
+            choice["bias"], choice["bias_prior"] = _recipes(biases[0])
+        overrides[name] = choice
+    first = next(iter(overrides.values()))
+    model = convert(
+        net, first["posterior"], first["prior"], include=tuple(overrides), overrides=overrides
+    )
+    for name, maps in layers.items():
+        layer = model.get_submodule(name)
+        for inner, values in maps.items():
+            part = layer.get_submodule(inner)
+            assert isinstance(part, RandomMap)
+            part.estimator = ESTIMATORS[values["estimator"]]
+            posterior, prior = _recipes(values)
+            if part.posterior.recipe != posterior:
+                part.posterior = posterior(part.weight, part.op)
+            if part.prior.recipe != prior:
+                part.prior = prior(part.op.matrix(part.weight))
+    return model

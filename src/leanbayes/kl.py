@@ -1,0 +1,222 @@
+"""KL divergences from P + R definitions instead of a table of P × R pairs.
+
+For a factorised prior, ``KL(q ‖ p) = −E_q log p − entropy(q)``. The first half depends on ``q``
+only through its marginals, so it belongs to the prior (:func:`cross_entropy`); the second belongs
+to the posterior. ``torch.distributions.kl_divergence(q, p)`` finds what is registered here. KLs are
+sums over weights, never averages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import singledispatch
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import (
+    Cauchy,
+    Distribution,
+    HalfCauchy,
+    Laplace,
+    LogNormal,
+    Normal,
+    constraints,
+    register_kl,
+)
+
+from leanbayes.distributions import (
+    ARD,
+    Flat,
+    GroupARD,
+    LogUniform,
+    Masked,
+    Rank1Mixture,
+    WeightDistribution,
+)
+from leanbayes.distributions.log_uniform import (
+    log_uniform_kl_approximate,
+    log_uniform_kl_exact,
+)
+from leanbayes.distributions.rank1 import RandomFactor
+
+__all__ = ["check_pair", "cross_entropy", "divergence"]
+
+
+@singledispatch
+def cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:
+    """``−E_q log p`` of each weight ``[out, in]``; dispatches on the prior alone.
+
+    The default is one Monte Carlo sample of ``q``, which is unbiased.
+    """
+    return -p.log_prob(q.rsample())
+
+
+@cross_entropy.register
+def _(p: Normal, q: WeightDistribution) -> Tensor:
+    second = q.variance + (q.mean - p.loc).square()
+    return 0.5 * second / p.scale.square() + p.scale.log() + 0.5 * math.log(2 * math.pi)
+
+
+@cross_entropy.register
+def _(p: GroupARD, q: WeightDistribution) -> Tensor:
+    scale = p.scale
+    return cross_entropy(Normal(torch.zeros_like(scale), scale, validate_args=False), q)
+
+
+@cross_entropy.register
+def _(p: ARD, q: WeightDistribution) -> Tensor:
+    second = q.variance + q.mean.square()
+    tiny = torch.finfo(second.dtype).tiny
+    return 0.5 * (2 * math.pi * math.e * second).clamp_min(tiny).log()
+
+
+@cross_entropy.register
+def _(p: Laplace, q: WeightDistribution) -> Tensor:
+    """``E|w|`` of a normal weight is a folded normal's mean."""
+    if not q.normal_marginals:
+        return -p.log_prob(q.rsample())
+    std = q.variance.sqrt()
+    z = (q.mean - p.loc) / std
+    folded = std * math.sqrt(2 / math.pi) * (-0.5 * z.square()).exp()
+    distance = folded + (q.mean - p.loc) * torch.erf(z / math.sqrt(2))
+    return distance / p.scale + (2 * p.scale).log()
+
+
+def _scale_free(q: WeightDistribution, p: LogUniform | ARD) -> Tensor:
+    """KL of each normal weight where it depends on ``mean² / variance`` alone.
+
+    It is exact where cross-entropy and entropy are both infinite (a dropout weight at zero).
+    """
+    m = q.log_inverse_alpha()
+    if isinstance(p, ARD):
+        return 0.5 * torch.nn.functional.softplus(m)
+    return log_uniform_kl_exact(m) if p.exact else log_uniform_kl_approximate(m)
+
+
+def _kl_per_weight(q: WeightDistribution, p: Distribution) -> Tensor:
+    """The KL of each of independent weights ``[out, in]``."""
+    if isinstance(p, LogUniform | ARD) and q.normal_marginals:
+        return _scale_free(q, p)
+    return cross_entropy(p, q) - q.entropies()
+
+
+def divergence(q: WeightDistribution, p: Distribution) -> Tensor:
+    """``KL(q ‖ p)``, a sum over all weights; :func:`torch.distributions.kl_divergence` comes here.
+
+    Example:
+        >>> from leanbayes.distributions import LocationScale
+        >>> q = LocationScale(torch.ones(2, 3), torch.ones(2, 3))
+        >>> round(float(divergence(q, Normal(torch.tensor(0.0), torch.tensor(1.0)))), 4)
+        3.0
+    """
+    check_pair(q, p)
+    return _EXCEPTIONS.get(type(q), _generic)(q, p)
+
+
+def _generic(q: WeightDistribution, p: Distribution) -> Tensor:
+    if isinstance(p, Flat):
+        return q.variance.new_zeros(())
+    if isinstance(p, LogUniform | ARD) and q.normal_marginals:
+        return _scale_free(q, p).sum() + q.total_correlation()
+    return cross_entropy(p, q).sum() - q.entropy()
+
+
+def _masked(q: Masked, p: Distribution) -> Tensor:
+    """Over the kept weights; for correlated ones the base's KL, which bounds it from above."""
+    if not q.independent or isinstance(p, Flat):
+        return divergence(q.base, p)
+    return torch.where(q.mask.bool(), _kl_per_weight(q.base, p), 0.0).sum()
+
+
+def _rank1(q: Rank1Mixture, p: Distribution) -> Tensor:
+    """KL of the factors, ``p`` being the prior of each of them (000, eq. 2).
+
+    The mean over members bounds the KL of the mixture from above, by convexity.
+    """
+    total = q.weight.new_zeros(())
+    if not isinstance(p, Flat):
+        for factor in q.factors:
+            total = total + _factor_kl(factor, p).sum()
+    if q.mean_kl:
+        total = total / q.members
+    if q.weight_scale is None:
+        return total
+    penalty = 0.5 * (q.weight / q.weight_scale).square()
+    return total + (penalty + math.log(q.weight_scale) + 0.5 * math.log(2 * math.pi)).sum()
+
+
+_EXCEPTIONS: dict[type[WeightDistribution], Callable[[Any, Distribution], Tensor]] = {
+    Masked: _masked,
+    Rank1Mixture: _rank1,
+}
+register_kl(WeightDistribution, Distribution)(divergence)
+
+
+def _factor_kl(factor: RandomFactor, p: Distribution) -> Tensor:
+    """KL of each factor: in closed form within a family, else by one sample."""
+    if isinstance(factor, Tensor):
+        return -p.log_prob(factor)
+    closed = _CLOSED_FACTOR_KLS.get(type(factor))
+    if closed is not None and type(factor) is type(p):
+        return closed(factor, p)
+    z = factor.rsample()
+    return factor.log_prob(z) - p.log_prob(z)
+
+
+def _kl_normal(q: Normal | LogNormal, p: Normal | LogNormal) -> Tensor:
+    ratio = (q.scale / p.scale).square()
+    distance = ((q.loc - p.loc) / p.scale).square()
+    return 0.5 * (ratio + distance - 1 - ratio.log())
+
+
+@register_kl(Cauchy, Cauchy)
+def _kl_cauchy(q: Cauchy, p: Cauchy) -> Tensor:
+    """``log [((γ₀ + γ₁)² + (x₀ − x₁)²) / (4 γ₀ γ₁)]``."""
+    distance = (q.scale + p.scale).square() + (q.loc - p.loc).square()
+    return distance.log() - (4 * q.scale * p.scale).log()
+
+
+@register_kl(HalfCauchy, HalfCauchy)
+def _kl_half_cauchy(q: HalfCauchy, p: HalfCauchy) -> Tensor:
+    return 2 * (q.scale + p.scale).log() - (4 * q.scale * p.scale).log()
+
+
+_CLOSED_FACTOR_KLS: dict[type[Distribution], Callable[[Any, Any], Tensor]] = {
+    Normal: _kl_normal,
+    LogNormal: _kl_normal,
+    Cauchy: _kl_cauchy,
+    HalfCauchy: _kl_half_cauchy,
+}
+
+
+def check_pair(q: WeightDistribution, p: Distribution) -> None:
+    """Raise a sentence if ``KL(q ‖ p)`` does not exist or has no meaning."""
+    if isinstance(p, Flat):
+        return
+    if q.discrete:
+        raise ValueError(
+            "a discrete posterior has no density, so its KL from a prior with one is infinite; "
+            "use prior=lb.Flat(), or noise='normal' or 'uniform'"
+        )
+    factors: tuple[RandomFactor, ...] = ()
+    if isinstance(q, Rank1Mixture):
+        factors = q.factors
+        if isinstance(p, ARD | GroupARD | LogUniform):
+            raise ValueError(
+                f"{type(p).__name__} is a prior of weights, and a rank-one posterior compares its "
+                "factors with the prior; use for example prior=lb.Normal(0.1, loc=1.0)"
+            )
+    if p.support in (constraints.positive, constraints.nonnegative):
+        positive = factors and all(
+            isinstance(f, Distribution)
+            and f.support in (constraints.positive, constraints.nonnegative)
+            for f in factors
+        )
+        if not positive:
+            raise ValueError(
+                f"{type(p).__name__} gives no mass to negative values and the posterior does, so "
+                "their KL is infinite; use a prior on the whole line, or "
+                "Rank1(factors='lognormal')"
+            )

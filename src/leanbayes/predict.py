@@ -1,0 +1,207 @@
+"""Predictive samples and their summary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Normal
+
+from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from leanbayes.model import held, members, tile
+from leanbayes.recipes import require
+
+__all__ = ["Prediction", "predict"]
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Samples of a model's outputs, and what they say.
+
+    Attributes:
+        samples: outputs ``[samples · members, batch, …]``.
+        likelihood: what they mean.
+    """
+
+    samples: Tensor
+    likelihood: Likelihood = field(default_factory=Categorical)
+
+    @property
+    def sample_log_probs(self) -> Tensor:
+        """Log probabilities of every sample, ``[samples, batch, …, classes]``.
+
+        A Bernoulli output counts as the two classes off and on.
+        """
+        if isinstance(self.likelihood, Categorical):
+            return F.log_softmax(self.samples, -1)
+        if isinstance(self.likelihood, Bernoulli):
+            return F.logsigmoid(torch.stack([-self.samples, self.samples], -1))
+        raise TypeError(
+            f"{type(self.likelihood).__name__} predicts numbers, not classes; use mean, variance "
+            "or quantiles"
+        )
+
+    @property
+    def log_probs(self) -> Tensor:
+        """Log of the probabilities averaged over samples."""
+        return torch.logsumexp(self.sample_log_probs, 0) - math.log(len(self.samples))
+
+    @property
+    def probs(self) -> Tensor:
+        """Class probabilities averaged over samples (of being on, for a Bernoulli output)."""
+        probs = self.log_probs.exp()
+        return probs[..., 1] if isinstance(self.likelihood, Bernoulli) else probs
+
+    @property
+    def labels(self) -> Tensor:
+        """The most probable class."""
+        return self.log_probs.argmax(-1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the averaged probabilities: all uncertainty, in nats."""
+        return _entropy(self.log_probs)
+
+    @property
+    def expected_entropy(self) -> Tensor:
+        """Average entropy of the samples: uncertainty that more data would not remove."""
+        return _entropy(self.sample_log_probs).mean(0)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """Entropy minus expected entropy: how much the samples disagree."""
+        return (self.entropy - self.expected_entropy).clamp_min(0.0)
+
+    @property
+    def _normals(self) -> Normal:
+        if not isinstance(self.likelihood, Gaussian):
+            raise TypeError(
+                f"{type(self.likelihood).__name__} predicts classes, not numbers; use probs, or "
+                "predict(…, likelihood=lb.Gaussian(…))"
+            )
+        normals = self.likelihood.distribution(self.samples)
+        assert isinstance(normals, Normal)
+        return normals
+
+    @property
+    def mean(self) -> Tensor:
+        """The predictive mean."""
+        return self._normals.loc.mean(0)
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """Variance of the noise, averaged over samples."""
+        return self._normals.scale.square().mean(0)
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Variance of the means over samples."""
+        return self._normals.loc.var(0, correction=0)
+
+    @property
+    def variance(self) -> Tensor:
+        """The predictive variance: aleatoric plus epistemic."""
+        return self.aleatoric + self.epistemic
+
+    def quantiles(self, levels: Sequence[float]) -> Tensor:
+        """Quantiles of the predictive mixture of normals, ``[levels, batch, …]``, by bisection."""
+        for level in levels:
+            require(0 < level < 1, f"quantile {level} does not lie between 0 and 1")
+        normals = self._normals
+        low = (normals.loc - 12 * normals.scale).amin(0).expand(len(levels), *normals.loc.shape[1:])
+        high = (normals.loc + 12 * normals.scale).amax(0).expand_as(low)
+        target = low.new_tensor(list(levels)).reshape(-1, *(1,) * (low.ndim - 1))
+        for _ in range(64):
+            middle = (low + high) / 2
+            below = normals.cdf(middle.unsqueeze(1)).mean(1) < target
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (low + high) / 2
+
+    def log_likelihood(self, y: Tensor) -> Tensor:
+        """The log predictive density of every example, averaged over samples inside the log."""
+        log_probs = self.likelihood.log_prob(self.samples, y)
+        return torch.logsumexp(log_probs, 0) - math.log(len(self.samples))
+
+
+def _entropy(log_probs: Tensor) -> Tensor:
+    return torch.special.entr(log_probs.exp()).sum(-1)
+
+
+def predict(
+    model: nn.Module,
+    x: Tensor | tuple[Tensor, ...],
+    *,
+    samples: int = 100,
+    batch_size: int | None = None,
+    coherent: bool = False,
+    seed: int | None = None,
+    likelihood: Likelihood | None = None,
+) -> Prediction:
+    """Draw predictive samples in eval mode, without gradients; the model is left as it was.
+
+    Args:
+        model: any model; one without random layers gives equal samples.
+        x: the inputs, or a tuple of them if the model takes several.
+        samples: how many draws (of every member).
+        batch_size: how many examples to run at once; all, if not given.
+        coherent: let each draw be one function over the whole data set, instead of new noise for
+            every batch.
+        seed: makes the draws repeatable; the global generator is left as it was.
+        likelihood: what the outputs mean; :class:`~leanbayes.Categorical` if not given.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.Normal(1.0))
+        >>> predict(model, torch.randn(5, 3), samples=10).probs.shape
+        torch.Size([5, 2])
+    """
+    require(samples >= 1, f"samples is {samples}; it must be at least 1")
+    require(batch_size is None or batch_size >= 1, f"batch_size is {batch_size}; it must be ≥ 1")
+    inputs = x if isinstance(x, tuple) else (x,)
+    with torch.no_grad(), _eval_mode(model), _seeded(seed, inputs[0].device):
+        drawn = []
+        for _ in range(samples):
+            with held(model) if coherent else nullcontext():
+                drawn.append(_outputs(model, inputs, batch_size))
+    return Prediction(torch.cat(drawn), likelihood or Categorical())
+
+
+def _outputs(model: nn.Module, inputs: tuple[Tensor, ...], batch_size: int | None) -> Tensor:
+    """One draw for all examples: ``[members, examples, …]``."""
+    count, total = members(model), len(inputs[0])
+    step = batch_size or max(total, 1)
+    parts = []
+    for start in range(0, max(total, 1), step):
+        batch = [tile(part[start : start + step], count) for part in inputs]
+        y: Tensor = model(*batch)
+        parts.append(y.unflatten(0, (count, y.shape[0] // count)))
+    return torch.cat(parts, 1)
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    """Eval mode for BatchNorm and Dropout; every module gets its own mode back."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def _seeded(seed: int | None, device: torch.device) -> Iterator[None]:
+    if seed is None:
+        yield
+        return
+    kind = "cuda" if device.type == "cpu" else device.type
+    devices = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(devices=devices, device_type=kind):
+        torch.manual_seed(seed)
+        yield

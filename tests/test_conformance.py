@@ -1,0 +1,117 @@
+"""Everything public is in the example registry, and everything in it keeps its contract."""
+
+import pytest
+import torch
+
+import leanbayes as lb
+from examples import ESTIMATORS, OPS, POSTERIORS, PRIORS, suitable_prior
+from leanbayes import ops, posteriors, priors
+from leanbayes.distributions import Noise
+from leanbayes.estimators import ESTIMATORS as PUBLIC_ESTIMATORS
+from leanbayes.ops import Usage
+from leanbayes.recipes import Recipe
+
+
+def _recipes(module, base):
+    public = (getattr(module, name) for name in module.__all__)
+    return {
+        value
+        for value in public
+        if isinstance(value, type) and issubclass(value, base) and value is not base
+    }
+
+
+def test_every_public_recipe_is_registered_and_has_an_example():
+    assert _recipes(posteriors, lb.Posterior) == {type(p) for p in POSTERIORS.values()}
+    assert _recipes(priors, lb.Prior) == {type(p) for p in PRIORS.values()}
+    for recipes, registry in ((POSTERIORS, posteriors.POSTERIORS), (PRIORS, priors.PRIORS)):
+        assert {type(recipe).__name__ for recipe in recipes.values()} <= set(registry)
+
+
+def test_every_public_op_has_an_example():
+    public = {getattr(ops, name) for name in ops.__all__} - {ops.LinearOp, ops.Usage}
+    assert public == {type(example.op) for example in OPS.values()}
+
+
+def test_every_public_estimator_has_an_example():
+    public = {v for n in lb.estimators.__all__ if callable(v := getattr(lb.estimators, n))}
+    assert public - {lb.estimators.Estimator} == set(PUBLIC_ESTIMATORS.values())
+    assert set(ESTIMATORS.values()) == set(PUBLIC_ESTIMATORS.values())
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_posterior(name):
+    lb.testing.check_posterior(POSTERIORS[name])
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_prior(name):
+    lb.testing.check_prior(PRIORS[name])
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_op(name):
+    example = OPS[name]
+    lb.testing.check_op(example.op, example.input(), example.columns)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("posterior", POSTERIORS)
+def test_every_combination_gives_outputs_and_gradients_or_a_sentence(
+    posterior, op, estimator, dtype
+):
+    recipe, example = POSTERIORS[posterior], OPS[op]
+    learned = recipe(example.weight(dtype), example.op)
+    q, x = learned(), example.input(dtype)
+    usage = example.op.usage(x)
+    try:
+        y = ESTIMATORS[estimator](q, example.op, usage)(x)
+    except ValueError as error:
+        rank1_or_correlated = not q.independent
+        assert rank1_or_correlated
+        assert estimator in ("local", "flipout")
+        assert "use estimator=lb.weights" in str(error)
+        return
+    reference = example.op(x, torch.zeros(q.event_shape, dtype=dtype))
+    assert y.shape == reference.shape
+    assert y.dtype == dtype
+    prior = suitable_prior(recipe)(example.op.matrix(example.weight(dtype)))
+    loss = y.square().sum() + torch.distributions.kl_divergence(q, prior())
+    assert loss.isfinite()
+    if q.discrete and estimator == "mean":
+        assert not loss.requires_grad  # zero outputs and no prior: nothing to learn from
+        return
+    loss.backward()
+    gradients = [p.grad for p in learned.parameters() if p.grad is not None]
+    assert gradients
+    assert all(g.isfinite().all() for g in gradients)
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_held_map_takes_any_batch(name):
+    recipe = POSTERIORS[name]
+    q = recipe(torch.randn(4, 3, dtype=torch.float64), lb.ops.Linear())()
+    held = lb.weights(q, lb.ops.Linear(), Usage(None, reused=True))
+    for batch in (0, q.members, 5 * q.members):
+        assert held(torch.randn(batch, 3, dtype=torch.float64)).shape == (batch, 4)
+
+
+def test_a_broken_posterior_is_caught():
+    """The checks have power: a variance that is 10 % too small does not pass."""
+    from leanbayes.distributions import LocationScale
+    from leanbayes.testing import assert_mean
+
+    q = LocationScale(torch.zeros(4, 3), torch.ones(4, 3))
+    w = 0.95 * q.rsample((20_000,))
+    with pytest.raises(AssertionError, match="standard errors"):
+        assert_mean(w.square(), q.variance, "variance")
+
+
+def test_noise_enum_is_complete():
+    assert {n.value for n in Noise} == {"none", "shared", "local"}
+
+
+def test_recipes_are_recipes():
+    assert all(isinstance(r, Recipe) for r in (*POSTERIORS.values(), *PRIORS.values()))
