@@ -1,7 +1,5 @@
 """Doctest names, and one seed for every test: ``--seed N`` varies it."""
 
-import os
-
 import pytest
 import torch
 from torch import nn
@@ -23,5 +21,4 @@ def _doctest_names(doctest_namespace):
 
 
 def pytest_configure(config):
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        torch.set_num_threads(1)  # the workers share the cores
+    torch.set_num_threads(1)  # tensors are small, and the workers share the cores

@@ -41,7 +41,13 @@ class Recipe:
                 arguments[name] = Recipe.from_dict(value, kinds)
             elif isinstance(value, list):
                 arguments[name] = tuple(value)
-        return kinds[kind](**arguments)
+        known = [field.name for field in fields(kinds[kind])]
+        for name in arguments:
+            require(name in known, f"{kind} has no argument {name!r}{nearest(name, known)}")
+        try:
+            return kinds[kind](**arguments)
+        except TypeError as error:
+            raise ValueError(f"recipe {kind} is not complete: {error}") from error
 
 
 def nearest(given: str, known: Iterable[str]) -> str:

@@ -175,6 +175,10 @@ class WeightDistribution(Distribution, ABC):
         """The log density of matrices ``[..., out, in]``."""
         raise NotImplementedError(f"{type(self).__name__} has no density in closed form")
 
+    def total_variance(self) -> Tensor:
+        """The sum of all variances."""
+        return self.variance.sum()
+
     def log_inverse_alpha(self) -> Tensor:
         """``log(mean² / variance)`` of each weight: minus the log α of variational dropout."""
         ratio = self.mean.square() / self.variance

@@ -77,11 +77,16 @@ class KTiedNormal(WeightDistribution):
         return self.scale.log() + ENTROPY_OF_UNIT_NORMAL
 
     def entropy(self) -> Tensor:
-        if self.rank > 1:
-            return super().entropy()
-        out, columns = self.loc.shape
-        logs = columns * self.u.log().sum() + out * self.v.log().sum()
-        return logs + out * columns * ENTROPY_OF_UNIT_NORMAL
+        if self.rank == 1:  # the log of a product separates
+            out, columns = self.loc.shape
+            logs = columns * self.u.log().sum() + out * self.v.log().sum()
+        else:
+            logs = self.scale.log().sum()
+        return logs + self.loc.numel() * ENTROPY_OF_UNIT_NORMAL
+
+    def total_variance(self) -> Tensor:
+        """``‖U Vᵀ‖² = Σ (UᵀU) ∘ (VᵀV)``: no matrix of the layer's size is made."""
+        return ((self.u @ self.u.t()) * (self.v @ self.v.t())).sum()
 
     def log_prob(self, value: Tensor) -> Tensor:
         z = (value - self.loc) / self.scale

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 __all__ = ["log_uniform_kl_approximate", "log_uniform_kl_exact"]
 
 _K1, _K2, _K3 = 0.63576, 1.87320, 1.48695
 _DIGAMMA_HALF = -0.5772156649015329 - 2 * math.log(2)
 _ASYMPTOTIC_FROM = 64.0
+_ASYMPTOTIC_TERMS = 13
 _TERMS = 180  # Poisson(64) has less than 1e-16 of its mass above
 
 
@@ -58,13 +60,17 @@ class _Exact(torch.autograd.Function):
             digamma += 1 / (k + 0.5)
         large = log_u > math.log(_ASYMPTOTIC_FROM)
         v = (-log_u.clamp_min(math.log(_ASYMPTOTIC_FROM))).exp()  # 1/u
-        series = v / 4 + 3 * v**2 / 16 + 5 * v**3 / 16 + 105 * v**4 / 128
-        tail = 0.5 * (log_u - _DIGAMMA_HALF) - series
-        tail_slope = 0.5 * (1 + v / 2 + 3 * v**2 / 4 + 15 * v**3 / 8 + 105 * v**4 / 16)
+        tail, tail_slope = 0.5 * (log_u - _DIGAMMA_HALF), torch.full_like(m, 0.5)
+        term = torch.full_like(m, 0.5)
+        for n in range(1, _ASYMPTOTIC_TERMS):
+            term = term * (n - 0.5) * v
+            tail = tail - term / n
+            tail_slope = tail_slope + term
         ctx.save_for_backward(torch.where(large, tail_slope, slope * u))
         return torch.where(large, tail, value)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (slope,) = ctx.saved_tensors
         return grads[0] * slope

@@ -76,6 +76,11 @@ class MatrixNormal(WeightDistribution):
         kronecker = torch.outer(self.rows.variance, self.columns.variance)
         return kronecker if self.diagonal is None else kronecker + self.diagonal.square()
 
+    def total_variance(self) -> Tensor:
+        """``tr(R Rᵀ) · tr(C Cᵀ) + Σ d``."""
+        kronecker = self.rows.variance.sum() * self.columns.variance.sum()
+        return kronecker if self.diagonal is None else kronecker + self.diagonal.square().sum()
+
     def covariance(self) -> Tensor:
         kronecker = torch.kron(self.rows.dense, self.columns.dense)
         if self.diagonal is None:

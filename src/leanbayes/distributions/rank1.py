@@ -147,9 +147,12 @@ class Rank1Mixture(WeightDistribution):
     def _matrix(self, weight: Tensor, r: Tensor | None, s: Tensor | None) -> Tensor:
         """``weight ∘ r sᵀ`` for factors ``[..., members, n]``; a single member has no axis."""
         if self.perturb == "add":
-            raise NotImplementedError("an additive perturbation is affine in x, not one matrix")
+            raise NotImplementedError(
+                "rank-one factors that are added make an affine map, which no single weight "
+                "matrix gives; call the layer instead"
+            )
         if s is not None:
-            weight = weight * self.op.column_factor(s.unsqueeze(-2), weight.shape[0]).squeeze(-3)
+            weight = weight * self.op.column_factor(s, weight.shape[0])
         if r is not None:
             weight = weight * r.unsqueeze(-1)
         return weight.squeeze(-3) if self.members == 1 and self.factors else weight

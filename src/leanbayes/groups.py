@@ -1,0 +1,77 @@
+"""Parameter groups: which numbers get which learning rate and weight decay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from torch import nn
+
+from leanbayes.model import random_maps
+from leanbayes.recipes import require
+
+__all__ = ["Role", "parameter_groups", "parameter_roles"]
+
+Role = Literal["means", "scales", "factors", "other"]
+
+
+def parameter_roles(model: nn.Module) -> dict[nn.Parameter, Role]:
+    """What every parameter is for.
+
+    ``means`` are posterior means and the shared weights of rank-one layers, ``factors`` the
+    locations of rank-one factors (the fast weights of BatchEnsemble), ``scales`` everything else in
+    a posterior, ``other`` the rest: biases, normalisation, learnt priors.
+    """
+    roles: dict[nn.Parameter, Role] = {}
+    for _, layer in random_maps(model):
+        for name, parameter in layer.posterior.named_parameters(recurse=False):
+            if name in ("loc", "weight"):
+                roles[parameter] = "means"
+            else:
+                roles[parameter] = "factors" if name.endswith("_loc") else "scales"
+    for parameter in model.parameters():
+        roles.setdefault(parameter, "other")
+    return roles
+
+
+def parameter_groups(
+    model: nn.Module,
+    lr: float,
+    *,
+    multipliers: dict[Role, float] | None = None,
+    weight_decay: float = 0.0,
+    decayed: tuple[Role, ...] = ("means", "other"),
+) -> list[dict[str, Any]]:
+    """Groups for a torch optimiser.
+
+    Args:
+        model: a converted model.
+        lr: the learning rate.
+        multipliers: factors on it by role; ``{"factors": 0.5}`` is BatchEnsemble's fast-weight
+            learning rate.
+        weight_decay: torch's weight decay, which is twice the coefficient of an L2 penalty written
+            without a ½ (000, appendix B).
+        decayed: the roles that decay; by default all weights and biases, not the rank-one factors
+            and not the scales, which have a prior of their own.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(3, 2), lb.Rank1(2), lb.Normal(0.1, loc=1.0))
+        >>> groups = parameter_groups(model, 0.1, multipliers={"factors": 0.5})
+        >>> [(group["role"], group["lr"]) for group in groups]
+        [('means', 0.1), ('factors', 0.05), ('scales', 0.1), ('other', 0.1)]
+    """
+    require(lr > 0, f"lr is {lr}; it must be positive")
+    roles = parameter_roles(model)
+    factors = multipliers or {}
+
+    def groups() -> Iterator[dict[str, Any]]:
+        for role in dict.fromkeys(roles.values()):
+            yield {
+                "role": role,
+                "params": [p for p, r in roles.items() if r == role],
+                "lr": lr * factors.get(role, 1.0),
+                "weight_decay": weight_decay if role in decayed else 0.0,
+            }
+
+    return list(groups())

@@ -1,0 +1,219 @@
+"""A door to Lightning: the ELBO as a LightningModule, and callbacks that work without the lab.
+
+The noise of epoch *e* on rank *r* depends on (seed, e, r) alone, so that a run that is stopped and
+resumed at an epoch ends as an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from leanbayes.groups import parameter_groups
+from leanbayes.likelihoods import Categorical, Likelihood
+from leanbayes.model import kl, members, random_maps, tile, update_priors
+from leanbayes.objective import Elbo, elbo, mixture_nll
+from leanbayes.recipes import require
+from leanbayes.schedules import Constant, Schedule
+
+__all__ = [
+    "BayesianModule",
+    "NonFiniteLossError",
+    "PriorUpdates",
+    "StopOnNonFinite",
+    "first_non_finite",
+]
+
+Batch = tuple[Tensor, Tensor]
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss became NaN or infinite; the message names the first layer where it shows."""
+
+
+def _adam(groups: list[dict[str, Any]]) -> Optimizer:
+    return torch.optim.Adam(groups)
+
+
+class BayesianModule(L.LightningModule):
+    """Trains a converted model on its ELBO.
+
+    Under DDP every rank draws its own noise, and the averaged gradient holds the KL once.
+
+    Args:
+        model: a converted model.
+        data_size: how many training examples there are, over all ranks.
+        likelihood: what the outputs mean; categorical if not given.
+        schedule: the weight of the KL.
+        count: whether the schedule counts training steps or epochs.
+        lr: learning rate, of the default Adam or as given to ``optimizer`` in parameter groups.
+        optimizer: makes an optimiser from parameter groups.
+        scheduler: makes a learning-rate schedule, stepped once an epoch.
+        groups: makes the parameter groups from the model; by default one learning rate for all.
+        train_samples: draws averaged in each training step.
+        validation_samples: draws of which validation takes the mixture.
+        seed: seed of the noise.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> net = lb.convert(nn.Linear(3, 2), lb.KTied(2), lb.Normal(1.0))
+        >>> module = BayesianModule(net, data_size=100)
+        >>> batch = torch.randn(8, 3), torch.zeros(8, dtype=torch.long)
+        >>> module.objective(batch).loss.shape
+        torch.Size([])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        data_size: int,
+        likelihood: Likelihood | None = None,
+        schedule: Schedule | None = None,
+        count: Literal["step", "epoch"] = "step",
+        lr: float = 1e-3,
+        optimizer: Callable[[list[dict[str, Any]]], Optimizer] = _adam,
+        scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+        groups: Callable[[nn.Module, float], list[dict[str, Any]]] = parameter_groups,
+        train_samples: int = 1,
+        validation_samples: int = 1,
+        seed: int = 42,
+    ) -> None:
+        super().__init__()
+        require(count in ("step", "epoch"), f"count is {count!r}; it is 'step' or 'epoch'")
+        require(data_size > 0, f"data_size is {data_size}; give the number of training examples")
+        self.model = model
+        self.likelihood = likelihood or Categorical()
+        self.data_size = data_size
+        self.schedule = schedule or Constant()
+        self.count = count
+        self.lr = lr
+        self.train_samples = train_samples
+        self.validation_samples = validation_samples
+        self.seed = seed
+        self._make_optimizer = optimizer
+        self._make_scheduler = scheduler
+        self._make_groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.model(x)
+        return y
+
+    @property
+    def kl_weight(self) -> float:
+        """The weight of the KL at this step or epoch."""
+        if self._trainer is None:
+            return self.schedule(0)
+        return self.schedule(self.global_step if self.count == "step" else self.current_epoch)
+
+    def objective(self, batch: Batch) -> Elbo:
+        """The ELBO of one batch, which every member sees whole; mean over ``train_samples``."""
+        x, y = (tile(part, members(self.model)) for part in batch)
+        nll = torch.stack(
+            [self.likelihood.nll(self.model(x), y) for _ in range(self.train_samples)]
+        ).mean()
+        return elbo(nll, kl(self.model), data_size=self.data_size, weight=self.kl_weight)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        parts = self.objective(batch)
+        values = {"nll": parts.nll, "kl": parts.kl, "elbo": -(parts.nll + parts.kl)}
+        self._log("train", values, len(batch[1]))
+        self.log("kl_weight", parts.weight, on_step=False, on_epoch=True, batch_size=1)
+        return parts.loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        x, y = batch
+        count = members(self.model)
+        outputs = torch.cat(
+            [
+                self.model(tile(x, count)).unflatten(0, (count, len(x)))
+                for _ in range(self.validation_samples)
+            ]
+        )
+        per_example = kl(self.model) / self.data_size
+        values = {
+            "nll": mixture_nll(outputs, y, self.likelihood),
+            "elbo": -(self.likelihood.nll(outputs, y) + per_example),
+        }
+        if isinstance(self.likelihood, Categorical):
+            labels = outputs.log_softmax(-1).logsumexp(0).argmax(-1)
+            values["accuracy"] = (labels == y).float().mean()
+        self._log("validation", values, len(y))
+
+    def _log(self, stage: str, values: dict[str, Tensor], size: int) -> None:
+        named = {f"{stage}/{name}": value.detach() for name, value in values.items()}
+        self.log_dict(named, on_step=False, on_epoch=True, batch_size=size, sync_dist=True)
+
+    def on_train_epoch_start(self) -> None:
+        """Noise that depends on seed, epoch and rank alone."""
+        entropy = (self.seed * 1_000_003 + self.current_epoch) * 1_009 + self.global_rank
+        torch.manual_seed(entropy % 2**63)
+
+    def configure_optimizers(self) -> Any:
+        groups = self._make_groups(self.model, self.lr)
+        extra = list(self.likelihood.parameters())
+        if extra:
+            groups = [*groups, {"role": "likelihood", "params": extra, "lr": self.lr}]
+        optimizer = self._make_optimizer(groups)
+        if self._make_scheduler is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": self._make_scheduler(optimizer)}
+
+
+class PriorUpdates(L.Callback):
+    """Sets :class:`~leanbayes.GroupARD` priors by their block updates every so many steps.
+
+    Every rank computes them from the same parameters, so that the ranks agree.
+
+    Args:
+        every: steps between updates.
+        rounds: rounds of the block updates each time.
+    """
+
+    def __init__(self, every: int = 1, rounds: int = 1) -> None:
+        require(every >= 1, f"every is {every}; it must be at least 1")
+        self.every = every
+        self.rounds = rounds
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        if trainer.global_step % self.every == 0:
+            update_priors(pl_module, self.rounds)
+
+
+class StopOnNonFinite(L.Callback):
+    """Stops as soon as the loss is not finite, before the step that would spoil the weights."""
+
+    def on_before_backward(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
+    ) -> None:
+        if not bool(loss.isfinite()):
+            raise NonFiniteLossError(
+                f"the loss is {float(loss.detach())} in epoch {trainer.current_epoch}, step "
+                f"{trainer.global_step}; {first_non_finite(pl_module)}. Lower the learning rate or "
+                "the first scales, and resume from the last checkpoint"
+            )
+
+
+@torch.no_grad()
+def first_non_finite(model: nn.Module) -> str:
+    """Where a number that is not finite shows first: a parameter, or the KL of a layer."""
+    for name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            return f"parameter {name!r} is not finite"
+    for name, layer in random_maps(model):
+        if not bool(layer.kl().isfinite()):
+            return f"the KL of layer {name!r} is not finite"
+    return "parameters and KLs are finite, so it comes from the inputs or the likelihood"
