@@ -213,7 +213,7 @@ def test_KT4_lenet_takes_an_image_to_a_hundred_classes():
         (lb.MatrixNormal(rank=0), lambda m, n: m + n),
         *((lb.KTied(k), lambda m, n, k=k: k * (m + n)) for k in (1, 2, 3)),
     ],
-    ids=repr,
+    ids=["mean_field", "matrix_normal", "diagonal_factors", "1_tied", "2_tied", "3_tied"],
 )
 def test_KT4_scales_of_every_family_are_as_many_as_published(posterior, scales):
     m, n = 30, 20
