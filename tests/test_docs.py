@@ -1,0 +1,286 @@
+"""The documentation is true: code runs, tables are computed, links lead somewhere."""
+
+import importlib
+import re
+import runpy
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import leanbayes as lb
+from examples import OPS
+from leanbayes import estimators, posteriors, priors, schedules
+from leanbayes.distributions import WeightDistribution
+from leanbayes.ops import Conv, Linear
+from leanbayes.posteriors import POSTERIORS
+
+ROOT = Path(__file__).parents[1]
+PAGES = {str(p.relative_to(ROOT)): p for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def fences(page, language):
+    """Fenced blocks of a language, moved down to their own lines so that errors point at them."""
+    text = PAGES[page].read_text()
+    return [
+        "\n" * text[: found.start(2)].count("\n") + found[2]
+        for found in FENCE.finditer(text)
+        if found[1] == language
+    ]
+
+
+def tables(page, *headings):
+    """Rows of the tables that have these headings, as ``{heading: cell}``."""
+    rows, header = [], None
+    for line in PAGES[page].read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            header = None
+        elif header is None:
+            header = cells
+        elif set(headings) <= set(header) and not set(line) <= set("|-: "):
+            rows.append(dict(zip(header, cells, strict=True)))
+    return rows
+
+
+def recipe_of(cell):
+    return eval(f"lb.{cell.strip('`')}", {"lb": lb})
+
+
+def heading_anchors(page):
+    """Anchors of the headings, as Markdown renderers make them."""
+    text = FENCE.sub("", PAGES[page].read_text())
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(tmp_path, monkeypatch):
+    """Blocks and examples write files, register recipes and choose threads and dtypes."""
+    monkeypatch.chdir(tmp_path)
+    registered, threads = dict(POSTERIORS), torch.get_num_threads()
+    dtype = torch.get_default_dtype()
+    torch.set_num_threads(1)
+    yield
+    POSTERIORS.clear()
+    POSTERIORS.update(registered)
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if fences(page, "python")])
+def test_python_blocks_run(page):
+    namespace = {"__name__": page}
+    for block in fences(page, "python"):
+        exec(compile(block, PAGES[page], "exec", dont_inherit=True), namespace)
+
+
+def test_readme_predicts():
+    namespace = {"__name__": "readme"}
+    for block in fences("README.md", "python")[:2]:
+        exec(compile(block, "README.md", "exec", dont_inherit=True), namespace)
+    p, net, model, x = (namespace[name] for name in ("p", "net", "model", "x"))
+    assert p.samples.shape == (20, 5, 10)
+    assert torch.allclose(p.probs.sum(-1), torch.ones(5))
+    with lb.using(namespace["same"], lb.mean), lb.using(model, lb.mean):
+        assert torch.allclose(namespace["same"](x), model(x), atol=1e-6)
+        assert torch.allclose(namespace["plain"](x), model(x), atol=1e-5)
+    assert [type(layer) for layer in namespace["plain"]] == [type(layer) for layer in net]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_only_known_fences(page):
+    """A block marked ``py`` or ``Python`` would escape the tests."""
+    assert {found[1] for found in FENCE.finditer(PAGES[page].read_text())} <= {"python", "sh", ""}
+    assert PAGES[page].read_text().count("```") % 2 == 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for target in LINK.findall(FENCE.sub("", PAGES[page].read_text())):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (PAGES[page].parent / path).resolve() if path else PAGES[page]
+        assert file.exists(), f"{page} links to {target}"
+        if anchor:
+            assert anchor in heading_anchors(str(file.relative_to(ROOT))), f"{page}: {target}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_noise_is_explained_at_the_top(page):
+    opening = PAGES[page].read_text().split("\n## ")[0].split("\n- ")[0]
+    assert "`train()` and `eval()` do not switch the noise" in opening
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/families.md"])
+def test_parameter_counts_are_counted(page):
+    rows = tables(page, "Posterior", "Parameters")
+    assert {type(recipe_of(row["Posterior"])) for row in rows} == public(posteriors, lb.Posterior)
+    for row in rows:
+        layer = nn.Linear(784, 400, bias=False)
+        model = lb.convert(layer, recipe_of(row["Posterior"]), lb.Flat())
+        assert f"{lb.count_parameters(model).total:,}" == row["Parameters"], row["Posterior"]
+
+
+def test_estimator_table_is_right():
+    rows = tables("docs/families.md", "Posterior", "flipout")
+    assert {type(recipe_of(row["Posterior"])) for row in rows} == public(posteriors, lb.Posterior)
+    for row in rows:
+        recipe, where = recipe_of(row["Posterior"]), row["Posterior"]
+        q = recipe(torch.randn(4, 8), Linear())()
+        for name in ("mean", "weights", "local", "flipout"):
+            assert works(q, estimators.ESTIMATORS[name]) == (row[name] == "yes"), (where, name)
+        assert chosen(q, Linear(), torch.randn(8, 8)) == row["auto, dense"], where
+        conv = Conv((2, 2))
+        kernel = recipe(torch.randn(4, 2, 2, 2), conv)()
+        assert chosen(kernel, conv, torch.randn(8, 2, 3, 3)) == row["auto, convolution"], where
+
+
+def works(q, estimator):
+    x = torch.randn(2 * q.members, 8)
+    try:
+        return estimator(q, Linear(), Linear().usage(x))(x).shape == (len(x), 4)
+    except ValueError:
+        return False
+
+
+def chosen(q, op, x):
+    """What ``auto`` takes: seen in whether the generator ends where ``local`` leaves it."""
+
+    def state_after(estimator):
+        torch.manual_seed(0)
+        y = estimator(q, op, op.usage(x))(x)
+        return torch.cat([torch.rand(1), y.detach().flatten()])
+
+    same = torch.equal(state_after(lb.auto), state_after(lb.local))
+    return "local" if same else "weights"
+
+
+def public(module, base):
+    values = (getattr(module, name) for name in module.__all__)
+    return {v for v in values if isinstance(v, type) and issubclass(v, base) and v is not base}
+
+
+def test_every_family_is_documented():
+    text = PAGES["docs/families.md"].read_text()
+    recipes = public(posteriors, lb.Posterior) | public(priors, lb.Prior)
+    shown = {recipe.__name__ for recipe in recipes if f"`{recipe.__name__}(" in text}
+    assert shown == {recipe.__name__ for recipe in recipes}
+    plans = {name for name in schedules.__all__ if name != "Schedule"}
+    assert {name for name in plans if f"`schedules.{name}(" in text} == plans
+    readme = PAGES["README.md"].read_text()
+    assert all(f"`lb.{name}`" in readme for name in estimators.ESTIMATORS)
+    assert all(f"`{recipe.__name__}(" in readme for recipe in recipes)
+
+
+def test_recipes_in_tables_exist():
+    for row in tables("docs/families.md", "Prior"):
+        assert isinstance(recipe_of(row["Prior"]), lb.Prior)
+    for row in tables("docs/families.md", "Schedule"):
+        assert 0 <= recipe_of(row["Schedule"])(1) <= 1
+
+
+def test_files_in_principles_exist():
+    rows = tables("docs/principles.md", "File")
+    files = [name for row in rows for name in re.findall(r"`([^`]+\.py)`", row["File"])]
+    assert len(files) > 20
+    assert [name for name in files if not (ROOT / "src/leanbayes" / name).is_file()] == []
+
+
+def test_make_targets_exist():
+    mentioned = {m for p in PAGES.values() for m in re.findall(r"\bmake (\w+)`", p.read_text())}
+    mentioned |= {
+        m for page in PAGES for b in fences(page, "sh") for m in re.findall(r"^make (\w+)", b, re.M)
+    }
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"demo", "test"} <= mentioned <= targets
+
+
+def test_changelog_has_this_version():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"## [{version}]" in PAGES["CHANGELOG.md"].read_text()
+
+
+def run_example(name, request):
+    """The results of an example, run as a user would, with the quick flag."""
+    namespace = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
+    return namespace["main"](["--quick", "--seed", str(request.config.getoption("--seed"))])
+
+
+def test_every_example_is_tested():
+    names = {p.stem for p in ROOT.glob("examples/*.py")}
+    assert names == {"classify_digits", "convert_cnn", "regress_curve"}
+    linked = PAGES["README.md"].read_text()
+    assert all(f"(examples/{name}.py)" in linked for name in names)
+
+
+def test_example_classify_digits(request, capsys):
+    results = run_example("classify_digits", request)
+    assert results["k-tied"]["accuracy"] > 0.8
+    assert results["k-tied"]["entropy"] > 0.7
+    assert results["k-tied"]["disagreement"] > 0.6
+    assert results["deterministic"]["disagreement"] == 0.5  # equal samples cannot disagree
+    assert "k-tied" in capsys.readouterr().out
+
+
+def test_example_regress_curve(request, capsys):
+    results = run_example("regress_curve", request)
+    assert results["coverage"] > 0.8
+    assert results["epistemic outside"] > 0
+    assert "90 % interval" in capsys.readouterr().out
+
+
+def test_example_convert_cnn(request, capsys):
+    results = run_example("convert_cnn", request)
+    matrices = ((16, 9), (32, 16 * 9), (64, 128), (10, 64))
+    plain = results["deterministic"]["parameters"]
+    added = {name: row["parameters"] - plain for name, row in results.items()}
+    assert added["mean field"] == sum(out * columns for out, columns in matrices)
+    assert added["k-tied"] == sum(2 * (out + columns) for out, columns in matrices)
+    assert min(row["accuracy"] for row in results.values()) > 0.6
+    assert "mean field" in capsys.readouterr().out
+
+
+@pytest.fixture
+def skeleton(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    module = importlib.import_module("skeleton_posterior")
+    monkeypatch.setitem(POSTERIORS, "RowScale", module.RowScale)
+    return module
+
+
+def test_skeleton_keeps_the_contract(skeleton):
+    lb.testing.check_posterior(skeleton.RowScale(scale=0.3))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_skeleton_moments_are_those_of_the_dense_default(skeleton, op):
+    example = OPS[op]
+    learned = skeleton.RowScale(scale=0.3)(example.weight(), example.op)
+    with torch.no_grad():
+        learned.scale.normal_()
+    q, x = learned(), example.input()
+    fast, dense = q.moments(x, example.op), WeightDistribution.moments(q, x, example.op)
+    assert torch.allclose(fast.mean, dense.mean, atol=1e-12)
+    assert torch.allclose(fast.variance, dense.variance, atol=1e-12)
+
+
+def test_a_broken_skeleton_is_caught(skeleton, monkeypatch):
+    wrong = property(lambda q: q.scale.unsqueeze(-1).expand_as(q.loc))  # the square is forgotten
+    monkeypatch.setattr(skeleton.RowScaledNormal, "variance", wrong)
+    with pytest.raises(AssertionError, match="variance of RowScaledNormal"):
+        lb.testing.check_posterior(skeleton.RowScale(scale=0.3))
+
+
+def test_guide_quotes_the_skeleton():
+    code = (ROOT / "docs/skeleton_posterior.py").read_text()
+    quoted = [
+        b.strip("\n") for b in fences("docs/adding_a_posterior.md", "python") if "class " in b
+    ]
+    assert len(quoted) == 2
+    assert all(block in code for block in quoted)
