@@ -1,0 +1,1 @@
+"""The laboratory: real data, trained networks, tables. Needs ``pip install 'leanbayes[lab]'``."""

@@ -1,0 +1,207 @@
+"""Convolutional networks without shortcuts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+from torch import nn
+
+from leanbayes.lab.architectures.base import (
+    Chain,
+    Fill,
+    activation_of,
+    fan_in_uniform,
+    glorot_uniform,
+    he_normal,
+    truncated_normal,
+    zeros,
+)
+from leanbayes.recipes import require, require_choice
+
+__all__ = ["fashion_cnn", "lenet", "lenet5_caffe", "vgg", "vgg_small"]
+
+
+def lenet(outputs: int = 100, channels: int = 3, size: int = 32, kernel: int = 5) -> Chain:
+    """The LeNet of the k-tied paper: conv 32, conv 64, dense 512, dense 100 (002, D.1).
+
+    Two poolings of two leave 8 × 8 × 64 = 4096 inputs of ``dense1``. The paper prints 3 × 3
+    kernels; only 5 × 5 gives its parameter counts.
+
+    Args:
+        outputs: how many classes there are.
+        channels: of the images.
+        size: height and width of the images.
+        kernel: height and width of the filters.
+    """
+    layers: dict[str, nn.Module] = {
+        "conv1": nn.Conv2d(channels, 32, kernel, padding="same"),
+        "relu1": nn.ReLU(),
+        "pool1": nn.MaxPool2d(2),
+        "conv2": nn.Conv2d(32, 64, kernel, padding="same"),
+        "relu2": nn.ReLU(),
+        "pool2": nn.MaxPool2d(2),
+        "flatten": nn.Flatten(),
+        "dense1": nn.Linear(64 * _pooled(size, 2) ** 2, 512),
+        "relu3": nn.ReLU(),
+        "dense2": nn.Linear(512, outputs),
+    }
+    first = {"*.weight": he_normal, "*.bias": zeros}
+    return Chain(layers, (channels, size, size), first)
+
+
+def lenet5_caffe(
+    outputs: int = 10,
+    activation: str = "relu",
+    bias: bool = False,
+    norm: Literal["all", "dense1", "none"] = "all",
+    affine: bool = True,
+    dropout: float = 0.0,
+) -> Chain:
+    """LeNet-5-Caffe of 003 for 28 × 28 images: ``conv1``, ``conv2``, ``dense1``, ``dense2``.
+
+    Convolutions of 20 and 50 filters, 5 × 5 without padding, then 800-500-10. Which layers become
+    variance layers is for the patterns of :func:`leanbayes.convert` to say.
+
+    Args:
+        outputs: how many classes there are.
+        activation: ``"relu"``, or ``"tanh"`` as in appendix C.
+        bias: whether layers have biases.
+        norm: batch normalisation after ``"all"`` layers but the last, after ``"dense1"`` only (the
+            network whose layers are all variational dropout), or nowhere.
+        affine: whether normalisation learns a scale and a shift (off in appendix C).
+        dropout: rate before ``dense1``; 0.5 in the network without variance layers.
+    """
+    require_choice("norm", norm, ("all", "dense1", "none"))
+    layers: dict[str, nn.Module] = {}
+
+    def then(name: str, layer: nn.Module, width: int) -> None:
+        layers[name] = layer
+        if norm == "all" or norm == name:
+            kind = nn.BatchNorm1d if isinstance(layer, nn.Linear) else nn.BatchNorm2d
+            layers[f"{name}_norm"] = kind(width, affine=affine)
+        layers[f"{name}_activation"] = activation_of(activation)
+
+    then("conv1", nn.Conv2d(1, 20, 5, bias=bias), 20)
+    layers["pool1"] = nn.MaxPool2d(2)
+    then("conv2", nn.Conv2d(20, 50, 5, bias=bias), 50)
+    layers["pool2"] = nn.MaxPool2d(2)
+    layers["flatten"] = nn.Flatten()
+    if dropout:
+        layers["dropout"] = nn.Dropout(dropout)
+    then("dense1", nn.Linear(800, 500, bias=bias), 500)
+    layers["dense2"] = nn.Linear(500, outputs, bias=bias)
+    first = {"*.weight": fan_in_uniform, "conv*.bias": fan_in_uniform, "dense*.bias": zeros}
+    return Chain(layers, (1, 28, 28), first)
+
+
+_VGG_FILTERS_AND_DROPOUT = (
+    ((64, 0.3), (64, 0.0)),
+    ((128, 0.4), (128, 0.0)),
+    ((256, 0.4), (256, 0.4), (256, 0.0)),
+    ((512, 0.4), (512, 0.4), (512, 0.0)),
+    ((512, 0.0), (512, 0.0), (512, 0.0)),
+)
+
+
+def vgg(
+    outputs: int = 10,
+    width: float = 1.0,
+    dropout: bool = True,
+    dense1: Literal["dropout", "variance"] = "dropout",
+) -> Chain:
+    """The VGG-like network of 003 for 32 × 32 images: ``conv1`` to ``conv13``, then two dense.
+
+    In the variance network ``conv11``, ``conv12``, ``conv13`` and ``dense1`` are layer-wise
+    variational dropout. Normalisation learns a shift and no scale.
+
+    Args:
+        outputs: how many classes there are.
+        width: multiplies the numbers of filters and hidden units.
+        dropout: whether to keep the published dropout layers, which both networks have.
+        dense1: first weights of this layer as in the released code: of standard deviation 0.01 in
+            the dropout network, of mean 0.01 and standard deviation 1 in the variance network.
+    """
+    require(int(64 * width) >= 1, f"width is {width}; it must leave at least one filter")
+    require_choice("dense1", dense1, ("dropout", "variance"))
+    layers: dict[str, nn.Module] = {}
+    channels, i = 3, 0
+    for block, convolutions in enumerate(_VGG_FILTERS_AND_DROPOUT, 1):
+        for filters, rate in convolutions:
+            i, wide = i + 1, int(filters * width)
+            layers[f"conv{i}"] = nn.Conv2d(channels, wide, 3, padding=1)
+            layers[f"conv{i}_norm"] = _without_scale(nn.BatchNorm2d(wide, eps=1e-3))
+            layers[f"conv{i}_relu"] = nn.ReLU()
+            if rate and dropout:
+                layers[f"conv{i}_dropout"] = nn.Dropout(rate)
+            channels = wide
+        layers[f"pool{block}"] = nn.MaxPool2d(2)
+    layers["flatten"] = nn.Flatten()
+    for name, size in (("dense1", channels), ("dense2", outputs)):
+        if dropout:
+            layers[f"{name}_dropout"] = nn.Dropout(0.5)
+        layers[name] = nn.Linear(channels, size)
+        if name == "dense1":
+            layers["dense1_norm"] = _without_scale(nn.BatchNorm1d(size, eps=1e-3))
+            layers["dense1_relu"] = nn.ReLU()
+    first: dict[str, Fill] = {
+        "conv*.weight": glorot_uniform,
+        "dense*.weight": partial(truncated_normal, 0.0, 0.01),
+        "*.bias": zeros,
+    }
+    if dense1 == "variance":
+        first["dense1.weight"] = partial(truncated_normal, 0.01, 1.0)
+    return Chain(layers, (3, 32, 32), first)
+
+
+def vgg_small(outputs: int = 10, width: int = 1) -> Chain:
+    """The VGG-like network of 004 for CIFAR-10: ``conv1`` to ``conv12``, then ``dense``.
+
+    Four blocks of three 3 × 3 convolutions with 10, 20, 40 and 20 filters and ELU, each followed
+    by pooling: 62 270 weights, and 246 940 at twice the width (sections 5.2 and 5.3). The paper
+    does not say how weights start; here they do as torch has it.
+
+    Args:
+        outputs: how many classes there are.
+        width: multiplies the numbers of filters.
+    """
+    require(width >= 1, f"width is {width}; it must be at least 1")
+    blocks = [[width * filters] * 3 for filters in (10, 20, 40, 20)]
+    return _elu_blocks(blocks, (3, 32, 32), outputs)
+
+
+def fashion_cnn(outputs: int = 10) -> Chain:
+    """The Fashion-MNIST network of 004: ``conv1`` to ``conv4`` (10-20-40-80), then ``dense``."""
+    return _elu_blocks([[10], [20], [40], [80]], (1, 28, 28), outputs)
+
+
+def _elu_blocks(
+    blocks: Sequence[Sequence[int]], input_shape: tuple[int, int, int], outputs: int
+) -> Chain:
+    """Blocks of 3 × 3 convolutions with ELU and a pooling each, then a dense layer."""
+    layers: dict[str, nn.Module] = {}
+    channels, size, _ = input_shape
+    i = 0
+    for block, filters in enumerate(blocks, 1):
+        for wide in filters:
+            i += 1
+            layers[f"conv{i}"] = nn.Conv2d(channels, wide, 3, padding=1)
+            layers[f"elu{i}"] = nn.ELU()
+            channels = wide
+        layers[f"pool{block}"] = nn.MaxPool2d(2)
+    layers["flatten"] = nn.Flatten()
+    layers["dense"] = nn.Linear(channels * _pooled(size, len(blocks)) ** 2, outputs)
+    return Chain(layers, input_shape, {"*.weight": fan_in_uniform, "*.bias": fan_in_uniform})
+
+
+def _pooled(size: int, times: int) -> int:
+    left = size >> times
+    require(left >= 1, f"images of size {size} are too small for {times} poolings")
+    return left
+
+
+def _without_scale(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
+    """Keep the scale at one, as ``tf.contrib.layers.batch_norm`` does."""
+    norm.weight.requires_grad_(False)
+    return norm

@@ -1,0 +1,180 @@
+"""Recurrent networks, with the one bias and the first weights of Keras."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.lab.architectures.base import (
+    Fill,
+    Network,
+    glorot_uniform,
+    he_normal,
+    orthogonal,
+    padded,
+    uniform,
+    unit_forget_bias,
+    zeros,
+)
+from leanbayes.recipes import require, require_choice
+
+__all__ = ["EhrRecurrent", "ImdbLstm"]
+
+_KERAS_LSTM: dict[str, Fill] = {
+    "lstm.weight_ih*": glorot_uniform,
+    "lstm.weight_hh*": orthogonal,
+    "lstm.bias_ih*": unit_forget_bias,
+    "lstm.bias_hh*": zeros,
+}
+
+
+def _lstm(inputs: int, hidden: int) -> nn.LSTM:
+    """An LSTM whose second bias, which Keras does not have, stays at zero."""
+    lstm = nn.LSTM(inputs, hidden, batch_first=True)
+    lstm.get_parameter("bias_hh_l0").requires_grad_(False)
+    return lstm
+
+
+class ImdbLstm(Network):
+    """``embedding``, ``lstm`` and ``dense`` of the Keras IMDB example, without dropout (002, D.1).
+
+    Takes word indices ``[batch, words]``, padded at the front with an index like any other, and
+    gives one logit an example, ``[batch]``. In 001 only ``lstm`` is Bayesian.
+
+    Args:
+        vocabulary: how many words there are.
+        embedding: dimension of a word's vector.
+        hidden: dimension of the LSTM.
+        words: how many words an example has.
+        kernels: first weights of the LSTM's two matrices: Glorot uniform and orthogonal as in
+            Keras, or both He normal as 001 says of all its posterior means.
+
+    Example:
+        >>> ImdbLstm(vocabulary=50)(torch.zeros(3, 80, dtype=torch.long)).shape
+        torch.Size([3])
+    """
+
+    def __init__(
+        self,
+        vocabulary: int = 20_000,
+        embedding: int = 128,
+        hidden: int = 128,
+        words: int = 80,
+        kernels: Literal["keras", "he"] = "keras",
+    ) -> None:
+        super().__init__()
+        require_choice("kernels", kernels, ("keras", "he"))
+        self.input_shape = (words,)
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.lstm = _lstm(embedding, hidden)
+        self.dense = nn.Linear(hidden, 1)
+        self.first_weights = {
+            "embedding.weight": partial(uniform, 0.05),
+            "dense.weight": glorot_uniform,
+            "dense.bias": zeros,
+            **_KERAS_LSTM,
+        }
+        if kernels == "he":
+            self.first_weights |= {"lstm.weight*": he_normal}
+        self.reset()
+
+    def forward(self, words: Tensor) -> Tensor:
+        y, _ = self.lstm(self.embedding(words))
+        logits: Tensor = self.dense(y[:, -1])
+        return logits.squeeze(-1)
+
+
+class EhrRecurrent(Network):
+    """The recurrent network of 000 for electronic health records (Table 7).
+
+    Every day is a bag of codes and of measurements (cut into ranges), each a mean of embedding
+    vectors. An LSTM reads the days; its state at the last day that has an entry, joined with the
+    context of the patient, goes through ``hidden`` (ReLU6) and ``dense``. In 000 all layers have
+    rank-one factors except ``code_embedding`` and ``measurement_embedding``, which are mean field.
+
+    Takes indices ``[batch, days, codes + measurements]``, where 0 is no entry, and gives
+    ``[batch, outputs]``, or ``[batch]`` for one output. The sizes of the vocabulary and of the
+    bags, and the dimension that Table 7's multiplier multiplies, were not published.
+
+    Args:
+        vocabulary: how many codes there are, with 0.
+        ranges: how many ranges of measurements there are, with 0; by default 5 for each of 100.
+        codes: how many codes a day can hold.
+        measurements: how many measurements a day can hold.
+        days: how many days an example has.
+        code_dimension: of a code's vector; by default 0.85827 × 128.
+        measurement_dimension: of a measurement's vector; 32 (normal) or 16 (Cauchy) in Table 7.
+        rnn_dim: dimension of the LSTM.
+        hidden_layer_dim: dimension of the hidden layer.
+        context: how many numbers describe the patient; they are then a second input.
+        outputs: how many outputs there are.
+
+    Example:
+        >>> EhrRecurrent(codes=3, measurements=2, vocabulary=9)(torch.ones(4, 7, 5).long()).shape
+        torch.Size([4])
+    """
+
+    def __init__(
+        self,
+        vocabulary: int = 10_000,
+        ranges: int = 501,
+        codes: int = 32,
+        measurements: int = 32,
+        days: int = 30,
+        code_dimension: int = 110,
+        measurement_dimension: int = 32,
+        rnn_dim: int = 512,
+        hidden_layer_dim: int = 512,
+        context: int = 0,
+        outputs: int = 1,
+    ) -> None:
+        super().__init__()
+        self.codes, self.measurements, self.context = codes, measurements, context
+        self.input_shape = (days, codes + measurements)
+        self.code_embedding = nn.Embedding(vocabulary, code_dimension, padding_idx=0)
+        self.measurement_embedding = nn.Embedding(ranges, measurement_dimension, padding_idx=0)
+        self.lstm = _lstm(code_dimension + measurement_dimension, rnn_dim)
+        self.hidden = nn.Linear(rnn_dim + context, hidden_layer_dim)
+        self.dense = nn.Linear(hidden_layer_dim, outputs)
+        self.first_weights = {
+            "*_embedding.weight": partial(padded, partial(uniform, 0.05)),
+            "hidden.weight": he_normal,
+            "dense.weight": he_normal,
+            "*.bias": zeros,
+            **_KERAS_LSTM,
+        }
+        self.reset()
+
+    def forward(self, entries: Tensor, context: Tensor | None = None) -> Tensor:
+        given = 0 if context is None else context.shape[-1]
+        require(
+            given == self.context,
+            f"the context has {given} numbers, {self.context} are needed; give context={given} "
+            "to the network",
+        )
+        codes, measurements = entries.split((self.codes, self.measurements), -1)
+        bags = [
+            _bag(self.code_embedding, codes),
+            _bag(self.measurement_embedding, measurements),
+        ]
+        y, _ = self.lstm(torch.cat(bags, -1))
+        state = y[torch.arange(len(y), device=y.device), _last_day(entries)]
+        if context is not None:
+            state = torch.cat([state, context], -1)
+        logits: Tensor = self.dense(nn.functional.relu6(self.hidden(state)))
+        return logits.squeeze(-1) if logits.shape[-1] == 1 else logits
+
+
+def _bag(embedding: nn.Module, indices: Tensor) -> Tensor:
+    """The mean vector of the entries, zero where there are none."""
+    total: Tensor = embedding(indices).sum(-2)
+    return total / (indices != 0).sum(-1, keepdim=True).clamp_min(1)
+
+
+def _last_day(entries: Tensor) -> Tensor:
+    """The last day of each example that has an entry, the first if none has."""
+    days = torch.arange(entries.shape[1], device=entries.device)
+    return (days * (entries != 0).any(-1)).amax(-1)

@@ -1,0 +1,339 @@
+"""The schema of a recipe: one YAML file is one run.
+
+Unknown and misspelt keys are errors that name the nearest right one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+
+from leanbayes.estimators import ESTIMATORS
+from leanbayes.posteriors import POSTERIORS, Posterior
+from leanbayes.priors import PRIORS, Prior
+from leanbayes.recipes import Recipe as CoreRecipe
+from leanbayes.recipes import nearest
+
+__all__ = [
+    "Architecture",
+    "Budget",
+    "Data",
+    "Evaluation",
+    "KLSchedule",
+    "LearningRate",
+    "Likelihood",
+    "Optimizer",
+    "Recipe",
+    "Training",
+    "apply_settings",
+    "check_recipe",
+    "parse_yaml",
+    "read_recipe",
+]
+
+Budget = Literal["cpu", "paper"]
+
+
+def _core(kinds: Mapping[str, type[CoreRecipe]]) -> Any:
+    """Reads ``{kind: KTied, rank: 2}`` into a recipe of the library, and writes it back."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str):
+            value = {"kind": value}
+        return CoreRecipe.from_dict(value, kinds) if isinstance(value, Mapping) else value
+
+    def write(value: CoreRecipe | None) -> Any:
+        return None if value is None else _plain(value.to_dict())
+
+    return BeforeValidator(read), PlainSerializer(write)
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, so that YAML stays readable."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+_READ_POSTERIOR, _WRITE_POSTERIOR = _core(POSTERIORS)
+_READ_PRIOR, _WRITE_PRIOR = _core(PRIORS)
+PosteriorField = Annotated[Posterior, _READ_POSTERIOR, _WRITE_POSTERIOR]
+PriorField = Annotated[Prior, _READ_PRIOR, _WRITE_PRIOR]
+
+
+def _check_estimator(name: Any) -> Any:
+    if name not in ESTIMATORS:
+        raise ValueError(f"estimator {name!r} is unknown{nearest(str(name), ESTIMATORS)}")
+    return name
+
+
+EstimatorField = Annotated[str, BeforeValidator(_check_estimator)]
+
+
+class _Section(BaseModel):
+    """A strict part of a recipe."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", frozen=True, arbitrary_types_allowed=True
+    )
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads ``1e-3`` as a word; everybody who writes it means a number."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def parse_yaml(text: str) -> Any:
+    """Read YAML without tags that could construct objects.
+
+    Example:
+        >>> parse_yaml("lr: 1e-3")
+        {'lr': 0.001}
+    """
+    return yaml.load(text, Loader=_Loader)
+
+
+class Data(_Section):
+    """Which data, and the options of its loader."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+
+class Architecture(_Section):
+    """Which network, and the options of its builder."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+
+class Layers(_Section):
+    """Other choices for the layers that match a pattern."""
+
+    posterior: PosteriorField | None = None
+    prior: PriorField | None = None
+    estimator: EstimatorField | None = None
+    bias: PosteriorField | None = None
+    bias_prior: PriorField | None = None
+
+    def choices(self) -> dict[str, Any]:
+        """What is set, as :func:`leanbayes.convert` takes it."""
+        given = {name: value for name, value in self if value is not None}
+        if "estimator" in given:
+            given["estimator"] = ESTIMATORS[given["estimator"]]
+        return given
+
+
+class Likelihood(_Section):
+    """What the network's outputs mean."""
+
+    kind: Literal["categorical", "bernoulli", "gaussian"] = "categorical"
+    scale: float = Field(default=1.0, gt=0)
+    noise: Literal["fixed", "learnt", "predicted"] = "fixed"
+
+
+class Optimizer(_Section):
+    """The optimiser and its parameter groups."""
+
+    name: Literal["adam", "sgd"] = "adam"
+    lr: float = Field(default=1e-3, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    nesterov: bool = True
+    weight_decay: float = Field(default=0.0, ge=0)
+    decayed: tuple[Literal["means", "scales", "factors", "other"], ...] = ("means", "other")
+    multipliers: dict[Literal["means", "scales", "factors", "other"], float] = {}
+
+
+class LearningRate(_Section):
+    """How the learning rate goes on: a factor of the optimiser's, by epoch."""
+
+    kind: Literal["constant", "linear", "steps"] = "constant"
+    floor: float = Field(default=0.0, ge=0)
+    milestones: tuple[float, ...] = ()
+    factor: float = Field(default=0.1, gt=0)
+    warmup: float = Field(default=0.0, ge=0)
+
+    def __call__(self, epoch: float, epochs: int) -> float:
+        """The factor at an epoch of so many.
+
+        Example:
+            >>> LearningRate(kind="steps", milestones=(2,), warmup=1)(3, 4)
+            0.1
+        """
+        value = 1.0
+        if self.kind == "linear":
+            value = max(1 - epoch / epochs, self.floor)
+        if self.kind == "steps":
+            value = self.factor ** sum(epoch >= milestone for milestone in self.milestones)
+        if epoch < self.warmup:
+            value *= (epoch + 1) / (self.warmup + 1)
+        return value
+
+
+class KLSchedule(_Section):
+    """The weight of the KL, counted in steps or epochs."""
+
+    kind: Literal["constant", "linear", "stepwise", "exponential"] = "constant"
+    unit: Literal["step", "epoch"] = "step"
+    options: dict[str, float] = {}
+
+
+class Training(_Section):
+    """How long, in which batches, with which care."""
+
+    epochs: int = Field(ge=1)
+    batch_size: int = Field(default=128, ge=1)
+    samples: int = Field(default=1, ge=1)
+    gradient_clip: float | None = Field(default=None, gt=0)
+    precision: Literal["32", "bf16-mixed", "16-mixed", "64"] = "32"
+    patience: int | None = Field(default=None, ge=1)
+    limit: int | None = Field(default=None, ge=1, description="use so many training examples")
+    prior_updates: int | None = Field(default=None, ge=1)
+
+
+class Evaluation(_Section):
+    """How a trained model is judged."""
+
+    samples: int = Field(default=100, ge=1)
+    batch_size: int = Field(default=1000, ge=1)
+    validation_samples: int = Field(default=1, ge=1)
+
+
+class Published(_Section):
+    """The row of a paper that a recipe stands for."""
+
+    paper: Literal["k_tied", "variance", "matrix_normal", "rank1"]
+    row: str
+    values: dict[str, float] = {}
+    note: str = ""
+
+
+class Recipe(_Section):
+    """Everything that defines a run.
+
+    ``posterior: null`` trains the plain network. ``budgets`` holds what differs under ``cpu`` (2
+    cores, under an hour) from the published settings, and ``cut`` says it in words.
+    """
+
+    name: str
+    data: Data
+    architecture: Architecture
+    posterior: PosteriorField | None = None
+    prior: PriorField | None = None
+    estimator: EstimatorField = "auto"
+    bias: PosteriorField | None = None
+    bias_prior: PriorField | None = None
+    include: tuple[str, ...] = ("**",)
+    exclude: tuple[str, ...] = ()
+    layers: dict[str, Layers] = {}
+    likelihood: Likelihood = Likelihood()
+    optimizer: Optimizer = Optimizer()
+    learning_rate: LearningRate = LearningRate()
+    kl: KLSchedule = KLSchedule()
+    training: Training
+    evaluation: Evaluation = Evaluation()
+    seed: int = 42
+    published: Published | None = None
+    cut: str = ""
+    budgets: dict[Budget, dict[str, Any]] = {}
+    choices: dict[str, list[Any]] = {}
+
+    def to_yaml(self) -> str:
+        """The resolved recipe, readable and complete."""
+        values = self.model_dump(mode="json", exclude={"budgets"})
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def read_recipe(
+    path: str | Path, *, budget: Budget = "paper", settings: Mapping[str, Any] | None = None
+) -> Recipe:
+    """Read a YAML file, apply a budget and single settings, and check everything.
+
+    Args:
+        path: the file.
+        budget: ``paper`` for the published settings, ``cpu`` for what 2 cores do in an hour.
+        settings: dotted keys and their values, such as ``{"optimizer.lr": 1e-3}``.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"recipe {path} does not exist")
+    try:
+        values = parse_yaml(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        first_line = str(error).replace("\n", " ")
+        raise ValueError(f"recipe {path} is not valid YAML: {first_line}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"recipe {path} is not a mapping of keys to values")
+    values = apply_settings(values, values.get("budgets", {}).get(budget, {}))
+    values = apply_settings(values, settings or {})
+    return check_recipe(values, str(path))
+
+
+def check_recipe(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
+    """Validate plain values into a recipe; raises one sentence that names key and remedy."""
+    try:
+        return Recipe.model_validate(dict(values))
+    except ValidationError as error:
+        raise ValueError(f"{source}: {_sentence(error)}") from error
+
+
+def apply_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy with dotted keys set.
+
+    Example:
+        >>> apply_settings({"a": {"b": 1}}, {"a.b": 2, "a.c": 3})
+        {'a': {'b': 2, 'c': 3}}
+    """
+    changed: dict[str, Any] = {k: _copy(v) for k, v in values.items()}
+    for dotted, value in settings.items():
+        *parents, last = dotted.split(".")
+        target = changed
+        for parent in parents:
+            below = target.get(parent)
+            target[parent] = below = below if isinstance(below, dict) else {}
+            target = below
+        target[last] = value
+    return changed
+
+
+def _copy(value: Any) -> Any:
+    return {k: _copy(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first thing that is wrong, with the nearest right key if one is misspelt."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = _section_keys(first["loc"][:-1])
+        return f"key {where!r} is unknown{nearest(str(first['loc'][-1]), known)}"
+    if first["type"] == "missing":
+        return f"key {where!r} is missing"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}"
+
+
+def _section_keys(path: Sequence[int | str]) -> list[str]:
+    """The keys that the section at a path may have."""
+    section: type[BaseModel] = Recipe
+    for part in path:
+        annotation = section.model_fields[str(part)].annotation if section is Recipe else None
+        if part == "layers":
+            section = Layers
+        elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            section = annotation
+        elif annotation is Published | None:
+            section = Published
+    return list(section.model_fields)

@@ -1,0 +1,267 @@
+"""Inside the papers' networks: first weights, blocks, bags of entries, latent posteriors."""
+
+import math
+from functools import cache
+
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.stats import truncnorm
+from torch import nn
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from leanbayes.lab.architectures import build, standard_kl
+from leanbayes.lab.architectures.residual import Bottleneck, PreActivationBlock
+from leanbayes.lab.architectures.vae import LatentMatrixNormal, LatentPosterior
+from leanbayes.testing import assert_mean
+
+torch.set_num_threads(1)
+
+# first weights
+
+drawn = cache(build)
+
+CUT = truncnorm(-2, 2).var()
+"""Variance of a standard normal cut at two standard deviations."""
+
+
+def he(fan_in):
+    return 0.0, 2 / fan_in, 2 * math.sqrt(2 / fan_in / CUT)
+
+
+def flat(bound):
+    return 0.0, bound**2 / 3, bound
+
+
+FIRST = [
+    ("mlp", {}, "dense1.weight", he(784)),
+    ("mlp-elu", {}, "dense2.weight", flat(300**-0.5)),
+    ("mlp-elu", {}, "dense2.bias", flat(300**-0.5)),
+    ("lenet", {}, "conv2.weight", he(25 * 32)),
+    ("lenet", {}, "dense2.weight", he(512)),
+    ("lenet5-caffe", {}, "conv2.weight", flat(500**-0.5)),
+    ("lenet5-caffe-all-vdo", {}, "dense1.weight", flat(800**-0.5)),
+    ("lenet5-caffe-all-vdo", {}, "conv1.bias", flat(1 / 5)),
+    ("vgg", {}, "conv5.weight", flat(math.sqrt(6 / (9 * 128 + 9 * 256)))),
+    ("vgg", {}, "dense1.weight", (0.0, 1e-4 * CUT, 0.02)),
+    ("vgg", {"dense1": "variance"}, "dense1.weight", (0.01, CUT, 2.01)),
+    ("vgg", {"dense1": "variance"}, "dense2.weight", (0.0, 1e-4 * CUT, 0.02)),
+    ("fashion-cnn", {}, "conv4.weight", flat((9 * 40) ** -0.5)),
+    ("resnet-tfp", {}, "block3.conv1.weight", (0.0, 0.01, math.inf)),
+    ("resnet-tfp", {}, "block4.conv1.bias", (0.0, 0.01, math.inf)),
+    ("wrn-28", {"width": 1}, "group3.block2.conv1.weight", he(9 * 64)),
+    ("wrn-28", {"width": 1}, "dense.weight", he(64)),
+    ("resnet-50", {}, "group1.block1.conv2.weight", he(9 * 64)),
+    ("resnet-50", {}, "dense.weight", (0.0, 1e-4, math.inf)),
+    ("imdb-lstm", {}, "embedding.weight", flat(0.05)),
+    ("imdb-lstm", {}, "lstm.weight_ih_l0", flat(math.sqrt(6 / (128 + 512)))),
+    ("imdb-lstm", {}, "dense.weight", flat(math.sqrt(6 / 129))),
+    ("imdb-lstm", {"kernels": "he"}, "lstm.weight_hh_l0", he(128)),
+    ("ehr-rnn", {}, "hidden.weight", he(512)),
+    ("vae", {}, "encoder.dense1.weight", he(784)),
+    ("vae", {}, "decoder.dense1.weight", he(40)),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "parameter", "law"), FIRST)
+def test_first_weights_have_the_published_law(name, options, parameter, law):
+    mean, variance, bound = law
+    values = drawn(name, **options).get_parameter(parameter).detach().double().flatten()
+    assert_mean(values, mean, parameter)
+    assert_mean((values - mean).square(), variance, f"{parameter}²")
+    assert values.abs().max() <= bound * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("mlp", "dense1"),
+        ("lenet5-caffe-all-vdo", "dense1"),
+        ("vgg", "conv1"),
+        ("vae", "decoder.dense4"),
+    ],
+)
+def test_biases_start_at_zero(name, pattern):
+    assert not build(name).get_submodule(pattern).bias.any()
+
+
+@pytest.mark.parametrize("name", ["imdb-lstm", "ehr-rnn"])
+def test_lstm_starts_as_in_keras(name):
+    lstm = build(name).lstm
+    hidden = lstm.hidden_size
+    gram = lstm.weight_hh_l0.mT @ lstm.weight_hh_l0
+    torch.testing.assert_close(gram, torch.eye(hidden), atol=1e-5, rtol=0)
+    expected = torch.zeros(4, hidden)
+    expected[1] = 1.0  # input, forget, cell, output
+    assert torch.equal(lstm.bias_ih_l0, expected.flatten())
+
+
+def test_vgg_normalisation_learns_a_shift_and_no_scale():
+    norms = [m for m in build("vgg").modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    assert len(norms) == 14
+    for norm in norms:
+        assert (norm.weight == 1).all()
+        assert (norm.weight.requires_grad, norm.bias.requires_grad) == (False, True)
+        assert (norm.eps, norm.momentum) == (1e-3, 0.1)
+
+
+def test_vgg_dropout_rates_are_as_published():
+    rates = {n: m.p for n, m in build("vgg").named_children() if isinstance(m, nn.Dropout)}
+    assert rates == {
+        "conv1_dropout": 0.3,
+        **{f"conv{i}_dropout": 0.4 for i in (3, 5, 6, 8, 9)},
+        "dense1_dropout": 0.5,
+        "dense2_dropout": 0.5,
+    }
+    assert not any(isinstance(m, nn.Dropout) for m in build("vgg", dropout=False).modules())
+
+
+def test_tanh_lenet_without_biases_is_odd_up_to_its_poolings():
+    net = build("lenet5-caffe-tanh").eval()
+    assert all(p.ndim > 1 for p in net.parameters())
+    for name in ("pool1", "pool2"):
+        setattr(net, name, nn.AvgPool2d(2))
+    x = torch.randn(3, 1, 28, 28)
+    torch.testing.assert_close(net(-x), -net(x))
+
+
+# blocks, against the formulas
+
+
+def randomised(block):
+    for parameter in block.parameters():
+        nn.init.normal_(parameter)
+    return block.double()
+
+
+def norm(layer, x):
+    return F.batch_norm(x, None, None, layer.weight, layer.bias, True, eps=layer.eps)
+
+
+@pytest.mark.parametrize("activated", [False, True])
+@pytest.mark.parametrize(("inputs", "stride"), [(3, 2), (5, 1)])
+def test_pre_activation_block(inputs, stride, activated):
+    block = randomised(
+        PreActivationBlock(inputs, 5, stride, norm=nn.BatchNorm2d, activated=activated)
+    )
+    x = torch.randn(2, inputs, 6, 6).double()
+    a = norm(block.norm1, x).clamp_min(0)
+    y = F.conv2d(a, block.conv1.weight, None, stride, 1)
+    y = F.conv2d(norm(block.norm2, y).clamp_min(0), block.conv2.weight, None, 1, 1)
+    source = a if activated else x
+    if activated or stride == 2:
+        source = F.conv2d(source, block.shortcut.weight, None, stride)
+    torch.testing.assert_close(block(x), y + source)
+
+
+@pytest.mark.parametrize(("inputs", "stride"), [(3, 2), (8, 1), (8, 2)])
+def test_bottleneck(inputs, stride):
+    block, x = randomised(Bottleneck(inputs, 2, stride)), torch.randn(2, inputs, 6, 6).double()
+    y = norm(block.norm1, F.conv2d(x, block.conv1.weight)).clamp_min(0)
+    y = norm(block.norm2, F.conv2d(y, block.conv2.weight, None, stride, 1)).clamp_min(0)
+    y = norm(block.norm3, F.conv2d(y, block.conv3.weight))
+    shortcut = x
+    if inputs != 8 or stride != 1:
+        shortcut = norm(block.shortcut_norm, F.conv2d(x, block.shortcut.weight, None, stride))
+    torch.testing.assert_close(block(x), (y + shortcut).clamp_min(0))
+
+
+# health records
+
+
+def ehr(**options):
+    return build("ehr-rnn", vocabulary=50, ranges=50, codes=4, measurements=3, **options)
+
+
+def test_ehr_reads_bags_of_entries_until_the_last_day():
+    net, x = ehr(), torch.randint(1, 50, (2, 5, 7))
+    y = net(x)
+    later = torch.cat([x, torch.zeros(2, 3, 7).long()], 1)
+    torch.testing.assert_close(net(later), y)
+    shuffled = torch.cat([x[..., :4].flip(-1), x[..., 4:].roll(1, -1)], -1)
+    torch.testing.assert_close(net(shuffled), y)
+    assert not torch.allclose(net(x.flip(1)), y)
+    assert not torch.allclose(net(x.roll(4, -1)), y)
+
+
+def test_ehr_bag_is_the_mean_of_its_entries():
+    net = ehr().double()
+    seen = []
+    net.lstm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    net(torch.tensor([[[3, 0, 5, 0, 7, 0, 0], [0] * 7]]))
+    code, measurement = net.code_embedding.weight, net.measurement_embedding.weight
+    expected = torch.cat([(code[3] + code[5]) / 2, measurement[7]])
+    torch.testing.assert_close(seen[0][0], torch.stack([expected, torch.zeros_like(expected)]))
+
+
+def test_ehr_patient_without_entries_and_with_context():
+    net = ehr(context=2, outputs=3)
+    nothing = torch.zeros(2, 5, 7).long()
+    y = net(nothing, torch.tensor([[0.0, 1.0], [2.0, 0.0]]))
+    assert torch.isfinite(y).all()
+    assert not torch.allclose(y[0], y[1])
+    with pytest.raises(ValueError, match="context has 0 numbers, 2 are needed"):
+        net(nothing)
+
+
+# the auto-encoder
+
+FAMILIES = [
+    ("diag", (40,), 80),
+    ("mn", (20, 2), 253),
+    ("mv", (40,), 860),
+    ("diag", (9,), 18),
+    ("mn", (3, 3), 21),
+    ("mv", (9,), 54),
+]
+
+
+@pytest.mark.parametrize(("family", "shape", "outputs"), FAMILIES)
+def test_vae_encoder_outputs_are_as_many_as_published(family, shape, outputs):
+    net = build("vae", family=family, shape=shape)
+    assert net.encoder(torch.zeros(1, 784)).shape == (1, outputs)
+    assert net.decoder.dense1.in_features == math.prod(shape)
+
+
+@pytest.mark.parametrize(("family", "shape"), [("diag", (6,)), ("mn", (3, 2)), ("mv", (6,))])
+def test_latent_posterior_against_a_dense_normal(family, shape):
+    latent = LatentPosterior(family, shape)
+    q = latent(torch.randn(4, latent.outputs).double() / 2)
+    if family == "mn":
+        tril = torch.stack([torch.kron(a, b) for a, b in zip(q.rows, q.columns, strict=True)])
+    else:
+        tril = torch.diag_embed(q.stddev) if family == "diag" else q.scale_tril
+    dense = MultivariateNormal(q.mean, scale_tril=tril)
+    z = dense.sample((5,))
+    for ours, theirs in (
+        (q.variance, dense.variance),
+        (q.entropy(), dense.entropy()),
+        (q.log_prob(z), dense.log_prob(z)),
+        (
+            standard_kl(q),
+            kl_divergence(
+                dense, MultivariateNormal(torch.zeros(6).double(), torch.eye(6).double())
+            ),
+        ),
+    ):
+        torch.testing.assert_close(ours, theirs)
+    centred = q.rsample((20_000,)) - q.mean
+    assert_mean(centred.unsqueeze(-1) * centred.unsqueeze(-2), dense.covariance_matrix, family)
+
+
+def test_MN13_a_column_of_a_matrix_normal_is_a_multivariate_normal():
+    latent = LatentPosterior("mv", (5,))
+    q = latent(torch.randn(3, latent.outputs).double())
+    twin = LatentMatrixNormal(q.mean.unsqueeze(-1), q.scale_tril, torch.ones(3, 1, 1).double())
+    z = q.sample()
+    torch.testing.assert_close(twin.log_prob(z), q.log_prob(z))
+    torch.testing.assert_close(standard_kl(twin), standard_kl(q))
+
+
+def test_mean_log_weight_is_the_evidence_lower_bound():
+    net, x = build("vae", family="mn", shape=(3, 3)).double(), torch.rand(2, 784).round().double()
+    for parameter in net.decoder.parameters():
+        nn.init.zeros_(parameter)  # every pixel is on with probability one half
+    with torch.no_grad():
+        bound = -784 * math.log(2) - standard_kl(net.posterior(x))
+        assert_mean(net.log_weights(x, 4000), bound, "evidence lower bound")
