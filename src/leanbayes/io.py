@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 from leanbayes.build import BAYESIAN, CONVERTIBLE
@@ -46,7 +46,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     tensors = {name: t.detach().cpu().contiguous() for name, t in _unique(model).items()}
     partial = target.with_name(f"{target.name}.partial")
     try:
-        save_file(tensors, partial, metadata={_KEY: json.dumps(recipe)})
+        partial.write_bytes(serialize(tensors, metadata={_KEY: json.dumps(recipe)}))
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)

@@ -122,7 +122,7 @@ class BayesianModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         parts = self.objective(batch)
-        values = {"nll": parts.nll, "kl": parts.kl, "elbo": -(parts.nll + parts.kl)}
+        values = {"nll": parts.nll, "kl": parts.kl, "negative_elbo": parts.nll + parts.kl}
         self._log("train", values, len(batch[1]))
         self.log("kl_weight", parts.weight, on_step=False, on_epoch=True, batch_size=1)
         return parts.loss
@@ -139,7 +139,7 @@ class BayesianModule(L.LightningModule):
         per_example = kl(self.model) / self.data_size
         values = {
             "nll": mixture_nll(outputs, y, self.likelihood),
-            "elbo": -(self.likelihood.nll(outputs, y) + per_example),
+            "negative_elbo": self.likelihood.nll(outputs, y) + per_example,
         }
         if isinstance(self.likelihood, Categorical):
             labels = outputs.log_softmax(-1).logsumexp(0).argmax(-1)

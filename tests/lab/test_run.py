@@ -1,0 +1,173 @@
+"""A run folder: what is in it, and that a killed run ends as an uninterrupted one."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+
+import leanbayes as lb
+from leanbayes.lab.recipe import check_recipe, read_recipe
+from leanbayes.lab.run import build_model, train
+
+pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
+
+
+def recipe(**changes):
+    values = {
+        "name": "digits-small",
+        "data": {"name": "digits"},
+        "architecture": {"name": "mlp", "options": {"inputs": 64, "hidden": [16]}},
+        "posterior": {"kind": "KTied", "rank": 2},
+        "prior": {"kind": "Normal", "scale": 0.3},
+        "optimizer": {"lr": 0.01},
+        "learning_rate": {"kind": "linear"},
+        "kl": {"kind": "linear", "options": {"steps": 60}},
+        "training": {"epochs": 6, "batch_size": 200},
+        "evaluation": {"samples": 5},
+    }
+    return check_recipe({**values, **changes})
+
+
+def comparable(result):
+    """What must not depend on how often a run was stopped."""
+    return {key: result[key] for key in ("metrics", "epochs", "parameters", "seed")}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reference")
+    return folder, train(recipe(), folder, progress=False)
+
+
+def test_a_run_folder_holds_everything(reference):
+    folder, result = reference
+    assert read_recipe(folder / "recipe.yaml") == recipe()
+    lines = (folder / "metrics.csv").read_text().splitlines()
+    assert len(lines) == 7
+    for name in ("train/negative_elbo", "validation/negative_elbo", "kl_weight", "kl/model.dense1"):
+        assert name in lines[0]
+    assert json.loads((folder / "result.json").read_text()) == result
+    assert result["metrics"]["accuracy"]["value"] > 0.8
+    assert result["metrics"]["nll"]["error"] > 0
+    assert len(list((folder / "checkpoints").iterdir())) == 2
+    assert set(result["versions"]) == {"leanbayes", "torch", "lightning"}
+
+
+def test_the_saved_model_is_the_trained_one(reference):
+    folder, result = reference
+    net = build_model(recipe(posterior=None, prior=None))
+    model = lb.load(net, folder / "model")
+    assert lb.count_parameters(model)._asdict() == result["parameters"]
+    kl_per_example = float(lb.kl(model).detach()) / 1000
+    assert kl_per_example > 0
+
+
+def test_the_same_recipe_gives_the_same_bits(reference, tmp_path):
+    assert comparable(train(recipe(), tmp_path, progress=False)) == comparable(reference[1])
+
+
+def test_another_seed_gives_another_model(reference, tmp_path):
+    other = train(recipe(seed=1), tmp_path, progress=False)
+    assert other["metrics"] != reference[1]["metrics"]
+
+
+def test_a_finished_run_is_not_run_again(reference):
+    folder, result = reference
+    before = (folder / "result.json").stat().st_mtime_ns
+    assert train(recipe(), folder, resume=True, progress=False) == result
+    assert (folder / "result.json").stat().st_mtime_ns == before
+
+
+def test_a_folder_in_use_needs_resume(reference):
+    with pytest.raises(FileExistsError, match="--resume"):
+        train(recipe(), reference[0], progress=False)
+
+
+def test_a_changed_recipe_is_refused_by_key(reference):
+    with pytest.raises(ValueError, match=r"'optimizer' was .* and is now"):
+        train(recipe(optimizer={"lr": 0.02}), reference[0], resume=True, progress=False)
+
+
+def stopped_after(folder, epochs, monkeypatch):
+    """A run that dies at the start of an epoch."""
+    from leanbayes.lightning import BayesianModule
+
+    original = BayesianModule.on_train_epoch_start
+
+    def dies(self):
+        if self.current_epoch == epochs:
+            raise KeyboardInterrupt
+        original(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BayesianModule, "on_train_epoch_start", dies)
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            train(recipe(), folder, progress=False)
+
+
+def test_a_truncated_checkpoint_costs_one_epoch_and_is_said(reference, tmp_path, monkeypatch):
+    stopped_after(tmp_path, 4, monkeypatch)
+    newest = sorted((tmp_path / "checkpoints").glob("*.ckpt"))[-1]
+    newest.write_bytes(newest.read_bytes()[:-2000])
+    with pytest.warns(UserWarning, match="is damaged .* going on from the one before"):
+        result = train(recipe(), tmp_path, resume=True, progress=False)
+    assert comparable(result) == comparable(reference[1])
+
+
+def test_a_nan_stops_the_run_and_keeps_the_last_good_state(tmp_path, monkeypatch):
+    from leanbayes.lightning import BayesianModule, NonFiniteLossError
+
+    original = BayesianModule.on_train_epoch_start
+
+    def poisons(self):
+        original(self)
+        if self.current_epoch == 2:
+            with torch.no_grad():
+                self.model.dense1.posterior.loc[0, 0] = float("nan")
+
+    monkeypatch.setattr(BayesianModule, "on_train_epoch_start", poisons)
+    with pytest.raises(NonFiniteLossError, match=r"model\.dense1\.posterior\.loc"):
+        train(recipe(), tmp_path, progress=False)
+    last = sorted((tmp_path / "checkpoints").glob("*.ckpt"))[-1]
+    state = torch.load(last, weights_only=True)["state_dict"]
+    assert last.name == "epoch-00001.ckpt"
+    assert all(value.isfinite().all() for value in state.values())
+
+
+def _train_in_child(folder):
+    torch.set_num_threads(1)
+    train(recipe(), folder, resume=True, progress=False)
+    os._exit(0)
+
+
+def test_twenty_kills_at_random_moments_change_nothing(reference, tmp_path, request):
+    """Forked children spare the imports, so that kills fall into training and writing."""
+    moments = random.Random(request.config.getoption("--seed"))
+    fork = multiprocessing.get_context("fork")
+    kills, runs, longest = 0, 0, 3.0
+    while kills < 20:
+        folder = tmp_path / f"run{runs}"
+        runs += 1
+        while not (folder / "result.json").exists():
+            child = fork.Process(target=_train_in_child, args=(folder,))
+            started = time.monotonic()
+            child.start()
+            if kills < 20:
+                child.join(moments.uniform(0.0, longest))
+            else:
+                child.join(120)
+            if child.is_alive():
+                os.kill(child.pid, signal.SIGKILL)
+                child.join()
+                kills += 1
+            else:
+                assert child.exitcode == 0
+                longest = 0.9 * (time.monotonic() - started) + 0.1
+        result = json.loads((folder / "result.json").read_text())
+        assert comparable(result) == comparable(reference[1])
+    assert kills == 20
