@@ -100,6 +100,10 @@ class LinearOp(ABC):
         """``op(x + s, a)`` for a shift ``s [batch, channels]`` of the input channels."""
         return self(x + self.spread(s, x.ndim), a)
 
+    def silence(self, x: Tensor, y: Tensor) -> Tensor:
+        """Zero the outputs of positions that hold no input; only a padded look-up has any."""
+        return y
+
 
 @dataclass(frozen=True)
 class Linear(LinearOp):
@@ -274,7 +278,9 @@ class Lookup(LinearOp):
     channel_dim: ClassVar[int] = -1
 
     def __call__(self, x: Tensor, a: Tensor) -> Tensor:
-        y = F.embedding(x, a.t())
+        return self.silence(x, F.embedding(x, a.t()))
+
+    def silence(self, x: Tensor, y: Tensor) -> Tensor:
         if self.padding_index is None:
             return y
         return y.masked_fill((x == self.padding_index).unsqueeze(-1), 0.0)
@@ -303,4 +309,4 @@ class Lookup(LinearOp):
 
     def shifted(self, x: Tensor, s: Tensor, a: Tensor) -> Tensor:
         y = self(x, a)
-        return y + self.spread(torch.matmul(s, a.t()), y.ndim)
+        return self.silence(x, y + self.spread(torch.matmul(s, a.t()), y.ndim))
