@@ -123,6 +123,8 @@ def suitable_prior(posterior: lb.Posterior) -> lb.Prior:
     if isinstance(posterior, lb.ZeroMean) and posterior.noise == "bernoulli":
         return lb.Flat()
     if isinstance(posterior, lb.Rank1):
+        if posterior.factors == "cauchy":
+            return lb.Cauchy(0.5, loc=1.0)
         positive = posterior.factors in ("lognormal", "halfcauchy")
         return lb.LogNormal(0.5) if positive else lb.Normal(0.5, loc=1.0)
     return lb.Normal(0.5)

@@ -76,7 +76,7 @@ class Attention(nn.Module):
             weights = weights.mean(1)
         if not batched:
             return y.squeeze(0), None if weights is None else weights.squeeze(0)
-        return y if self.batch_first else y.transpose(0, 1), weights
+        return y if self.batch_first else y.transpose(0, 1).contiguous(), weights
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, need_weights: bool

@@ -21,7 +21,7 @@ from leanbayes.priors import Prior
 from leanbayes.recipes import require
 from leanbayes.recurrent import Recurrent
 
-__all__ = ["BAYESIAN", "CONVERTIBLE", "Builder", "Choice"]
+__all__ = ["BAYESIAN", "CONVERTIBLE", "Builder", "Choice", "check_layer"]
 
 CONVERTIBLE: tuple[type[nn.Module], ...] = (
     nn.Linear,
@@ -97,7 +97,6 @@ class Builder:
 
     def build(self, module: nn.Module, choice: Choice) -> nn.Module:
         """The Bayesian counterpart of a layer; raises a sentence if it cannot have one."""
-        _check(module)
         if isinstance(module, nn.RNNBase):
             built: nn.Module = self._recurrent(module, choice)
         elif isinstance(module, nn.MultiheadAttention):
@@ -194,7 +193,7 @@ def op_of(module: nn.Module) -> LinearOp:
     return Conv(*shared, module.groups, module.padding_mode)
 
 
-def _check(module: nn.Module) -> None:
+def check_layer(module: nn.Module) -> None:
     """Raise a sentence if converting this layer would lose something."""
     base = next(kind for kind in CONVERTIBLE if isinstance(module, kind))
     require(
@@ -205,6 +204,11 @@ def _check(module: nn.Module) -> None:
         not parametrize.is_parametrized(module),
         "it has parametrizations; remove them with "
         "torch.nn.utils.parametrize.remove_parametrizations first, or exclude it",
+    )
+    require(
+        not (module._forward_hooks or module._forward_pre_hooks),
+        "it has forward hooks (as pruning and spectral_norm set them), which would be lost; remove "
+        "them first, or exclude it",
     )
     forward: Callable[..., object] = type(module).forward
     require(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torch import nn
 
-from leanbayes.build import CONVERTIBLE, Builder, Choice
+from leanbayes.build import CONVERTIBLE, Builder, Choice, check_layer
 from leanbayes.estimators import Estimator, auto
 from leanbayes.layers import RandomMap
 from leanbayes.places import put, topmost
@@ -56,6 +57,9 @@ def plan(
 ) -> Plan:
     """Say what :func:`convert` would do with the same arguments, without doing it."""
     default = Choice(posterior, prior, estimator, bias, bias_prior)
+    include, exclude = (
+        (patterns,) if isinstance(patterns, str) else patterns for patterns in (include, exclude)
+    )
     found = topmost(model, CONVERTIBLE)
     names = [name for places in found.values() for name in places]
     for pattern in (*include, *exclude, *(overrides or {})):
@@ -69,6 +73,8 @@ def plan(
     for module, places in found.items():
         included = any(_matches(p, n) for p in include for n in places)
         if included and not any(_matches(p, n) for p in exclude for n in places):
+            with _naming(places[0], module):
+                check_layer(module)
             chosen.append((tuple(places), module, _override(default, places, overrides or {})))
     if not chosen:
         raise ValueError("no layer is left to convert; look at include and exclude")
@@ -115,31 +121,36 @@ def convert(
         >>> model(torch.randn(5, 784)).shape
         torch.Size([5, 10])
     """
+    choices: dict[str, Any] = {
+        "bias": bias,
+        "bias_prior": bias_prior,
+        "include": include,
+        "exclude": exclude,
+        "overrides": overrides,
+    }
+    planned = plan(model, posterior, prior, estimator, **choices)
     if not inplace:
         model = copy.deepcopy(model)
-    planned = plan(
-        model,
-        posterior,
-        prior,
-        estimator,
-        bias=bias,
-        bias_prior=bias_prior,
-        include=include,
-        exclude=exclude,
-        overrides=overrides,
-    )
+        planned = plan(model, posterior, prior, estimator, **choices)
     builder, built = Builder(), []
     for names, module, choice in planned.layers:
-        try:
+        with _naming(names[0], module):
             built.append((names, builder.build(module, choice)))
-        except (ValueError, TypeError) as error:
-            where = f"layer {names[0]!r} ({type(module).__name__})"
-            raise ValueError(f"{where} cannot be converted: {error}") from error
     for names, layer in built:
         for name in names:
             model = put(model, name, layer)
     _leave_fused_paths(model)
     return model
+
+
+@contextmanager
+def _naming(name: str, module: nn.Module) -> Iterator[None]:
+    """Let an error name the layer."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        where = f"layer {name!r} ({type(module).__name__})"
+        raise ValueError(f"{where} cannot be converted: {error}") from error
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -183,5 +194,6 @@ def _leave_fused_paths(model: nn.Module) -> None:
         random = any(isinstance(part, RandomMap) for part in module.modules())
         if isinstance(module, nn.TransformerEncoderLayer) and random:
             module.activation_relu_or_gelu = 0
-        if isinstance(module, nn.TransformerEncoder) and random:
+        if isinstance(module, nn.TransformerEncoder) and random and module.use_nested_tensor:
             module.use_nested_tensor = False
+            vars(module)["nested_before_conversion"] = True

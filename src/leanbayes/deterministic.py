@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -59,6 +59,8 @@ def _enter_fused_paths(model: nn.Module) -> None:
             relu = activation is nn.functional.relu or isinstance(activation, nn.ReLU)
             gelu = activation is nn.functional.gelu or isinstance(activation, nn.GELU)
             module.activation_relu_or_gelu = 1 if relu else 2 if gelu else 0
+        if isinstance(module, nn.TransformerEncoder) and "nested_before_conversion" in vars(module):
+            module.use_nested_tensor = vars(module).pop("nested_before_conversion")
 
 
 def _plain(layer: nn.Module, member: int | None) -> nn.Module:
@@ -95,12 +97,15 @@ def _bias(layer: Affine, member: int | None) -> Tensor | None:
     return layer.bias
 
 
-def _fill(module: nn.Module, tensors: Mapping[str, Tensor | None]) -> nn.Module:
-    """Give a module on the meta device its weights."""
+def _fill(
+    module: nn.Module, tensors: Mapping[str, Tensor | None], frozen: Collection[str] = ()
+) -> nn.Module:
+    """Give a module on the meta device its weights; frozen ones are not trained."""
     for name, tensor in tensors.items():
         if tensor is not None:
             owner, _, attribute = name.rpartition(".")
-            parameter = nn.Parameter(tensor.detach().clone().contiguous())
+            trained = name not in frozen
+            parameter = nn.Parameter(tensor.detach().clone().contiguous(), requires_grad=trained)
             setattr(module.get_submodule(owner), attribute, parameter)
     return module
 
@@ -108,7 +113,16 @@ def _fill(module: nn.Module, tensors: Mapping[str, Tensor | None]) -> nn.Module:
 def _plain_affine(layer: Affine, member: int | None) -> nn.Module:
     weight, bias = _mean(layer, member), _bias(layer, member)
     module = _empty(layer.op, weight, bias is not None)
-    return _fill(module, {"weight": weight, "bias": bias})
+    frozen = {name for name, part in (("weight", layer), ("bias", layer.bias)) if _is_frozen(part)}
+    return _fill(module, {"weight": weight, "bias": bias}, frozen)
+
+
+def _is_frozen(part: RandomMap | nn.Parameter | None) -> bool:
+    """Whether the means are not trained."""
+    if not isinstance(part, RandomMap):
+        return part is not None and not part.requires_grad
+    means = [p for n, p in part.posterior.named_parameters() if n in ("loc", "weight")]
+    return bool(means) and not any(p.requires_grad for p in means)
 
 
 def _empty(op: LinearOp, weight: Tensor, bias: bool) -> nn.Module:
@@ -140,6 +154,7 @@ def _empty(op: LinearOp, weight: Tensor, bias: bool) -> nn.Module:
 def _plain_recurrent(layer: Recurrent, member: int | None) -> nn.Module:
     kinds = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN_TANH": nn.RNN, "RNN_RELU": nn.RNN}
     options: dict[str, Any] = {
+        "device": "meta",
         "num_layers": layer.num_layers,
         "bias": layer.has_bias,
         "batch_first": layer.batch_first,
@@ -159,7 +174,9 @@ def _plain_recurrent(layer: Recurrent, member: int | None) -> nn.Module:
         else:
             parameter: Tensor = getattr(layer, name)
             tensors[name] = parameter[member or 0] if parameter.ndim == 2 else parameter
-    return _fill(module, tensors)
+    frozen = {name for name in tensors if name in layer.maps and _is_frozen(layer.map(name))}
+    frozen |= {name for name, p in layer.named_parameters(recurse=False) if not p.requires_grad}
+    return _fill(module, tensors, frozen)
 
 
 def _plain_attention(layer: Attention, member: int | None) -> nn.Module:

@@ -20,7 +20,7 @@ from leanbayes.model import random_maps
 from leanbayes.places import topmost
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
-from leanbayes.recipes import Recipe
+from leanbayes.recipes import Recipe, nearest, require
 
 __all__ = ["load", "save"]
 
@@ -145,7 +145,10 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise ValueError(
             f"{source} was not written by leanbayes; load weights into the net instead"
         )
-    recipe = json.loads(metadata[_KEY])
+    try:
+        recipe = json.loads(metadata[_KEY])
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{source} has a damaged recipe in its header ({error})") from error
     if recipe.get("format") != FORMAT:
         raise ValueError(
             f"{source} has format {recipe.get('format')}, and this version reads {FORMAT}; "
@@ -182,7 +185,9 @@ def _rebuild(net: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> nn.Modu
         for inner, values in maps.items():
             part = layer.get_submodule(inner)
             assert isinstance(part, RandomMap)
-            part.estimator = ESTIMATORS[values["estimator"]]
+            name = values["estimator"]
+            require(name in ESTIMATORS, f"estimator {name!r} is unknown{nearest(name, ESTIMATORS)}")
+            part.estimator = ESTIMATORS[name]
             posterior, prior = _recipes(values)
             if part.posterior.recipe != posterior:
                 part.posterior = posterior(part.weight, part.op)

@@ -33,6 +33,7 @@ from leanbayes.distributions import (
     LogUniform,
     Masked,
     Rank1Mixture,
+    ScaleMixture,
     WeightDistribution,
 )
 from leanbayes.distributions.log_uniform import (
@@ -217,6 +218,12 @@ def check_pair(q: WeightDistribution, p: Distribution) -> None:
                 f"{type(p).__name__} is a prior of weights, and a rank-one posterior compares its "
                 "factors with the prior; use for example prior=lb.Normal(0.1, loc=1.0)"
             )
+    heavy = any(isinstance(f, Cauchy | HalfCauchy) for f in factors)
+    if heavy and isinstance(p, Normal | Laplace | ScaleMixture):
+        raise ValueError(
+            f"Cauchy factors have heavier tails than {type(p).__name__}, so their KL is infinite; "
+            "use prior=lb.Cauchy(0.1, loc=1.0), lb.HalfCauchy(0.1) or lb.StudentT(3.0)"
+        )
     if p.support in (constraints.positive, constraints.nonnegative):
         positive = factors and all(
             isinstance(f, Distribution)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -37,7 +39,13 @@ class RandomMap(nn.Module):
         self.prior = prior
         self.estimator = estimator
         self.held: Map | None = None
-        self.members = posterior().members
+        q = posterior()
+        self.members = q.members
+        self.channels = op.input_channels(q.event_shape[1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is not held: the draw belongs to a ``with`` block of the original."""
+        return {**self.__dict__, "held": None}
 
     def draw(self, usage: Usage) -> Map:
         """Draw a map, or give the one that is being held."""
@@ -97,6 +105,7 @@ class Affine(RandomMap):
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
+        self.op.check_input(x, self.channels)
         if not self.op.is_batched(x):
             y: Tensor = self(x.unsqueeze(0))
             return y.squeeze(0)

@@ -112,13 +112,19 @@ class BayesianModule(L.LightningModule):
             return self.schedule(0)
         return self.schedule(self.global_step if self.count == "step" else self.current_epoch)
 
+    def model_kl(self) -> Tensor:
+        """The KL of the model; zero for a plain network."""
+        if any(True for _ in random_maps(self.model)):
+            return kl(self.model)
+        return next(self.model.parameters()).new_zeros(())
+
     def objective(self, batch: Batch) -> Elbo:
         """The ELBO of one batch, which every member sees whole; mean over ``train_samples``."""
         x, y = (tile(part, members(self.model)) for part in batch)
         nll = torch.stack(
             [self.likelihood.nll(self.model(x), y) for _ in range(self.train_samples)]
         ).mean()
-        return elbo(nll, kl(self.model), data_size=self.data_size, weight=self.kl_weight)
+        return elbo(nll, self.model_kl(), data_size=self.data_size, weight=self.kl_weight)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         parts = self.objective(batch)
@@ -136,7 +142,7 @@ class BayesianModule(L.LightningModule):
                 for _ in range(self.validation_samples)
             ]
         )
-        per_example = kl(self.model) / self.data_size
+        per_example = self.model_kl() / self.data_size
         values = {
             "nll": mixture_nll(outputs, y, self.likelihood),
             "negative_elbo": self.likelihood.nll(outputs, y) + per_example,

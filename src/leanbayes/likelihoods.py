@@ -42,7 +42,8 @@ class Likelihood(nn.Module, ABC):
                 f"targets have shape {tuple(y.shape)} and the outputs speak of {tuple(shape)}; "
                 "reshape one of them"
             )
-        value: Tensor = distribution.log_prob(y)
+        counts = isinstance(distribution, TorchCategorical)
+        value: Tensor = distribution.log_prob(y if counts else y.to(distribution.mean.dtype))
         return value if y.ndim <= 1 else value.flatten(value.ndim - y.ndim + 1).sum(-1)
 
     def nll(self, outputs: Tensor, y: Tensor) -> Tensor:

@@ -29,7 +29,6 @@ _CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
     2: F.conv_transpose2d,
     3: F.conv_transpose3d,
 }
-_SKINNY_ROWS = 16
 
 
 class Usage(NamedTuple):
@@ -69,6 +68,14 @@ class LinearOp(ABC):
     @abstractmethod
     def unmatrix(self, matrix: Tensor) -> Tensor:
         """Bring ``[..., out, in]`` back to torch's own shape."""
+
+    def skinny(self, x: Tensor, a: Tensor) -> Tensor:
+        """The same as ``op(x, a)`` for a matrix of few rows; the layout in memory may differ."""
+        return self(x, a)
+
+    @abstractmethod
+    def check_input(self, x: Tensor, channels: int) -> None:
+        """Raise a sentence if ``x`` cannot be an input with so many channels."""
 
     def square(self, x: Tensor) -> Tensor:
         """The input whose op with a variance matrix gives the output variance: ``x²``."""
@@ -118,10 +125,17 @@ class Linear(LinearOp):
     channel_dim: ClassVar[int] = -1
 
     def __call__(self, x: Tensor, a: Tensor) -> Tensor:
-        if a.shape[0] <= _SKINNY_ROWS and x.ndim == 2:
-            # the same numbers five times faster on a CPU: the small dimension goes first
-            return (a @ x.t()).t()
         return F.linear(x, a)
+
+    def skinny(self, x: Tensor, a: Tensor) -> Tensor:
+        """The small dimension goes first, which is several times faster on a CPU."""
+        return (a @ x.t()).t() if x.ndim == 2 else F.linear(x, a)
+
+    def check_input(self, x: Tensor, channels: int) -> None:
+        if x.ndim == 0 or x.shape[-1] != channels:
+            raise ValueError(
+                f"the input has shape {tuple(x.shape)}; its last dimension must be {channels}"
+            )
 
     def usage(self, x: Tensor) -> Usage:
         return Usage(x.shape[0], x.ndim > 2)
@@ -162,6 +176,19 @@ class _Convolution(LinearOp):
 
     def is_batched(self, x: Tensor) -> bool:
         return x.ndim == len(self.kernel_size) + 2
+
+    def check_input(self, x: Tensor, channels: int) -> None:
+        dims = len(self.kernel_size)
+        if x.ndim not in (dims + 1, dims + 2):
+            raise ValueError(
+                f"the input has shape {tuple(x.shape)}; a convolution over {dims} dimensions needs "
+                f"{dims + 2} dimensions, or {dims + 1} without a batch"
+            )
+        if x.shape[-dims - 1] != channels:
+            raise ValueError(
+                f"the input has shape {tuple(x.shape)}; it must have {channels} channels in "
+                f"dimension {x.ndim - dims - 1}"
+            )
 
     def input_channels(self, columns: int) -> int:
         return columns // prod(self.kernel_size) * self.groups
@@ -288,6 +315,9 @@ class Lookup(LinearOp):
     def square(self, x: Tensor) -> Tensor:
         return x
 
+    def check_input(self, x: Tensor, channels: int) -> None:
+        """Indices are checked by the look-up itself."""
+
     def usage(self, x: Tensor) -> Usage:
         return Usage(x.shape[0], x.ndim > 1)
 
@@ -304,7 +334,7 @@ class Lookup(LinearOp):
         if s.shape[0] == 1:
             factor = s[0][x]
         else:
-            factor = s.gather(1, x.reshape(x.shape[0], -1)).reshape(x.shape)
+            factor = s.gather(1, x.reshape(x.shape[0], prod(x.shape[1:]))).reshape(x.shape)
         return self(x, a) * factor.unsqueeze(-1)
 
     def shifted(self, x: Tensor, s: Tensor, a: Tensor) -> Tensor:

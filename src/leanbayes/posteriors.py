@@ -30,7 +30,7 @@ from leanbayes.distributions import MatrixNormal as MatrixNormalDistribution
 from leanbayes.distributions.rank1 import RandomFactor
 from leanbayes.lazy import Learned
 from leanbayes.ops import LinearOp
-from leanbayes.recipes import Recipe, require, require_choice, require_positive
+from leanbayes.recipes import Recipe, require, require_choice, require_count, require_positive
 from leanbayes.scales import Scale
 
 __all__ = [
@@ -125,7 +125,7 @@ class KTied(Posterior):
     scale: float | Scale = _TIED_SCALE
 
     def __post_init__(self) -> None:
-        require(self.rank >= 1, f"rank is {self.rank}; it must be at least 1")
+        require_count("rank", self.rank, 1)
         scale = Scale.of(self.scale)
         require(scale.ceiling is None, "tied factors have no ceiling; use MeanField for one")
         require(scale.start != "fan_in", "tied factors start at a number, not at 'fan_in'")
@@ -192,7 +192,8 @@ class MatrixNormal(Posterior):
 
     def __post_init__(self) -> None:
         require_positive(scale=self.scale)
-        require(self.rank is None or self.rank >= 0, f"rank is {self.rank}; it must be at least 0")
+        if self.rank is not None:
+            require_count("rank", self.rank, 0)
 
     def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
         share = 0.5 if self.diagonal else 1.0  # of the variance, between Kronecker and diagonal
@@ -351,7 +352,7 @@ class Rank1(Posterior):
     weight_scale: float | None = None
 
     def __post_init__(self) -> None:
-        require(self.members >= 1, f"members is {self.members}; it must be at least 1")
+        require_count("members", self.members, 1)
         kinds = ("normal", "cauchy", "lognormal", "halfcauchy", "fixed", "none")
         require(len(self._kinds) == 2, "factors is one kind, or a pair for r and s")
         for kind in self._kinds:

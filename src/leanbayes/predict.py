@@ -178,7 +178,12 @@ def _outputs(model: nn.Module, inputs: tuple[Tensor, ...], batch_size: int | Non
     parts = []
     for start in range(0, max(total, 1), step):
         batch = [tile(part[start : start + step], count) for part in inputs]
-        y: Tensor = model(*batch)
+        y = model(*batch)
+        if not isinstance(y, Tensor):
+            raise TypeError(
+                f"the model gives a {type(y).__name__}, and predictions need one tensor; wrap it "
+                "in a module that returns the one to predict"
+            )
         parts.append(y.unflatten(0, (count, y.shape[0] // count)))
     return torch.cat(parts, 1)
 

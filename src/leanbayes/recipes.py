@@ -74,6 +74,13 @@ def require_positive(**values: float) -> None:
         require(value > 0 and math.isfinite(value), f"{name} is {value}; it must be positive")
 
 
+def require_count(name: str, value: int, least: int) -> None:
+    """Raise unless ``value`` is a whole number and at least ``least``."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    require(whole, f"{name} is {value!r}; it must be a whole number")
+    require(value >= least, f"{name} is {value}; it must be at least {least}")
+
+
 def require_choice(name: str, value: str, choices: Iterable[str]) -> None:
     """Raise unless ``value`` is one of ``choices``."""
     known = list(choices)

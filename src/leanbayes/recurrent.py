@@ -104,6 +104,7 @@ class Recurrent(nn.Module):
         if x.ndim == 2:
             return self._unbatched(x, hx)
         batch = x.shape[0] if self.batch_first else x.shape[1]
+        self._check(x, batch, hx)
         drawn = self._draw(batch)
         state = self._initial(x, batch, hx)
         if all(isinstance(m, FixedMap) for m in drawn.values()):
@@ -113,6 +114,23 @@ class Recurrent(nn.Module):
             y, final = self._unrolled(steps, state, drawn)
             y = y.transpose(0, 1) if self.batch_first else y
         return y, self._as_state(final)
+
+    def _check(self, x: Tensor, batch: int, hx: Tensor | State | None) -> None:
+        """The fused kernels read past the end of tensors of a wrong size."""
+        if x.shape[-1] != self.input_size:
+            raise ValueError(
+                f"the input has shape {tuple(x.shape)}; its last dimension must be "
+                f"{self.input_size}"
+            )
+        rows = self.num_layers * (2 if self.bidirectional else 1)
+        needed = [
+            (rows, batch, self.proj_size or self.hidden_size),
+            (rows, batch, self.hidden_size),
+        ]
+        given = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        for state, shape in zip(given, needed, strict=False):
+            if tuple(state.shape) != shape:
+                raise ValueError(f"a state has shape {tuple(state.shape)}; it must have {shape}")
 
     def _draw(self, batch: int) -> dict[str, Map]:
         usage = Usage(batch, reused=True)
@@ -156,6 +174,7 @@ class Recurrent(nn.Module):
         self, x: PackedSequence, hx: Tensor | State | None
     ) -> tuple[PackedSequence, Tensor | State]:
         batch = int(x.batch_sizes[0])
+        self._check(x.data, batch, hx)
         drawn = self._draw(batch)
         if not all(isinstance(m, FixedMap) for m in drawn.values()):
             raise ValueError(

@@ -20,7 +20,7 @@ from leanbayes.kl import check_pair, cross_entropy, divergence
 from leanbayes.lazy import Learned
 from leanbayes.ops import Conv, Linear, LinearOp
 from leanbayes.posteriors import POSTERIORS, MeanField, Posterior
-from leanbayes.priors import PRIORS, Flat, Normal, Prior
+from leanbayes.priors import PRIORS, Flat, Normal, Prior, StudentT
 from leanbayes.recipes import Recipe
 
 __all__ = ["FAILURE_RATE", "assert_mean", "check_op", "check_posterior", "check_prior", "threshold"]
@@ -257,6 +257,17 @@ def _check_maps(q: WeightDistribution, columns: int) -> None:
     )
 
 
+def _comparable_prior(q: WeightDistribution) -> Prior:
+    """The first of some priors that this posterior has a finite KL from."""
+    for prior in (Normal(1.0), StudentT(3.0)):
+        try:
+            check_pair(q, prior(q.rsample())())
+        except ValueError:
+            continue
+        return prior
+    return Flat()
+
+
 def _check_module(learned: Learned[WeightDistribution], columns: int) -> None:
     name = type(learned()).__name__
     learned(), copy.deepcopy(learned)
@@ -270,8 +281,7 @@ def _check_module(learned: Learned[WeightDistribution], columns: int) -> None:
     x = torch.randn(batch, columns, dtype=torch.float64)
     x[0] = 0.0
     loss = q.map(Linear(), batch, Noise.LOCAL)(x).square().sum()
-    prior = Flat() if q.discrete else Normal(1.0)
-    loss = loss + divergence(q, prior(q.rsample())())
+    loss = loss + divergence(q, _comparable_prior(q)(q.rsample())())
     loss.backward()
     for parameter_name, parameter in learned.named_parameters():
         gradient = parameter.grad

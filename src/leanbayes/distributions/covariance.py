@@ -139,8 +139,8 @@ class DiagonalLowRank(Factor):
         return inverse * (x - self.low_rank @ inner)
 
     def quadratic(self, x: Tensor, op: LinearOp) -> Tensor:
-        diagonal = op(op.square(x), self.scale.square().unsqueeze(0))
+        diagonal = op.skinny(op.square(x), self.scale.square().unsqueeze(0))
         if self.diagonal_only:
             return diagonal
-        projected = op(x, self.low_rank.mT)
+        projected = op.skinny(x, self.low_rank.mT)
         return diagonal + projected.square().sum(op.channel_dim, keepdim=True)

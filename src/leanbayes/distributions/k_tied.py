@@ -103,6 +103,6 @@ class KTiedNormal(WeightDistribution):
         if op.groups > 1:  # a row of ṽ would have to meet every group: the dense way is right
             return super().moments(x, op)
         u, v = self.variance_factors()
-        shared = op(op.square(x), v)
+        shared = op.skinny(op.square(x), v)
         variance = (shared.movedim(op.channel_dim, -1) @ u).movedim(-1, op.channel_dim)
         return Moments(op(x, self.loc), variance)

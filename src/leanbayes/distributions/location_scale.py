@@ -15,6 +15,7 @@ from leanbayes.ops import LinearOp
 
 __all__ = ["LocationScale", "NoiseName"]
 
+_SMALLEST_WEIGHT = 1e-8  # a dropout weight at zero keeps a scale, and so a finite KL
 NoiseName = Literal["normal", "bernoulli", "uniform"]
 
 
@@ -110,7 +111,7 @@ class LocationScale(WeightDistribution):
             >>> float(q.variance)
             4.0
         """
-        scale = (0.5 * log_alpha).exp() * loc.abs()
+        scale = (0.5 * log_alpha).exp() * loc.abs().clamp_min(_SMALLEST_WEIGHT)
         return cls(loc, scale, log_alpha=log_alpha, validate_args=validate_args)
 
     @property

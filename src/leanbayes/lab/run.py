@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
-import os
-import re
 import subprocess
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +16,9 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
-from torch import Tensor, nn
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
+from torch import nn
 from torch.optim import Optimizer
 
 from leanbayes import schedules
@@ -30,17 +27,22 @@ from leanbayes.estimators import ESTIMATORS
 from leanbayes.groups import parameter_groups
 from leanbayes.io import save
 from leanbayes.lab.architectures import build
-from leanbayes.lab.data import Batches, Dataset, Examples, load
+from leanbayes.lab.data import Dataset, load
 from leanbayes.lab.evaluate import evaluate
 from leanbayes.lab.files import write_json, write_text
+from leanbayes.lab.loops import Data, LearningRate, Record
 from leanbayes.lab.recipe import Recipe, check_recipe, parse_yaml
 from leanbayes.lightning import BayesianModule, PriorUpdates, StopOnNonFinite
 from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from leanbayes.model import count_parameters, named_kl
+from leanbayes.model import count_parameters
 
-__all__ = ["build_model", "likelihood_of", "load_data", "train"]
-
-KEPT_CHECKPOINTS = 2
+__all__ = [
+    "build_model",
+    "likelihood_of",
+    "load_data",
+    "loggers_by_name",
+    "train",
+]
 
 _SCHEDULES: dict[str, Any] = {
     "constant": schedules.Constant,
@@ -111,10 +113,10 @@ def train(
     if finished.exists():
         return dict(json.loads(finished.read_text(encoding="utf-8")))
     dataset, model, likelihood = load_data(recipe), build_model(recipe), likelihood_of(recipe)
-    record = _Record(folder)
-    data = _Data(recipe, dataset, record)
+    record = Record(folder)
+    data = Data(recipe, dataset, record)
     module = _module(recipe, model, likelihood, data)
-    callbacks: list[L.Callback] = [StopOnNonFinite(), _LearningRate(recipe), record]
+    callbacks: list[L.Callback] = [StopOnNonFinite(), LearningRate(recipe), record]
     if recipe.training.prior_updates is not None:
         callbacks.append(PriorUpdates(recipe.training.prior_updates))
     if recipe.training.patience is not None:
@@ -147,6 +149,13 @@ def train(
     }
     write_json(finished, result)
     return result
+
+
+def loggers_by_name(name: str, folder: Path) -> Any:
+    """A Lightning logger that writes into the run folder."""
+    if name == "csv":
+        return CSVLogger(folder, name="csv", version="")
+    return TensorBoardLogger(folder, name="tensorboard", version="") if name != "none" else False
 
 
 def _trainer(
@@ -192,7 +201,9 @@ def _quiet_lightning() -> Iterator[None]:
 
 
 def _open_folder(folder: Path, recipe: Recipe, *, resume: bool) -> Path:
-    """A new run folder, or the one of the same recipe."""
+    """A new run folder, or the one of the same recipe; the first rank looks after it."""
+    if getattr(rank_zero_only, "rank", 0) != 0:
+        return folder
     written = folder / "recipe.yaml"
     if not written.exists():
         write_text(written, recipe.to_yaml())
@@ -213,9 +224,7 @@ def _open_folder(folder: Path, recipe: Recipe, *, resume: bool) -> Path:
     return folder
 
 
-def _module(
-    recipe: Recipe, model: nn.Module, likelihood: Likelihood, data: _Data
-) -> BayesianModule:
+def _module(recipe: Recipe, model: nn.Module, likelihood: Likelihood, data: Data) -> BayesianModule:
     spec = recipe.optimizer
 
     def optimizer(groups: list[dict[str, Any]]) -> Optimizer:
@@ -241,141 +250,6 @@ def _module(
         validation_samples=recipe.evaluation.validation_samples,
         seed=recipe.seed,
     )
-
-
-class _Data(L.LightningDataModule):
-    """Batches whose order depends on seed and epoch; every rank takes its part."""
-
-    def __init__(self, recipe: Recipe, dataset: Dataset, record: _Record) -> None:
-        super().__init__()
-        self.record = record
-        limit = recipe.training.limit
-        self.train: Examples = dataset.train[:limit] if limit else dataset.train
-        self.validation = dataset.validation or dataset.test[:0]
-        self.recipe = recipe
-        self.size = len(self.train)
-
-    def train_dataloader(self) -> _Epochs:
-        trainer = self.trainer
-        assert trainer is not None
-        batches = Batches(
-            self.train,
-            self.recipe.training.batch_size,
-            seed=self.recipe.seed,
-            rank=trainer.global_rank,
-            ranks=trainer.world_size,
-        )
-        return _Epochs(batches, self.record)
-
-    def val_dataloader(self) -> _InOrder | list[None]:
-        if not len(self.validation):
-            return []
-        return _InOrder(Batches(self.validation, self.recipe.evaluation.batch_size))
-
-
-class _Epochs:
-    """The batches of the epoch that comes after those on record.
-
-    Lightning asks for them before it knows the number of a resumed epoch.
-    """
-
-    def __init__(self, batches: Batches, record: _Record) -> None:
-        self.batches = batches
-        self.record = record
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return self.batches.epoch(len(self.record.rows))
-
-
-class _InOrder:
-    """Every example once."""
-
-    def __init__(self, batches: Batches) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return self.batches.in_order()
-
-
-class _LearningRate(L.Callback):
-    """Sets the learning rate of an epoch from its number alone: nothing to restore."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        factor = self.recipe.learning_rate(trainer.current_epoch, self.recipe.training.epochs)
-        for optimizer in trainer.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
-
-
-class _Record(L.Callback):
-    """A checkpoint and a line of ``metrics.csv`` after every epoch.
-
-    The lines live in the checkpoint, so that both are always of the same epoch.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.checkpoints = folder / "checkpoints"
-        self.rows: list[dict[str, float]] = []
-        self.seconds = 0.0
-        self._clock = time.monotonic()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"rows": self.rows, "seconds": self.seconds}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.rows = list(state_dict["rows"])
-        self.seconds = state_dict["seconds"]
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        now = time.monotonic()
-        self.seconds, self._clock = self.seconds + now - self._clock, now
-        row = {"epoch": float(trainer.current_epoch)}
-        row.update({name: float(value) for name, value in trainer.callback_metrics.items()})
-        with torch.no_grad():
-            row.update({f"kl/{name}": float(v) for name, v in named_kl(pl_module).items()})
-        self.rows.append(row)
-        path = self.checkpoints / f"epoch-{trainer.current_epoch:05d}.ckpt"
-        trainer.save_checkpoint(path)
-        if trainer.is_global_zero:
-            self._write_metrics()
-            for old in self._all()[:-KEPT_CHECKPOINTS]:
-                old.unlink()
-
-    def _all(self) -> list[Path]:
-        return sorted(p for p in self.checkpoints.glob("epoch-*.ckpt") if re.search(r"\d+", p.name))
-
-    def last(self) -> Path | None:
-        """The newest checkpoint that can be read; a damaged one is set aside, and said so."""
-        for path in reversed(self._all()):
-            try:
-                torch.load(path, map_location="cpu", weights_only=True)
-            except (RuntimeError, OSError, EOFError, ValueError) as error:
-                reason = str(error).splitlines()[0]
-                warnings.warn(
-                    f"{path} is damaged ({reason}); going on from the one before", stacklevel=2
-                )
-                os.replace(path, path.with_suffix(".damaged"))
-            else:
-                return path
-        return None
-
-    def _write_metrics(self) -> None:
-        names = list(dict.fromkeys(name for row in self.rows for name in row))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, names)
-        writer.writeheader()
-        writer.writerows(self.rows)
-        write_text(self.folder / "metrics.csv", text.getvalue())
 
 
 def _revision() -> str | None:

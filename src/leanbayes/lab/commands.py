@@ -1,0 +1,221 @@
+"""The laboratory's subcommands: data, train, evaluate, predict, sweep, report and table.
+
+Annotations are read by typer, so they are ordinary objects here. What is heavy (Lightning, the
+data sets) is imported by the command that needs it.
+"""
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["register"]
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change one key, as optimizer.lr=1e-3; may be repeated."),
+]
+Run = Annotated[Path, typer.Argument(help="A run folder, as train writes it.")]
+RecipeFile = Annotated[Path, typer.Argument(help="A recipe, one YAML file.")]
+Budget = Annotated[
+    Literal["cpu", "paper"], typer.Option(help="What 2 cores do in an hour, or as published.")
+]
+Samples = Annotated[int, typer.Option(min=1, help="Predictive draws (of every member).")]
+Paper = Annotated[
+    Literal["k_tied", "variance", "matrix_normal", "rank1"], typer.Argument(help="Whose table.")
+]
+
+
+def register(application: typer.Typer) -> None:
+    """Add the subcommands to the application."""
+    data = typer.Typer(no_args_is_help=True, help="Data sets: where they lie, licences, checksums.")
+    application.add_typer(data, name="data")
+    data.command("list", epilog="Example: leanbayes data list")(_told(data_list))
+    data.command("fetch", epilog="Example: leanbayes data fetch mnist")(_told(data_fetch))
+    data.command("check", epilog="Example: leanbayes data check mnist")(_told(data_check))
+    for command, example in (
+        (train, "recipes/k_tied/mnist-mlp-k2.yaml --budget cpu --set seed=1"),
+        (evaluate, "runs/mnist-mlp-k2 --samples 200"),
+        (predict, "runs/digits --input new.csv --output predictions.csv"),
+        (sweep, "recipes/k_tied/mnist-mlp-k2.yaml --trials 8"),
+        (report, "runs/a runs/b -o report.html"),
+        (table, "k_tied --runs runs"),
+    ):
+        example = f"Example: leanbayes {command.__name__} {example}"
+        application.command(epilog=example)(_told(command))
+
+
+def _told(command: Callable[..., None]) -> Callable[..., None]:
+    """What a user can mend comes as one sentence instead of a traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except (ValueError, OSError, RuntimeError) as error:
+            sys.exit(f"leanbayes: {error}")
+        except KeyboardInterrupt:
+            sys.exit("leanbayes: stopped; --resume goes on from the last checkpoint")
+
+    return wrapped
+
+
+def data_list() -> None:
+    """List the data sets, where each lies, and its licence."""
+    from leanbayes.lab.data import listing
+
+    shown = Table("name", "task", "where", "size", "licence")
+    for entry in listing():
+        where = "not here" if entry.where is None and entry.size else str(entry.where or "embedded")
+        size = f"{entry.size / 1e6:.1f} MB" if entry.size else ""
+        shown.add_row(entry.name, entry.task, where, size, entry.licence)
+    Console().print(shown)
+
+
+def data_fetch(name: Annotated[str, typer.Argument(help="A name from data list.")]) -> None:
+    """Make sure that a data set is on this machine, whole."""
+    from leanbayes.lab.data import fetch
+
+    found = fetch(name)
+    Console().print(f"{name} lies in {found.folder}", highlight=False, soft_wrap=True)
+
+
+def data_check(
+    name: Annotated[str | None, typer.Argument(help="One data set; all, if not given.")] = None,
+) -> None:
+    """Compare the files on this machine with their checksums."""
+    from leanbayes.lab.data import check
+
+    states = check(name)
+    shown = Table("data set", "file", "state")
+    for file in states:
+        shown.add_row(file.name, file.path.name, str(file.state))
+    Console().print(shown)
+    damaged = [file for file in states if file.state == "wrong"]
+    if damaged:
+        sys.exit(f"leanbayes: {damaged[0].path} has a wrong checksum; remove it and fetch it again")
+
+
+def train(
+    recipe: RecipeFile,
+    settings: Settings = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; runs/NAME if not given.")
+    ] = None,
+    budget: Budget = "cpu",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
+    devices: Annotated[int, typer.Option(min=1, help="Processes that train together.")] = 1,
+    logger: Annotated[
+        Literal["none", "csv", "tensorboard"], typer.Option(help="A logger beside metrics.csv.")
+    ] = "none",
+) -> None:
+    """Train one recipe and evaluate it; everything lies in one run folder."""
+    from leanbayes.lab.recipe import read_recipe
+    from leanbayes.lab.run import loggers_by_name
+    from leanbayes.lab.run import train as run
+
+    resolved = read_recipe(recipe, budget=budget, settings=_settings(settings))
+    folder = out or Path("runs") / resolved.name
+    result = run(
+        resolved,
+        folder,
+        resume=resume,
+        devices=devices,
+        loggers=loggers_by_name(logger, folder),
+    )
+    _show(result.get("metrics", {}), f"{resolved.name}: {folder}")
+
+
+def evaluate(
+    run: Run,
+    samples: Samples = 100,
+    data: Annotated[str | None, typer.Option(help="Another data set, or your CSV or NPZ.")] = None,
+    corrupt: Annotated[str | None, typer.Option(help="A corruption of the images.")] = None,
+    severity: Annotated[int, typer.Option(min=1, max=5, help="How strong it is.")] = 3,
+) -> None:
+    """Evaluate a trained run, also on other or corrupted data."""
+    from leanbayes.lab.trained import evaluate_run
+
+    metrics = evaluate_run(run, samples=samples, data=data, corrupt=corrupt, severity=severity)
+    _show(metrics, str(run))
+
+
+def predict(
+    run: Run,
+    input: Annotated[Path, typer.Option(help="A CSV, NPZ or NPY file.")],
+    output: Annotated[Path, typer.Option(help="The CSV file to write.")],
+    samples: Samples = 100,
+) -> None:
+    """Write predictions with their uncertainty to a CSV file."""
+    from leanbayes.lab.predictions import predict_file
+
+    written = predict_file(run, input, output, samples=samples)
+    Console().print(f"Written to {written}", highlight=False, soft_wrap=True)
+
+
+def sweep(
+    recipe: RecipeFile,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="The folder; sweeps/NAME if not given.")] = None,
+    budget: Budget = "cpu",
+    trials: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+) -> None:
+    """Choose among the recipe's choices on the validation set; several processes may help."""
+    from leanbayes.lab.recipe import read_recipe
+    from leanbayes.lab.sweep import sweep as search
+
+    resolved = read_recipe(recipe, budget=budget, settings=_settings(settings))
+    folder = out or Path("sweeps") / resolved.name
+    found = search(resolved, folder, trials=trials)
+    Console().print_json(json.dumps(found, default=str))
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Write one HTML page about runs, which works offline."""
+    from leanbayes.lab.report import write_report
+
+    written = write_report(runs, output)
+    Console().print(f"Written to {written}", highlight=False, soft_wrap=True)
+
+
+def table(
+    paper: Paper,
+    runs: Annotated[Path, typer.Option(help="Where run folders lie.")] = Path("runs"),
+) -> None:
+    """Print our numbers next to the published ones, from result.json files."""
+    from leanbayes.lab.papers import markdown
+    from leanbayes.lab.papers import table as rows
+
+    found = sorted(path.parent for path in runs.glob("**/result.json"))
+    Console().print(markdown(rows(paper, found)), highlight=False, soft_wrap=True, markup=False)
+
+
+def _settings(pairs: list[str] | None) -> dict[str, Any]:
+    """``key=value`` pairs; values are read as YAML."""
+    from leanbayes.lab.recipe import parse_yaml
+
+    settings: dict[str, Any] = {}
+    for pair in pairs or []:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"--set {pair!r} is not of the form key=value")
+        settings[key] = parse_yaml(value)
+    return settings
+
+
+def _show(metrics: dict[str, dict[str, float]], title: str) -> None:
+    shown = Table("metric", "value", "± standard error", title=title)
+    for name, estimate in metrics.items():
+        shown.add_row(name, f"{estimate['value']:.4f}", f"{estimate['error']:.4f}")
+    Console().print(shown)

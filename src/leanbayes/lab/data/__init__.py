@@ -1,0 +1,35 @@
+"""Data sets by name, checked and in memory; batches of them without Python per example.
+
+``load("mnist")`` looks into the folders that ``LEANBAYES_DATA`` names, then where the system's
+packages put data, then into the cache, and downloads what is in none of them.
+"""
+
+from leanbayes.lab.data.augment import Augmentation, Flip, PadCropFlip
+from leanbayes.lab.data.batches import Batches
+from leanbayes.lab.data.catalogue import Entry, FileState, check, fetch, listing, load, names
+from leanbayes.lab.data.dataset import Affine, Dataset, Examples, Task
+from leanbayes.lab.data.papers import EXPERIMENTS, Experiment, augmentation, load_experiment
+from leanbayes.lab.data.search import cache_folder
+
+__all__ = [
+    "EXPERIMENTS",
+    "Affine",
+    "Augmentation",
+    "Batches",
+    "Dataset",
+    "Entry",
+    "Examples",
+    "Experiment",
+    "FileState",
+    "Flip",
+    "PadCropFlip",
+    "Task",
+    "augmentation",
+    "cache_folder",
+    "check",
+    "fetch",
+    "listing",
+    "load",
+    "load_experiment",
+    "names",
+]

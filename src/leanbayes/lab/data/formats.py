@@ -1,0 +1,114 @@
+"""Readers of the canonical file formats: bytes in, arrays out."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import struct
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from leanbayes.lab.data.problems import optional, reading
+
+__all__ = [
+    "Bytes",
+    "image_rows",
+    "members",
+    "parts",
+    "read_amat",
+    "read_bytes",
+    "read_idx",
+    "read_table",
+]
+
+Bytes = npt.NDArray[np.uint8]
+AMAT_ROW = 2 * 784
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, unpacked if it is called ``.gz`` or ``.xz``."""
+    with reading(path):
+        if path.suffix == ".gz":
+            with gzip.open(path) as file:
+                return file.read()
+        return lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+
+
+def read_idx(path: Path) -> Bytes:
+    """An array of bytes in the idx format of MNIST, packed or not."""
+    content = read_bytes(path)
+    with reading(path):
+        zero, kind, dimensions = struct.unpack_from(">HBB", content)
+        if zero or kind != 8:
+            raise ValueError("it is no idx file of bytes")
+        shape = struct.unpack_from(f">{dimensions}I", content, 4)
+        values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
+        return values.reshape(shape)
+
+
+def read_amat(path: Path) -> Bytes:
+    """Binary images ``[examples, 28, 28]`` from text: 784 characters 0 or 1 a line."""
+    content = np.frombuffer(read_bytes(path), np.uint8)
+    with reading(path):
+        rows = content.reshape(-1, AMAT_ROW)
+        pixels = rows[:, 0::2] - ord("0")
+        spaced = (rows[:, 1:-1:2] == ord(" ")).all() and (rows[:, -1] == ord("\n")).all()
+        if not len(rows) or pixels.max() > 1 or not spaced:
+            raise ValueError("a line is not 784 characters 0 or 1 with spaces between them")
+        return pixels.reshape(-1, 28, 28)
+
+
+def read_table(path: Path) -> dict[str, list[str]]:
+    """The columns of a text file with tabs, by their names in its first line."""
+    content = read_bytes(path)
+    with reading(path):
+        header, *rows = (line.split("\t") for line in content.decode().splitlines())
+        return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def image_rows(content: bytes, path: Path) -> Bytes:
+    """32 × 32 RGB images ``[examples, 32, 32, 3]``, laid below each other in a PNG or WebP file.
+
+    Each may be 32 rows of 32 pixels, or one row of 1024.
+    """
+    image = optional("PIL.Image", "pillow", "reading CIFAR from image files")
+    with reading(path):
+        pixels = np.asarray(image.open(io.BytesIO(content)).convert("RGB"))
+        if pixels.shape[1] not in (32, 1024):
+            raise ValueError(f"images lie in columns of 32 or 1024 pixels, not {pixels.shape[1]}")
+        return pixels.reshape(-1, 32, 32, 3)
+
+
+def members(path: Path, folders: Iterable[str] = ("",)) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the files in an archive or a folder, in these inner folders."""
+    wanted = tuple(folders)
+    with reading(path):
+        if path.is_dir():
+            for inner in wanted:
+                for file in sorted((path / inner).rglob("*")):
+                    if file.is_file():
+                        yield file.relative_to(path).as_posix(), file.read_bytes()
+            return
+        with tarfile.open(path, "r|*") as archive:
+            for member in archive:
+                inside = member.name.removeprefix("./").partition("/")[2]
+                if member.isfile() and inside.startswith(wanted):
+                    opened = archive.extractfile(member)
+                    assert opened is not None
+                    yield inside, opened.read()
+
+
+def parts(paths: Iterable[Path]) -> dict[str, bytes]:
+    """Contents by file name, of files or of the one archive that holds them all."""
+    found: dict[str, bytes] = {}
+    for path in paths:
+        if path.name.endswith((".tar.gz", ".tgz")):
+            found |= {name.rpartition("/")[2]: content for name, content in members(path)}
+        else:
+            found[path.name] = read_bytes(path)
+    return found

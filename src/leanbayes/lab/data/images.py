@@ -1,0 +1,94 @@
+"""Labelled images become a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from leanbayes.lab.data.dataset import Dataset, Examples
+from leanbayes.lab.data.files import Source
+from leanbayes.lab.data.formats import Bytes
+from leanbayes.lab.data.scaling import scaled_dataset
+from leanbayes.lab.data.splits import reordered, split_last
+
+__all__ = ["Images", "build_images"]
+
+ORDER_SEED = 0
+"""Of the one permutation that files sorted by class need before anything is set apart."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a reader of images returns.
+
+    Args:
+        train: pixels ``[examples, channels, height, width]``.
+        test: the same.
+        train_labels: one integer an example; None where images are their own targets.
+        test_labels: the same.
+        classes: names of the labels.
+        peak: the value of a white pixel.
+        sorted: whether the training images come class by class.
+        validation: pixels that the authors set apart, if any.
+        note: what the reader did, in words.
+    """
+
+    train: Bytes
+    test: Bytes
+    train_labels: npt.NDArray[np.int64] | None = None
+    test_labels: npt.NDArray[np.int64] | None = None
+    classes: tuple[str, ...] = ()
+    peak: int = 255
+    sorted: bool = False
+    validation: Bytes | None = None
+    note: str = ""
+
+
+def build_images(
+    content: Images, source: Source, *, scaling: str = "unit", validation: int = 10_000
+) -> Dataset:
+    """A data set of images.
+
+    Args:
+        content: what was read.
+        source: the facts about it.
+        scaling: one of :data:`leanbayes.lab.data.scaling.IMAGE_SCALINGS`.
+        validation: how many of the last training images are set apart.
+    """
+    train = Examples(_tensor(content.train), _labels(content.train_labels))
+    notes = [content.note] if content.note else []
+    if content.sorted:
+        train = reordered(train, ORDER_SEED)
+        notes.append(f"files sorted by class, so permuted once (numpy RandomState({ORDER_SEED}))")
+    if content.validation is not None:
+        held_out: Examples | None = Examples(_tensor(content.validation))
+        notes.append("validation images as published")
+    else:
+        train, held_out = split_last(train, validation)
+        if validation:
+            notes.append(f"last {validation} training images for validation")
+    return scaled_dataset(
+        train,
+        held_out,
+        Examples(_tensor(content.test), _labels(content.test_labels)),
+        scaling=scaling,
+        peak=content.peak,
+        preprocessing=notes,
+        name=source.name,
+        task=source.task,
+        classes=content.classes,
+        licence=source.licence,
+        source=source.origin,
+    )
+
+
+def _tensor(pixels: Bytes) -> Tensor:
+    return torch.from_numpy(np.require(pixels, requirements=("C", "W")))
+
+
+def _labels(labels: npt.NDArray[np.int64] | None) -> Tensor | None:
+    return None if labels is None else torch.from_numpy(labels.astype(np.int64))

@@ -1,0 +1,280 @@
+"""MNIST and its relatives: idx files, static binarised MNIST, and the digits of scikit-learn."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from leanbayes.lab.data.dataset import Dataset
+from leanbayes.lab.data.files import File, Form, Source
+from leanbayes.lab.data.formats import read_amat, read_idx
+from leanbayes.lab.data.images import Images, build_images
+from leanbayes.lab.data.problems import optional
+
+__all__ = ["SOURCES"]
+
+DIGITS = tuple("0123456789")
+FASHION: tuple[str, ...] = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat")
+FASHION += ("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+KUZUSHIJI = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
+
+
+def read_images(paths: tuple[Path, ...], classes: tuple[str, ...]) -> Images:
+    """Training images and labels, test images and labels, in idx files."""
+    train, train_labels, test, test_labels = map(read_idx, paths)
+    for path, images, labels in (
+        (paths[0], train, train_labels),
+        (paths[2], test, test_labels),
+    ):
+        if images.ndim != 3 or labels.shape != images.shape[:1]:
+            raise ValueError(
+                f"{path} has shape {images.shape} and its labels {labels.shape}; these are no "
+                "images with their labels"
+            )
+    return Images(
+        train=train[:, None],
+        test=test[:, None],
+        train_labels=train_labels.astype(np.int64),
+        test_labels=test_labels.astype(np.int64),
+        classes=classes,
+    )
+
+
+def _idx_forms(
+    folder: str,
+    torchvision: str,
+    classes: tuple[str, ...],
+    mirrors: tuple[str, ...],
+    facts: tuple[tuple[str, int, tuple[str, ...]], ...],
+    system: tuple[str, ...] = (),
+) -> tuple[Form, ...]:
+    """The packed files, and the unpacked ones that torchvision leaves."""
+    read = partial(read_images, classes=classes)
+    packed = tuple(
+        File(f"{name}.gz", digests, tuple(f"{mirror}{name}.gz" for mirror in mirrors), size)
+        for name, size, digests in facts
+    )
+    unpacked = tuple(
+        File(name, tuple(digest for digest in digests if digest.startswith("content-")))
+        for name, _, digests in facts
+    )
+    folders = (folder, f"{torchvision}/raw")
+    return Form(packed, read, folders, system), Form(unpacked, read, folders)
+
+
+MNIST = _idx_forms(
+    "mnist",
+    "MNIST",
+    DIGITS,
+    (
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        "http://yann.lecun.com/exdb/mnist/",
+    ),
+    (
+        (
+            "train-images-idx3-ubyte",
+            9912422,
+            (
+                "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                "content-sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            ),
+        ),
+        (
+            "train-labels-idx1-ubyte",
+            28881,
+            (
+                "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                "content-sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            ),
+        ),
+        (
+            "t10k-images-idx3-ubyte",
+            1648877,
+            (
+                "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                "content-sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            ),
+        ),
+        (
+            "t10k-labels-idx1-ubyte",
+            4542,
+            (
+                "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                "content-sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+            ),
+        ),
+    ),
+)
+
+FASHION_MNIST = _idx_forms(
+    "fashion-mnist",
+    "FashionMNIST",
+    FASHION,
+    (
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+    ),
+    (
+        (
+            "train-images-idx3-ubyte",
+            26421880,
+            (
+                "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                "content-sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            ),
+        ),
+        (
+            "train-labels-idx1-ubyte",
+            29515,
+            (
+                "md5:25c81989df183df01b3e8a0aad5dffbe",
+                "content-sha256:bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            ),
+        ),
+        (
+            "t10k-images-idx3-ubyte",
+            4422102,
+            (
+                "md5:bef4ecab320f06d8554ea6380940ec79",
+                "content-sha256:5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            ),
+        ),
+        (
+            "t10k-labels-idx1-ubyte",
+            5148,
+            (
+                "md5:bb300cfdad3c16e7a12a480ee83cd310",
+                "content-sha256:0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+            ),
+        ),
+    ),
+    system=("/usr/share/datasets/fashion-mnist",),
+)
+
+KMNIST = _idx_forms(
+    "kmnist",
+    "KMNIST",
+    KUZUSHIJI,
+    ("http://codh.rois.ac.jp/kmnist/dataset/kmnist/",),
+    (
+        (
+            "train-images-idx3-ubyte",
+            18165135,
+            ("sha256:51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",),
+        ),
+        (
+            "train-labels-idx1-ubyte",
+            29497,
+            ("sha256:e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",),
+        ),
+        (
+            "t10k-images-idx3-ubyte",
+            3041136,
+            ("sha256:edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",),
+        ),
+        (
+            "t10k-labels-idx1-ubyte",
+            5120,
+            ("sha256:20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",),
+        ),
+    ),
+)
+
+
+def read_binarized(paths: tuple[Path, ...]) -> Images:
+    """Training, validation and test images in amat files."""
+    train, validation, test = (read_amat(path)[:, None] for path in paths)
+    return Images(train=train, validation=validation, test=test, peak=1)
+
+
+def build_binarized(content: Images, source: Source) -> Dataset:
+    """Static binarised MNIST: pixels are 0 or 1, and are their own targets."""
+    return build_images(content, source, scaling="raw")
+
+
+AMAT = "http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/"
+BINARIZED = (
+    ("train", 78400000, "ad693b29f94c14277b095f5238ddefbbdaaae0939789dd2f4f0205278cee3e4d"),
+    ("valid", 15680000, "1de3d397c40fe8eeb33dafd4099a1f665ec01e96d9be234aaeeac8a34930e2e2"),
+    ("test", 15680000, "e6687bfea3f820c174f33b7865140b2a2dd2930ef786f35d45795fc193b5ab2c"),
+)
+
+
+def _amat_form(suffix: str, mirror: str | None) -> Form:
+    names = tuple(f"binarized_mnist_{part}.amat{suffix}" for part, _, _ in BINARIZED)
+    files = tuple(
+        File(name, (f"content-sha256:{digest}",), (mirror + name,) if mirror else (), size)
+        for name, (_, size, digest) in zip(names, BINARIZED, strict=True)
+    )
+    return Form(files, read_binarized, ("binarized-mnist", "mnist-static-binarized"))
+
+
+def read_digits(paths: tuple[Path, ...]) -> Images:
+    """The 1797 digits inside scikit-learn, in one fixed random order; the last 360 are for test."""
+    datasets = optional("sklearn.datasets", "scikit-learn", "the data set 'digits'")
+    bunch = datasets.load_digits()
+    order = np.random.RandomState(0).permutation(len(bunch.target))
+    images, labels = bunch.images[order].astype(np.uint8)[:, None], bunch.target[order]
+    return Images(
+        train=images[:-360],
+        test=images[-360:],
+        train_labels=labels[:-360],
+        test_labels=labels[-360:],
+        classes=DIGITS,
+        peak=16,
+        note="in one random order (numpy RandomState(0)), last 360 images for test",
+    )
+
+
+def build_digits(
+    content: Images, source: Source, *, scaling: str = "unit", validation: int = 180
+) -> Dataset:
+    """The digits of scikit-learn, see :func:`build_images`."""
+    return build_images(content, source, scaling=scaling, validation=validation)
+
+
+SOURCES = (
+    Source(
+        "digits",
+        "classification",
+        "CC BY 4.0",
+        "E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI; in scikit-learn",
+        (Form((), read_digits),),
+        build_digits,
+    ),
+    Source(
+        "mnist",
+        "classification",
+        "CC BY-SA 3.0",
+        "Y. LeCun, C. Cortes, C. Burges, The MNIST Database of Handwritten Digits",
+        MNIST,
+        build_images,
+    ),
+    Source(
+        "fashion-mnist",
+        "classification",
+        "MIT",
+        "H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST, 2017",
+        FASHION_MNIST,
+        build_images,
+    ),
+    Source(
+        "kmnist",
+        "classification",
+        "CC BY-SA 4.0",
+        "T. Clanuwat et al., Deep Learning for Classical Japanese Literature, 2018",
+        KMNIST,
+        build_images,
+    ),
+    Source(
+        "mnist-static-binarized",
+        "density",
+        "as MNIST (CC BY-SA 3.0); none stated for the samples",
+        "H. Larochelle, I. Murray, The Neural Autoregressive Distribution Estimator, 2011",
+        (_amat_form(".xz", None), _amat_form("", AMAT)),
+        build_binarized,
+    ),
+)

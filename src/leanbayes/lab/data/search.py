@@ -1,0 +1,65 @@
+"""Where data lie: your folder, the system's, the cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from leanbayes.lab.data.files import Found, Source
+
+__all__ = ["VARIABLE", "cache_folder", "candidates", "find", "missing", "own_folders"]
+
+VARIABLE = "LEANBAYES_DATA"
+
+
+def own_folders() -> tuple[Path, ...]:
+    """The folders that ``LEANBAYES_DATA`` names: one, or several as in ``PATH``."""
+    named = [Path(text) for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
+    for folder in named:
+        if not folder.expanduser().is_dir():
+            raise FileNotFoundError(
+                f"{VARIABLE} names {folder}, which is no folder; correct it or unset it"
+            )
+    return tuple(folder.expanduser().resolve() for folder in named)
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "leanbayes"
+
+
+def candidates(source: Source) -> Iterator[Found]:
+    """Everywhere a data set may lie, in the order of search; it need not be there."""
+    for root in own_folders():
+        yield from _in(source, root)
+    for form in source.forms:
+        yield from (Found(form, Path(folder), Path(folder)) for folder in form.system)
+    yield from _in(source, cache_folder())
+
+
+def _in(source: Source, root: Path) -> Iterator[Found]:
+    return (Found(form, root, root / name) for form in source.forms for name in form.folders)
+
+
+def find(source: Source) -> Found | None:
+    """The first form that has all its files."""
+    complete = (f for f in candidates(source) if all(path.exists() for path in f.paths))
+    return next(complete, None)
+
+
+def missing(source: Source) -> FileNotFoundError:
+    """An error that says where a data set was looked for, and what to do."""
+    tried = list(candidates(source))
+    roots = ", ".join(dict.fromkeys(str(found.root) for found in tried))
+    wanted = " or ".join(
+        dict.fromkeys(Path(f.form.folders[0], f.form.files[0].path).as_posix() for f in tried)
+    )
+    begun = next((f for f in tried if any(path.exists() for path in f.paths)), None)
+    absent = () if begun is None else [path for path in begun.paths if not path.exists()]
+    lack = f", and {absent[0]} is missing" if absent else ""
+    return FileNotFoundError(
+        f"{source.name} was not found in {roots}, where {wanted} would begin it{lack}; put it "
+        f"there, name its folder in {VARIABLE}, or run: leanbayes data fetch {source.name}"
+    )

@@ -1,0 +1,222 @@
+"""What a trained model says about test examples, and about images unlike any it has seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torchmetrics.functional.classification import binary_auroc
+
+from leanbayes.io import load as load_model
+from leanbayes.lab import data
+from leanbayes.lab.data import Dataset
+from leanbayes.lab.recipe import Recipe
+from leanbayes.lab.report.folder import RunFolder
+from leanbayes.lab.run import build_model, likelihood_of
+from leanbayes.layers import RandomMap
+from leanbayes.likelihoods import Categorical
+from leanbayes.model import random_maps
+from leanbayes.predict import Prediction, predict
+
+__all__ = [
+    "Bins",
+    "Study",
+    "auroc",
+    "calibration_bins",
+    "explained",
+    "inverted",
+    "is_images",
+    "raw_images",
+    "rejection_curve",
+    "scale_matrices",
+    "shuffled",
+    "study",
+]
+
+MOST_EXAMPLES = 10_000
+MOST_OUTSIDE = 2_000
+_FULL_SPECTRUM = 1024
+_SPECTRUM = 64
+
+
+@dataclass(frozen=True)
+class Study:
+    """The parts of a run that its model and its data give; None where they give none.
+
+    Attributes:
+        model: the trained model.
+        dataset: the data it was trained on.
+        test: class probabilities on test examples.
+        outside: the same on images made from them, by what was done to them.
+        problems: one sentence for each part that is missing.
+    """
+
+    model: nn.Module | None
+    dataset: Dataset | None
+    test: Prediction | None
+    outside: dict[str, Prediction]
+    problems: tuple[str, ...]
+
+
+def study(run: RunFolder) -> Study:
+    """Load what can be loaded, predict what can be predicted; never download anything."""
+    recipe = run.recipe
+    problems: list[str] = []
+    model, dataset = _model(run, problems), _dataset(recipe, problems)
+    if model is None or dataset is None or not isinstance(likelihood_of(recipe), Categorical):
+        return Study(model, dataset, None, {}, tuple(problems))
+    examples = dataset.test[:MOST_EXAMPLES]
+    test = _predict(model, recipe, examples.x)
+    outside = {}
+    if is_images(dataset):
+        few = examples[:MOST_OUTSIDE].x
+        outside = {
+            "inverted": _predict(model, recipe, inverted(few, dataset)),
+            "pixels shuffled": _predict(model, recipe, shuffled(few, dataset, recipe.seed)),
+        }
+    return Study(model, dataset, test, outside, tuple(problems))
+
+
+def _model(run: RunFolder, problems: list[str]) -> nn.Module | None:
+    if run.recipe.posterior is None:
+        problems.append("This is a plain network, whose weights a run folder does not keep.")
+        return None
+    plain = run.recipe.model_copy(update={"posterior": None, "prior": None})
+    try:
+        return load_model(build_model(plain), run.path / "model")
+    except (OSError, ValueError) as error:
+        problems.append(f"The trained model could not be read: {error}.")
+        return None
+
+
+def _dataset(recipe: Recipe, problems: list[str]) -> Dataset | None:
+    options = {**recipe.data.options, "download": False}
+    try:
+        return data.load(recipe.data.name, **options)
+    except (OSError, ValueError, ImportError) as error:
+        problems.append(f"The data set could not be read, so what needs it is left out: {error}.")
+        return None
+
+
+def _predict(model: nn.Module, recipe: Recipe, x: Tensor) -> Prediction:
+    chosen = recipe.evaluation
+    return predict(model, x, samples=chosen.samples, batch_size=chosen.batch_size, seed=recipe.seed)
+
+
+def is_images(dataset: Dataset) -> bool:
+    """Whether inputs are ``[channels, rows, columns]`` of grey or colour images."""
+    shape = dataset.input_shape
+    return len(shape) == 3 and shape[0] in (1, 3) and dataset.task == "classification"
+
+
+def raw_images(x: Tensor, dataset: Dataset) -> Tensor:
+    """Images as they were before scaling."""
+    return x if dataset.scaling is None else dataset.scaling.inverse(x)
+
+
+def inverted(x: Tensor, dataset: Dataset) -> Tensor:
+    """Images with dark and bright exchanged, before scaling."""
+    raw = raw_images(x, dataset)
+    return _scaled(raw.max() + raw.min() - raw, dataset)
+
+
+def shuffled(x: Tensor, dataset: Dataset, seed: int) -> Tensor:
+    """Images whose pixels have changed places, each in its own way, before scaling."""
+    raw = raw_images(x, dataset).flatten(2)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.rand(len(raw), 1, raw.shape[-1], generator=generator).argsort(-1)
+    return _scaled(raw.gather(-1, order.expand_as(raw)).reshape(x.shape), dataset)
+
+
+def _scaled(raw: Tensor, dataset: Dataset) -> Tensor:
+    return raw if dataset.scaling is None else dataset.scaling(raw)
+
+
+def auroc(inside: Tensor, outside: Tensor) -> float:
+    """How well a score tells outside from inside: the probability that outside has more of it.
+
+    Example:
+        >>> auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.3, 0.15]))
+        0.75
+    """
+    scores = torch.cat([inside, outside]).double()
+    scores = scores - scores.min()
+    scores = scores / scores.max().clamp_min(torch.finfo(scores.dtype).tiny)
+    labels = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).long()
+    return float(binary_auroc(scores, labels))
+
+
+class Bins(NamedTuple):
+    """Examples by confidence: averages and counts of equal bins between 0 and 1."""
+
+    confidence: Tensor
+    accuracy: Tensor
+    examples: Tensor
+
+    @property
+    def calibration_error(self) -> float:
+        """The expected calibration error: the average gap, weighted by examples."""
+        gap = (self.confidence - self.accuracy).abs()
+        return float((gap * self.examples).sum() / self.examples.sum())
+
+
+def calibration_bins(confidence: Tensor, right: Tensor, bins: int = 15) -> Bins:
+    """Sort examples into bins ``(i / bins, (i + 1) / bins]`` of confidence.
+
+    Args:
+        confidence: the probability of the predicted class, ``[examples]``.
+        right: whether it is the true one.
+        bins: how many bins.
+    """
+    index = ((confidence.double() * bins).ceil().long() - 1).clamp(0, bins - 1)
+    zeros = torch.zeros(bins, dtype=torch.float64)
+    count = zeros.index_add(0, index, torch.ones_like(confidence, dtype=torch.float64))
+    held = count.clamp_min(1)
+    return Bins(
+        zeros.index_add(0, index, confidence.double()) / held,
+        zeros.index_add(0, index, right.double()) / held,
+        count,
+    )
+
+
+def rejection_curve(uncertainty: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Shares rejected, most uncertain first, and the accuracy on what is left.
+
+    Example:
+        >>> rejection_curve(torch.tensor([0.9, 0.1]), torch.tensor([False, True]))
+        (tensor([0.0000, 0.5000]), tensor([0.5000, 1.0000]))
+    """
+    kept = right[uncertainty.argsort(stable=True)].float().cumsum(0).flip(0)
+    left = torch.arange(len(right), 0, -1)
+    return 1 - left / len(right), kept / left
+
+
+def scale_matrices(model: nn.Module) -> dict[str, Tensor]:
+    """The standard deviations of every layer that has a whole matrix of them."""
+    found = {}
+    with torch.no_grad():
+        for name, layer in random_maps(model):
+            if layer.members == 1 and _is_matrix(layer):
+                scale = layer.posterior().variance.sqrt().cpu()
+                if bool(scale.isfinite().all()) and bool((scale > 0).any()):
+                    found[name or "layer"] = scale
+    return found
+
+
+def _is_matrix(layer: RandomMap) -> bool:
+    shape = layer.posterior().event_shape
+    return len(shape) == 2 and min(shape) > 1
+
+
+def explained(scale: Tensor) -> Tensor:
+    """Squared singular values over their sum; of a large matrix only the first."""
+    if min(scale.shape) <= _FULL_SPECTRUM:
+        values = torch.linalg.svdvals(scale.double())
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            values = torch.svd_lowrank(scale.double(), q=_SPECTRUM, niter=4)[1]
+    shares: Tensor = values.square() / scale.double().square().sum()
+    return shares[shares > torch.finfo(scale.dtype).eps ** 2][:_SPECTRUM]

@@ -1,0 +1,85 @@
+"""Put the sections of all runs on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from leanbayes.lab.files import write_text
+from leanbayes.lab.report import sections
+from leanbayes.lab.report.folder import RunFolder, read_run
+from leanbayes.lab.report.html import Html, element, join, page, table
+from leanbayes.lab.report.study import study
+
+__all__ = ["write_report"]
+
+
+def write_report(runs: Sequence[Path], out: Path) -> Path:
+    """Write one HTML page about run folders, which needs no other file and no network.
+
+    A damaged or missing part of a run costs its sections, and a sentence says so. A folder that
+    is no run raises before anything is written.
+
+    Args:
+        runs: folders that :func:`leanbayes.lab.run.train` has written, finished or not.
+        out: the page.
+
+    Returns:
+        The path of the page.
+    """
+    if not runs:
+        raise ValueError("there is nothing to report; give one or more run folders")
+    folders = [read_run(path) for path in runs]
+    names = [folder.recipe.name for folder in folders]
+    title = f"leanbayes: {', '.join(names)}" if len(names) < 4 else f"leanbayes: {len(names)} runs"
+    parts = [element("h1", title)]
+    if len(folders) > 1:
+        parts += [_contents(names), _overview(folders)]
+    parts += [_run(folder, index) for index, folder in enumerate(folders)]
+    parts.append(element("footer", "Written by leanbayes. This page needs no network."))
+    return write_text(out, page(title, join(parts)))
+
+
+def _contents(names: Sequence[str]) -> Html:
+    links = [
+        element("li", element("a", name, href=f"#run-{index}")) for index, name in enumerate(names)
+    ]
+    return element("nav", element("ul", join(links)), **{"aria-label": "Runs"})
+
+
+def _overview(folders: Sequence[RunFolder]) -> Html:
+    """All runs in one table, each followed by the published row it stands for."""
+    measured = {name for folder in folders for name in folder.metrics}
+    names = [name for name in sections.METRICS if name in measured]
+    rows = []
+    for folder in folders:
+        ours = folder.metrics
+        cells = [sections.with_error(ours[name]) if name in ours else "–" for name in names]
+        rows.append([folder.recipe.name, *cells])
+        published = folder.recipe.published
+        if published is not None:
+            values = published.values
+            cells = [sections.number(values[name]) if name in values else "–" for name in names]
+            rows.append([f"published: {published.row}", *cells])
+    header = ["Run", *(sections.METRICS[name] for name in names)]
+    caption = "All runs on their test sets, ± one standard error over examples."
+    return element("section", element("h3", "All runs"), table(header, rows, caption))
+
+
+def _run(folder: RunFolder, index: int) -> Html:
+    found = study(folder)
+    notices = [
+        element("p", problem, class_="notice") for problem in (*folder.problems, *found.problems)
+    ]
+    parts = [
+        sections.what_was_run(folder),
+        sections.results(folder),
+        sections.learning_curves(folder),
+        sections.calibration(found),
+        sections.out_of_distribution(found),
+        sections.certain_images(found),
+        sections.scales(found),
+        sections.dropout_rates(found),
+    ]
+    heading = element("h2", folder.recipe.name, id=f"run-{index}")
+    return element("article", heading, join([*notices, *(part for part in parts if part)]))

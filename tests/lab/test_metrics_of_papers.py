@@ -1,0 +1,153 @@
+"""The metrics in the papers' tables on toys with closed forms (KT15), and by oracles (R18)."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, average_precision_score, brier_score_loss, log_loss
+from torchmetrics.functional.classification import binary_average_precision
+
+import leanbayes as lb
+from leanbayes import metrics
+from leanbayes.lab.corrupt import CORRUPTIONS, SEVERITIES, corrupted_means, mean_corruption_error
+from leanbayes.lab.evaluate import summarise
+from leanbayes.predict import Prediction
+from leanbayes.testing import assert_mean
+
+EXAMPLES, CLASSES = 400, 5
+
+
+def prediction_of(probs):
+    """One sample whose class probabilities are these."""
+    return Prediction(probs.log().unsqueeze(0))
+
+
+def constant_forecast(p, right, wrong):
+    """Probability ``p`` for class 0 and the rest for class 1, so often right and so often wrong."""
+    probs = torch.tensor([p, 1 - p], dtype=torch.float64).expand(right + wrong, 2)
+    return probs, torch.tensor([0] * right + [1] * wrong)
+
+
+def random_samples(samples=7):
+    outputs = 2 * torch.randn(samples, EXAMPLES, CLASSES, dtype=torch.float64)
+    return Prediction(outputs), torch.randint(CLASSES, (EXAMPLES,))
+
+
+def softmax(outputs):
+    """By numpy, and not by the code under test."""
+    values = np.exp(outputs - outputs.max(-1, keepdims=True))
+    return values / values.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(("p", "right", "wrong"), [(0.8, 30, 10), (0.6, 90, 10), (0.99, 5, 15)])
+def test_kt15_a_constant_forecast_in_closed_form(p, right, wrong):
+    probs, y = constant_forecast(p, right, wrong)
+    share, count = right / (right + wrong), right + wrong
+    values = summarise(prediction_of(probs), y)
+    assert values["accuracy"].value == pytest.approx(share)
+    assert values["accuracy"].error == pytest.approx(math.sqrt(share * (1 - share) / count))
+    nll = -share * math.log(p) - (1 - share) * math.log(1 - p)
+    assert values["nll"].value == pytest.approx(nll)
+    spread = abs(math.log(p) - math.log(1 - p)) * math.sqrt(share * (1 - share) / count)
+    assert values["nll"].error == pytest.approx(spread)
+    brier = share * 2 * (1 - p) ** 2 + (1 - share) * 2 * p**2
+    assert values["brier"].value == pytest.approx(brier)
+    assert values["ece"].value == pytest.approx(abs(p - share), abs=1e-6)  # all in one bin
+
+
+def test_kt15_both_conventions_of_the_brier_score():
+    """With its constant it is 0 when perfect; as printed, without it, it is −1."""
+    probs = torch.rand(EXAMPLES, CLASSES, dtype=torch.float64).softmax(-1)
+    y = torch.randint(CLASSES, (EXAMPLES,))
+    truth = np.eye(CLASSES)[y.numpy()]
+    full = ((probs.numpy() - truth) ** 2).sum(1)
+    printed = (probs.numpy() ** 2).sum(1) - 2 * probs.numpy()[np.arange(EXAMPLES), y.numpy()]
+    ours = metrics.brier(probs, y)
+    assert ours.value == pytest.approx(full.mean())
+    assert ours.value - 1 == pytest.approx(printed.mean())
+    assert ours.error == pytest.approx(full.std() / math.sqrt(EXAMPLES))
+    assert metrics.brier(torch.eye(3), torch.arange(3)).value == 0.0
+    assert metrics.brier(torch.eye(2), torch.tensor([1, 0])).value == 2.0
+
+
+def test_kt15_two_classes_give_twice_the_binary_score():
+    on = torch.rand(EXAMPLES, dtype=torch.float64)
+    y = torch.randint(2, (EXAMPLES,))
+    ours = metrics.brier(torch.stack([1 - on, on], -1), y).value
+    assert ours == pytest.approx(2 * brier_score_loss(y.numpy(), on.numpy()))
+
+
+def test_kt15_calibration_error_over_fifteen_bins_by_hand():
+    prediction, y = random_samples()
+    probs = softmax(prediction.samples.numpy()).mean(0)
+    confidence, right = probs.max(1), probs.argmax(1) == y.numpy()
+    bins = np.minimum((confidence * 15).astype(int), 14)
+    expected = sum(
+        (bins == b).mean() * abs(confidence[bins == b].mean() - right[bins == b].mean())
+        for b in np.unique(bins)
+    )
+    assert summarise(prediction, y)["ece"].value == pytest.approx(expected, rel=1e-4)
+    assert len(np.unique(bins)) > 5
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9759])
+def test_kt15_standard_errors_are_those_of_repeated_test_sets(share):
+    """The spread of the accuracy over test sets is what one test set says it is."""
+    right = torch.rand(4000, EXAMPLES, dtype=torch.float64) < share
+    accuracy = right.double().mean(1)
+    claimed = torch.tensor([metrics.average(row.double()).error for row in right[:200]])
+    exact = math.sqrt(share * (1 - share) / EXAMPLES)
+    assert_mean((accuracy - share).square(), exact**2, "squared error of an accuracy")
+    biased = claimed.double().square() * EXAMPLES / (EXAMPLES - 1)  # a variance with its mean taken
+    assert_mean(biased, exact**2, "squared standard error")
+
+
+def test_r18_nll_and_accuracy_against_scikit_learn():
+    prediction, y = random_samples()
+    probs = softmax(prediction.samples.numpy()).mean(0)
+    values = summarise(prediction, y)
+    assert values["nll"].value == pytest.approx(log_loss(y.numpy(), probs, labels=range(CLASSES)))
+    assert values["accuracy"].value == accuracy_score(y.numpy(), probs.argmax(1))
+    mixture = metrics.nll(prediction.log_probs, y)
+    assert mixture.value == pytest.approx(values["nll"].value)
+
+
+def test_r18_area_under_precision_and_recall_against_scikit_learn():
+    """Of the averaged probability of a rare outcome, as in the records of 000."""
+    y = (torch.rand(EXAMPLES) < 0.1).long()
+    logits = torch.randn(7, EXAMPLES, dtype=torch.float64) + y
+    scores = Prediction(logits, lb.Bernoulli()).probs
+    by_hand = (1 / (1 + np.exp(-logits.numpy()))).mean(0)
+    expected = average_precision_score(y.numpy(), by_hand)
+    assert float(binary_average_precision(scores, y)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_r18_corrupted_metrics_are_means_over_kinds_and_severities():
+    results, table = {}, np.empty((len(CORRUPTIONS), len(SEVERITIES)))
+    for (i, kind), (j, severity) in itertools.product(
+        enumerate(CORRUPTIONS), enumerate(SEVERITIES)
+    ):
+        prediction, y = random_samples(3)
+        values = summarise(prediction, y)
+        results[kind, severity] = {name: value._asdict() for name, value in values.items()}
+        probs = softmax(prediction.samples.numpy()).mean(0)
+        table[i, j] = log_loss(y.numpy(), probs, labels=range(CLASSES))
+    means = corrupted_means(results)
+    assert means["nll"] == pytest.approx(table.mean(1).mean())
+    assert set(means) >= {"nll", "accuracy", "ece"}
+    del results["blur", 3]
+    with pytest.raises(ValueError, match="every corruption needs the same severities"):
+        corrupted_means(results)
+
+
+def test_r18_corruption_error_weighs_by_a_reference():
+    """Sums over severities first, then ratios, then their mean; 1 for the reference itself."""
+    rng = np.random.default_rng(torch.initial_seed())
+    ours, theirs = rng.uniform(0.1, 0.9, (2, len(CORRUPTIONS), len(SEVERITIES)))
+    keys = list(itertools.product(CORRUPTIONS, SEVERITIES))
+    errors, reference = (dict(zip(keys, table.ravel(), strict=True)) for table in (ours, theirs))
+    expected = (ours.sum(1) / theirs.sum(1)).mean()
+    assert mean_corruption_error(errors, reference) == pytest.approx(expected)
+    assert mean_corruption_error(reference, reference) == pytest.approx(1.0)

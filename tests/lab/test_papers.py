@@ -1,0 +1,173 @@
+"""Tables: ours next to published, from files; rows without a run say so."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from leanbayes.lab.files import write_json, write_text
+from leanbayes.lab.papers import PAPERS, Cell, Row, find_results, markdown, table, text
+from leanbayes.lab.recipe import read_recipe
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+NAME = "mnist-mlp-k2"
+FILE = RECIPES / "k_tied" / f"{NAME}.yaml"
+METRICS = {
+    "accuracy": {"value": 0.9712, "error": 0.0017},
+    "nll": {"value": 0.1312, "error": 0.0034},
+    "ece": {"value": 0.01, "error": 0.0},
+}
+
+
+def result(name=NAME, seed=42, **metrics):
+    return {"name": name, "metrics": {**METRICS, **metrics}, "seed": seed}
+
+
+def run_folder(folder, *, budget="cpu", settings=None, seed=42):
+    """What a run leaves behind that a table reads."""
+    recipe = read_recipe(FILE, budget=budget, settings={**(settings or {}), "seed": seed})
+    write_text(folder / "recipe.yaml", recipe.to_yaml())
+    write_json(folder / "result.json", result(seed=seed))
+    return folder
+
+
+def row_of(rows, name=NAME):
+    (row,) = [row for row in rows if row.name == name]
+    return row
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_without_runs_every_row_is_published_and_not_run(paper):
+    rows = table(paper, [])
+    assert [row.name for row in rows] == [f.stem for f in sorted((RECIPES / paper).glob("*.yaml"))]
+    assert not any(row.ran for row in rows)
+    for row in rows:
+        published = read_recipe(RECIPES / paper / f"{row.name}.yaml").published
+        assert row.title == published.row
+        assert all(cell.ours is None for cell in row.cells.values())
+        given = {name: c.published for name, c in row.cells.items() if c.published is not None}
+        assert given == published.values
+    assert markdown(rows).count("not run") == text(rows).count("not run") == len(rows)
+
+
+def test_a_run_stands_next_to_the_published_row(tmp_path):
+    row = row_of(table("k_tied", [run_folder(tmp_path / "a")]))
+    assert row.ran
+    assert row.cells["nll"] == Cell(0.1312, 0.0034, 0.129)
+    assert row.cells["accuracy"] == Cell(0.9712, 0.0017, 0.968)
+    assert row.cells["negative_elbo"] == Cell(None, None, 0.52)
+    assert row.title == "MLP on MNIST, k = 2"
+
+
+@pytest.mark.parametrize(
+    ("budget", "settings", "expected"),
+    [
+        ("paper", {}, "paper"),
+        ("cpu", {}, "cpu"),
+        ("cpu", {"optimizer.lr": 3e-3}, "other"),
+        ("paper", {"training.limit": 100}, "other"),
+    ],
+)
+def test_it_says_under_which_settings_a_run_was_made(tmp_path, budget, settings, expected):
+    folder = run_folder(tmp_path / "a", budget=budget, settings=settings, seed=3)
+    row = row_of(table("k_tied", [folder]))
+    assert (row.budget, row.seed) == (expected, 3)
+    assert row.run == f"{expected}, seed 3"
+    assert bool(row.cut) == (expected == "cpu")
+
+
+def test_every_run_of_a_recipe_has_a_line(tmp_path):
+    for seed in (1, 2):
+        run_folder(tmp_path / f"seed{seed}", seed=seed)
+    rows = table("k_tied", [tmp_path])
+    assert [row.seed for row in rows if row.name == NAME] == [1, 2]
+    assert len(rows) == len(table("k_tied", [])) + 1
+
+
+def test_results_may_lie_in_one_folder_by_any_name(tmp_path):
+    for name in (NAME, "mnist-mlp-k3"):
+        write_json(tmp_path / f"{name}.json", result(name))
+    rows = table("k_tied", [tmp_path])
+    assert sorted(row.name for row in rows if row.ran) == [NAME, "mnist-mlp-k3"]
+    assert row_of(rows).budget == ""
+    assert row_of(rows).run == "seed 42"
+
+
+def test_a_folder_named_twice_counts_once(tmp_path):
+    folder = run_folder(tmp_path / "a")
+    assert find_results([folder, tmp_path, folder / "result.json"]) == [folder / "result.json"]
+    assert sum(row.ran for row in table("k_tied", [folder, tmp_path])) == 1
+
+
+def test_a_run_of_another_paper_changes_nothing(tmp_path):
+    assert table("rank1", [run_folder(tmp_path / "a")]) == table("rank1", [])
+
+
+def test_published_values_come_from_the_recipes_given(tmp_path):
+    shutil.copytree(RECIPES / "k_tied", tmp_path / "k_tied")
+    file = tmp_path / "k_tied" / f"{NAME}.yaml"
+    file.write_text(file.read_text(encoding="utf-8").replace("nll: 0.129", "nll: 0.77"), "utf-8")
+    assert row_of(table("k_tied", [], tmp_path)).cells["nll"].published == 0.77
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        (Cell(), "–"),
+        (Cell(published=0.129), "– (0.129)"),
+        (Cell(0.97123, 0.00171, 0.968), "0.9712 ± 0.0017 (0.968)"),
+        (Cell(122.6123, 0.0119), "122.612 ± 0.012"),
+        (Cell(0.01234, 0.0, 0.01), "0.01234 (0.01)"),
+        (Cell(15.3, 12.0), "15 ± 12"),
+    ],
+)
+def test_cells_show_two_digits_of_the_error(cell, written):
+    assert str(cell) == written
+
+
+ROWS = [
+    Row("a", "mean field", {"nll": Cell(0.5, 0.01, 0.4), "brier": Cell()}, True, "cpu", 1),
+    Row("b", "k = 2", {"nll": Cell(published=0.3)}),
+]
+
+
+def test_markdown_has_only_columns_with_something_in_them():
+    assert markdown(ROWS).splitlines() == [
+        "| row | run | nll |",
+        "| --- | --- | --- |",
+        "| mean field | cpu, seed 1 | 0.500 ± 0.010 (0.4) |",
+        "| k = 2 | not run | – (0.3) |",
+    ]
+
+
+def test_text_is_aligned():
+    assert text(ROWS).splitlines() == [
+        "row         run          nll",
+        "mean field  cpu, seed 1  0.500 ± 0.010 (0.4)",
+        "k = 2       not run      – (0.3)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ('{"name": ', "is damaged"),
+        ("[1, 2]", "is not the result of a run"),
+        (json.dumps({"name": NAME}), "it needs a name and metrics"),
+    ],
+)
+def test_a_file_that_is_no_result_is_named(tmp_path, content, sentence):
+    (tmp_path / "result.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=sentence) as caught:
+        table("k_tied", [tmp_path])
+    assert "result.json" in str(caught.value)
+
+
+def test_what_does_not_exist_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"paper 'ktied' is unknown; did you mean 'k_tied'\?"):
+        table("ktied", [])
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        table("k_tied", [tmp_path / "nowhere"])
+    with pytest.raises(FileNotFoundError, match="holds no recipes"):
+        table("k_tied", [], tmp_path)

@@ -1,0 +1,408 @@
+"""Deterministic -> Bayesian: every layer type, every option, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune, spectral_norm
+
+import leanbayes as lb
+from leanbayes.build import CONVERTIBLE
+
+PRIOR = lb.Normal(0.5)
+POSTERIOR = lb.MeanField(0.1)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A torch layer, how many weight matrices and biases it has, and an input."""
+
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    matrices: int = 1
+    biases: int = 1
+    inputs: int = 1
+    entries: int = 0
+
+    def module(self) -> nn.Module:
+        return self.make().double().eval()
+
+    def input(self) -> tuple[Tensor, ...]:
+        if self.entries:
+            return (torch.randint(self.entries, self.shape),)
+        return (torch.randn(self.shape, dtype=torch.float64),) * self.inputs
+
+
+def _encoder_layer(**options) -> nn.Module:
+    return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **options)
+
+
+LAYERS: dict[str, Layer] = {
+    "linear": Layer(lambda: nn.Linear(3, 4), (6, 3)),
+    "linear_without_bias": Layer(lambda: nn.Linear(3, 4, bias=False), (6, 3), biases=0),
+    "linear_sequence": Layer(lambda: nn.Linear(3, 4), (6, 5, 3)),
+    "conv1d": Layer(lambda: nn.Conv1d(2, 4, 3), (6, 2, 7)),
+    "conv2d": Layer(lambda: nn.Conv2d(2, 4, 3, padding=1), (6, 2, 5, 5)),
+    "conv2d_non_square": Layer(
+        lambda: nn.Conv2d(2, 4, (3, 2), (2, 1), (1, 0), (1, 2)), (6, 2, 7, 6)
+    ),
+    "conv2d_same": Layer(lambda: nn.Conv2d(2, 4, (3, 5), padding="same"), (6, 2, 5, 5)),
+    "conv2d_reflect": Layer(
+        lambda: nn.Conv2d(2, 4, 3, padding=(1, 2), padding_mode="reflect"), (6, 2, 5, 5)
+    ),
+    "conv2d_circular_same": Layer(
+        lambda: nn.Conv2d(2, 4, (2, 3), padding="same", padding_mode="circular"), (6, 2, 5, 5)
+    ),
+    "conv2d_grouped": Layer(lambda: nn.Conv2d(4, 6, 3, groups=2), (6, 4, 5, 5)),
+    "conv2d_depthwise": Layer(lambda: nn.Conv2d(4, 4, 3, groups=4), (6, 4, 5, 5)),
+    "conv3d": Layer(lambda: nn.Conv3d(2, 3, (1, 2, 3)), (2, 2, 3, 4, 5)),
+    "conv_transpose1d": Layer(
+        lambda: nn.ConvTranspose1d(2, 4, 3, stride=2, output_padding=1), (6, 2, 4)
+    ),
+    "conv_transpose2d": Layer(
+        lambda: nn.ConvTranspose2d(2, 4, (2, 3), (1, 2), (0, 1), dilation=(2, 1)), (6, 2, 4, 4)
+    ),
+    "conv_transpose2d_grouped": Layer(
+        lambda: nn.ConvTranspose2d(4, 6, 3, groups=2, bias=False), (6, 4, 3, 3), biases=0
+    ),
+    "conv_transpose3d": Layer(lambda: nn.ConvTranspose3d(2, 3, (1, 2, 2)), (2, 2, 2, 3, 3)),
+    "embedding": Layer(lambda: nn.Embedding(9, 4), (6, 5), biases=0, entries=9),
+    "embedding_padded": Layer(
+        lambda: nn.Embedding(9, 4, padding_idx=-1), (6, 5), biases=0, entries=9
+    ),
+    "lstm": Layer(lambda: nn.LSTM(3, 4), (5, 6, 3), 2, 2),
+    "lstm_stacked_bidirectional": Layer(
+        lambda: nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True), (6, 5, 3), 8, 8
+    ),
+    "lstm_projected": Layer(lambda: nn.LSTM(3, 4, 2, proj_size=2), (5, 6, 3), 6, 4),
+    "gru": Layer(lambda: nn.GRU(3, 4, 2, bias=False), (5, 6, 3), 4, 0),
+    "gru_bidirectional": Layer(lambda: nn.GRU(3, 4, bidirectional=True), (5, 6, 3), 4, 4),
+    "rnn_tanh": Layer(lambda: nn.RNN(3, 4, 2), (5, 6, 3), 4, 4),
+    "rnn_relu": Layer(lambda: nn.RNN(3, 4, nonlinearity="relu"), (5, 6, 3), 2, 2),
+    "attention": Layer(lambda: nn.MultiheadAttention(8, 2), (5, 6, 8), 4, 4, inputs=3),
+    "attention_batch_first": Layer(
+        lambda: nn.MultiheadAttention(8, 2, bias=False, batch_first=True), (6, 5, 8), 4, 0, 3
+    ),
+    "attention_other_sizes": Layer(
+        lambda: _SelfAttention(nn.MultiheadAttention(8, 2, kdim=6, vdim=6)), (5, 6, 8), 4, 4
+    ),
+    "transformer_encoder_layer": Layer(_encoder_layer, (6, 5, 8), 6, 6),
+    "transformer_encoder_layer_gelu": Layer(
+        lambda: _encoder_layer(activation="gelu", norm_first=True), (6, 5, 8), 6, 6
+    ),
+    "transformer_encoder": Layer(
+        lambda: nn.TransformerEncoder(_encoder_layer(), 2), (6, 5, 8), 12, 12
+    ),
+    "transformer_decoder_layer": Layer(
+        lambda: nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), (6, 5, 8), 10, 10, 2
+    ),
+}
+
+
+class _SelfAttention(nn.Module):
+    def __init__(self, attention: nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        narrow = x[..., : self.attention.kdim]
+        return self.attention(x, narrow, narrow)[0]
+
+
+def first(output) -> Tensor:
+    """The tensor that a layer returns, or the first of several."""
+    return output if isinstance(output, Tensor) else output[0]
+
+
+def snapshot(model: nn.Module):
+    """Everything about a module that a conversion could change."""
+    types = {name: type(module) for name, module in model.named_modules()}
+    modes = {name: module.training for name, module in model.named_modules()}
+    numbers = {name: p.detach().clone() for name, p in model.state_dict().items()}
+    frozen = {name: p.requires_grad for name, p in model.named_parameters()}
+    return types, modes, numbers, frozen
+
+
+def assert_unchanged(model: nn.Module, before) -> None:
+    types, modes, numbers, frozen = snapshot(model)
+    assert (types, modes, frozen) == (before[0], before[1], before[3])
+    assert numbers.keys() == before[2].keys()
+    assert all(torch.equal(numbers[name], before[2][name]) for name in numbers)
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+
+
+class Net(nn.Module):
+    """A network with nested names and one layer in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(3, 4)
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Sequential(nn.Linear(4, 4)))
+        self.again = self.stem_twin = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.stem_twin(self.again(self.body(self.stem(x)))))
+
+
+def converted_names(model: nn.Module) -> set[str]:
+    return {name for name, _ in lb.random_maps(model)}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@torch.no_grad()
+def test_every_layer_becomes_random_with_its_weights_as_means(name):
+    layer = LAYERS[name]
+    net, x = layer.module(), layer.input()
+    before, expected = snapshot(net), first(net(*x))
+    model = lb.convert(net, POSTERIOR, PRIOR)
+    assert len(list(lb.random_maps(model))) == layer.matrices
+    assert not any(isinstance(m, CONVERTIBLE) for m in model.modules())
+    assert not torch.equal(first(model(*x)), first(model(*x)))
+    with lb.using(model, lb.mean):
+        torch.testing.assert_close(first(model(*x)), expected, rtol=1e-12, atol=1e-12)
+    for parameter in model.parameters():
+        parameter.fill_(7.0)
+    assert_unchanged(net, before)
+
+
+@pytest.mark.parametrize("estimator", [lb.mean, lb.weights, lb.local, lb.flipout])
+@pytest.mark.parametrize("name", LAYERS)
+def test_outputs_lie_in_memory_as_those_of_torch(name, estimator):
+    """Code that calls ``view`` on an output works on."""
+    layer = LAYERS[name]
+    net, x = layer.module(), layer.input()
+    y = first(lb.convert(net, POSTERIOR, PRIOR, estimator)(*x))
+    assert y.is_contiguous() or not first(net(*x)).is_contiguous()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_random_biases_are_maps_of_their_own(name):
+    layer = LAYERS[name]
+    net, x = layer.module(), layer.input()
+    model = lb.convert(net, lb.Point(), PRIOR, bias=POSTERIOR, bias_prior=lb.Normal(2.0))
+    maps = dict(lb.random_maps(model))
+    biases = {n: m for n, m in maps.items() if m.posterior.recipe == POSTERIOR}
+    assert (len(maps) - len(biases), len(biases)) == (layer.matrices, layer.biases)
+    assert all(m.prior.recipe == lb.Normal(2.0) for m in biases.values())
+    with lb.using(model, lb.mean):
+        torch.testing.assert_close(first(model(*x)), first(net(*x)), rtol=1e-12, atol=1e-12)
+    if layer.biases:
+        assert not torch.equal(first(model(*x)), first(model(*x)))
+
+
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("name", ["linear", "conv2d_grouped", "conv_transpose2d", "embedding"])
+def test_a_mixture_keeps_a_bias_for_each_member(name, members):
+    layer = LAYERS[name]
+    model = lb.convert(layer.module(), lb.Rank1(members), lb.Normal(0.1, loc=1.0))
+    y = model(lb.tile(layer.input()[0], members))
+    assert y.shape[0] == members * layer.shape[0]
+    if layer.biases:
+        assert model.bias.numel() == members * layer.module().bias.numel()
+
+
+PATTERNS = {
+    "all": (["**"], [], {"stem", "body.0", "body.2.0", "again", "head"}),
+    "one part": (["*"], [], {"stem", "again", "head"}),
+    "below": (["body.*"], [], {"body.0"}),
+    "below, any depth": (["body.**"], [], {"body.0", "body.2.0"}),
+    "exact": (["stem", "head"], [], {"stem", "head"}),
+    "any depth, by its end": (["**.0"], [], {"body.0", "body.2.0"}),
+    "without": (["**"], ["body.**", "head"], {"stem", "again"}),
+    "second name of a shared layer": (["stem_twin"], [], {"again"}),
+    "without the second name": (["**"], ["stem_twin"], {"stem", "body.0", "body.2.0", "head"}),
+}
+
+
+@pytest.mark.parametrize("case", PATTERNS)
+def test_patterns_choose_layers(case):
+    include, exclude, expected = PATTERNS[case]
+    model = lb.convert(Net(), POSTERIOR, PRIOR, include=include, exclude=exclude)
+    assert converted_names(model) == expected
+    left = {n for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    assert left == {"stem", "body.0", "body.2.0", "again", "head"} - expected
+
+
+def test_a_pattern_is_a_glob_and_not_a_regular_expression():
+    with pytest.raises(ValueError, match="matches no layer"):
+        lb.convert(Net(), POSTERIOR, PRIOR, include=["st.m"])
+
+
+def test_overrides_change_single_choices_and_later_ones_win():
+    overrides = {
+        "body.**": {"posterior": lb.KTied(2), "estimator": lb.weights},
+        "body.2.0": {"posterior": lb.KTied(3), "bias": lb.MeanField(0.2)},
+        "head": {"prior": lb.He()},
+    }
+    model = lb.convert(Net(), POSTERIOR, PRIOR, overrides=overrides)
+    maps = dict(lb.random_maps(model))
+    posteriors = {name: m.posterior.recipe for name, m in maps.items()}
+    assert posteriors == {
+        "stem": POSTERIOR,
+        "body.0": lb.KTied(2),
+        "body.2.0": lb.KTied(3),
+        "body.2.0.bias": lb.MeanField(0.2),
+        "again": POSTERIOR,
+        "head": POSTERIOR,
+    }
+    assert {n for n, m in maps.items() if m.prior.recipe == lb.He()} == {"head"}
+    by_weights = {n for n, m in maps.items() if m.estimator is lb.weights}
+    assert by_weights == {"body.0", "body.2.0", "body.2.0.bias"}
+
+
+def test_a_shared_layer_stays_one_layer():
+    model = lb.convert(Net(), POSTERIOR, PRIOR)
+    assert model.again is model.stem_twin
+    block = mlp()
+    twice = lb.convert(nn.Sequential(block, block), POSTERIOR, PRIOR)
+    assert twice[0] is twice[1]
+    assert len(list(lb.random_maps(twice))) == 2
+
+
+def test_a_bare_layer_is_converted():
+    assert isinstance(lb.convert(nn.Linear(3, 2), POSTERIOR, PRIOR), lb.Affine)
+
+
+def test_inplace_changes_the_model_itself_and_keeps_everything_else():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    norm = net[1]
+    assert lb.convert(net, POSTERIOR, PRIOR, inplace=True) is net
+    assert net[1] is norm
+    assert converted_names(net) == {"0", "2"}
+
+
+def test_training_flags_are_kept_layer_by_layer():
+    net = mlp()
+    net[2].eval()
+    model = lb.convert(net, POSTERIOR, PRIOR)
+    assert [m.training for m in model] == [True, True, False]
+
+
+@pytest.mark.parametrize("name", ["linear", "conv2d", "embedding", "lstm", "attention"])
+@pytest.mark.parametrize(
+    "posterior", [POSTERIOR, lb.KTied(2), lb.MatrixNormal(), lb.Rank1(1), lb.Point()], ids=repr
+)
+def test_frozen_weights_stay_frozen_and_their_scales_learn(name, posterior):
+    net = LAYERS[name].module().requires_grad_(False)
+    model = lb.convert(net, posterior, lb.Normal(0.1, loc=1.0))
+    learnt = {n.rpartition(".")[2] for n, p in model.named_parameters() if p.requires_grad}
+    assert not learnt & {"loc", "weight", "bias"}
+    assert bool(learnt) == (posterior != lb.Point())
+
+
+def test_a_frozen_layer_beside_a_trained_one():
+    net = mlp()
+    net[0].requires_grad_(False)
+    model = lb.convert(net, POSTERIOR, PRIOR, bias=POSTERIOR)
+    means = {n: p.requires_grad for n, p in model.named_parameters() if n.endswith("loc")}
+    assert set(means.values()) == {True, False}
+    assert all(learns == n.startswith("2") for n, learns in means.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("posterior", [POSTERIOR, lb.KTied(2), lb.Rank1(2)], ids=repr)
+def test_the_dtype_is_kept(posterior, dtype):
+    model = lb.convert(mlp().to(dtype), posterior, lb.Normal(0.5, learn="layer"), bias=None)
+    assert {t.dtype for t in (*model.parameters(), *model.buffers())} == {dtype}
+    assert model(torch.randn(4, 3, dtype=dtype)).dtype == dtype
+    assert lb.kl(model).dtype == dtype
+
+
+def _scaled_linear() -> nn.Module:
+    class Scaled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    return Scaled(4, 2)
+
+
+def _hooked() -> nn.Module:
+    layer = nn.Linear(4, 2)
+    layer.register_forward_hook(lambda module, inputs, output: 2 * output)
+    return layer
+
+
+def _pruned() -> nn.Module:
+    return prune.l1_unstructured(nn.Linear(4, 2), "weight", 1)
+
+
+def _filled(value: float, module: nn.Module) -> nn.Module:
+    nn.init.constant_(module.weight, value)
+    return module
+
+
+REFUSED = {
+    "lazy": (lambda: nn.LazyLinear(2), "run one batch"),
+    "parametrized": (lambda: parametrizations.weight_norm(nn.Linear(4, 2)), "remove"),
+    "own forward": (_scaled_linear, "exclude it"),
+    "forward hook": (_hooked, "hook"),
+    "spectral norm": (lambda: spectral_norm(nn.Linear(4, 2)), "exclude it"),
+    "pruned": (_pruned, "exclude it"),
+    "not finite": (lambda: _filled(float("nan"), nn.Linear(4, 2)), "NaN"),
+    "max_norm": (lambda: nn.Embedding(4, 2, max_norm=1.0), "exclude it"),
+    "sparse": (lambda: nn.Embedding(4, 2, sparse=True), "exclude it"),
+    "padding not zero": (lambda: _filled(1.0, nn.Embedding(4, 2, padding_idx=0)), "zero"),
+    "bias_k": (lambda: nn.MultiheadAttention(4, 2, add_bias_kv=True), "exclude it"),
+    "add_zero_attn": (lambda: nn.MultiheadAttention(4, 2, add_zero_attn=True), "exclude it"),
+}
+
+
+@pytest.mark.parametrize("inplace", [False, True], ids=["copy", "inplace"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_be_lost_is_refused_by_name_and_nothing_changes(case, inplace):
+    make, remedy = REFUSED[case]
+    net = nn.Sequential(nn.Linear(3, 4), nn.Sequential(make()))
+    types = [type(m) for m in net.modules()]
+    weight = net[0].weight.detach().clone()
+    with pytest.raises(ValueError, match=r"layer '1\.0'") as caught:
+        lb.convert(net, POSTERIOR, PRIOR, inplace=inplace)
+    assert remedy in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert [type(m) for m in net.modules()] == types
+    assert torch.equal(net[0].weight, weight)
+    spared = lb.convert(net, POSTERIOR, PRIOR, exclude=["1.0"], inplace=True)
+    assert converted_names(spared) == {"0"}
+
+
+@pytest.mark.parametrize("exclude", [[], ["0"], ["1"]])
+def test_tied_weights_are_refused_unless_both_sides_are_left_alone(exclude):
+    net = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5), nn.Linear(5, 2))
+    net[1].weight = net[0].weight
+    before = snapshot(net)
+    with pytest.raises(ValueError, match=r"'0' and '1' share one weight.*exclude both"):
+        lb.convert(net, POSTERIOR, PRIOR, exclude=exclude, inplace=True)
+    assert_unchanged(net, before)
+    assert converted_names(lb.convert(net, POSTERIOR, PRIOR, exclude=["0", "1"])) == {"2"}
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("include", ["**", "**linear1", "**linear2", "**self_attn"])
+@pytest.mark.parametrize("name", ["transformer_encoder_layer", "transformer_encoder"])
+@torch.no_grad()
+def test_fused_transformer_paths_do_not_bypass_the_posteriors(name, include, padded):
+    net, (x,) = LAYERS[name].module(), LAYERS[name].input()
+    model = lb.convert(net, POSTERIOR, PRIOR, include=[include]).eval()
+    padding = torch.zeros(x.shape[:2], dtype=torch.bool)
+    padding[0, 3:] = padded
+    options = {"src_key_padding_mask": padding} if padded else {}
+    changed = (model(x, **options) - model(x, **options)).abs()
+    assert (changed[~padding] > 0).all()
+
+
+def test_the_plan_says_what_will_be_done():
+    net = Net()
+    planned = lb.plan(net, POSTERIOR, PRIOR, overrides={"head": {"posterior": lb.KTied(3)}})
+    assert [names for names, _, _ in planned.layers][-2:] == [("again", "stem_twin"), ("head",)]
+    lines = str(planned).splitlines()
+    assert len(lines) == 5
+    assert "again, stem_twin" in lines[3]
+    assert "KTied(rank=3" in lines[4]
+    assert converted_names(net) == set()

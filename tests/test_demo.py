@@ -1,0 +1,289 @@
+"""The demo, its command line and the benchmark that shares its families."""
+
+import dataclasses
+import importlib.util
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from typer.testing import CliRunner
+
+import leanbayes as lb
+from leanbayes import cli, posteriors
+from leanbayes.lab import demo
+from leanbayes.testing import threshold
+
+TINY = demo.Settings(epochs=1, samples=2, timing_rounds=2)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return demo.Digits.load()
+
+
+def _result(name="k-tied, rank 2", group="independent", accuracy=0.975):
+    estimate, cost = lb.metrics.Estimate(accuracy, 0.008), demo.Ratio(1.8, 1.7, 1.9)
+    return demo.Result(
+        name, group, estimate, estimate, estimate, 0.02, 0.9, 0.95, 27134, 1.04, cost, 2.0
+    )
+
+
+def _invoke(*arguments, columns=80, **environment):
+    environment = {"COLUMNS": str(columns), "NO_COLOR": "1", **environment}
+    return CliRunner().invoke(cli.app(), ["demo", *arguments], env=environment)
+
+
+# the families
+
+
+def test_every_public_posterior_is_in_the_demo():
+    shown = {type(family.posterior) for family in demo.FAMILIES} - {type(None)}
+    public = (getattr(posteriors, name) for name in posteriors.__all__ if name != "POSTERIORS")
+    assert shown == set(public) - {lb.Posterior}
+
+
+def test_families_have_names_of_their_own_and_groups_stand_together():
+    names = [family.name for family in demo.FAMILIES]
+    assert len(set(names)) == len(names)
+    groups = [group for group, _ in itertools.groupby(f.group for f in demo.FAMILIES)]
+    assert len(set(groups)) == len(groups)
+    assert set(demo.QUICK) <= set(demo.FAMILIES)
+
+
+@pytest.mark.parametrize("family", demo.FAMILIES, ids=lambda family: family.name)
+def test_every_family_learns(family, request):
+    epochs = 10 if isinstance(family.posterior, lb.ZeroMean) else 3  # noise first, then signal
+    settings = dataclasses.replace(TINY, epochs=epochs, seed=request.config.getoption("--seed"))
+    (result,) = demo.run([dataclasses.replace(family, networks=1)], settings)
+    chance = 0.1
+    error = (chance * (1 - chance) / 400) ** 0.5
+    assert result.accuracy.value > 2 * chance > chance + threshold(1) * error
+    assert 0 < result.nll.value < 2.3
+    assert 0 <= result.calibration_error <= 1
+
+
+def test_the_ensemble_trains_and_counts_all_its_networks():
+    family = next(family for family in demo.FAMILIES if family.networks > 1)
+    epochs = []
+    (result,) = demo.run([family], TINY, epochs.append)
+    assert epochs == [family] * family.networks
+    assert result.relative_parameters == family.networks
+
+
+def test_parameters_of_a_k_tied_network_follow_from_its_widths():
+    (result,) = demo.run([f for f in demo.FAMILIES if f.name == "k-tied, rank 2"], TINY)
+    shapes = ((64, 128), (128, 128), (128, 10))
+    plain = sum(m * n + n for m, n in shapes)
+    assert result.parameters == plain + sum(2 * (m + n) for m, n in shapes)
+    assert result.relative_parameters == result.parameters / plain
+
+
+# data, runs, timing
+
+
+def test_the_split_uses_every_image_once(digits):
+    parts = (digits.x, digits.validation[0], digits.test[0])
+    assert [len(part) for part in parts] == [1000, 397, 400]
+    together = sorted((16 * torch.cat(parts)).int().tolist())
+    assert together == sorted(load_digits().data.astype(int).tolist())
+
+
+def test_foreign_images_keep_what_they_should(digits):
+    test = digits.test[0]
+    assert torch.equal(digits.inverted + test, torch.ones_like(test))
+    assert torch.equal(digits.shuffled.sort(-1).values, test.sort(-1).values)
+    assert not torch.equal(digits.shuffled, test)
+
+
+def test_a_result_depends_on_the_seed_and_on_nothing_else():
+    def key(result):
+        return (result.name, result.accuracy, result.nll, result.auroc_shuffled)
+
+    state = torch.get_rng_state()
+    first = [key(result) for result in demo.run(demo.QUICK, TINY)]
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(3)
+    backwards = [key(result) for result in demo.run(demo.QUICK[::-1], TINY)]
+    assert first == backwards[::-1]
+    other = dataclasses.replace(TINY, seed=TINY.seed + 1)
+    assert all(key(a) != b for a, b in zip(demo.run(demo.QUICK, other), first, strict=True))
+
+
+def test_auroc_is_the_chance_that_a_foreign_image_scores_higher():
+    familiar, foreign = torch.rand(50), torch.rand(40) + 0.3
+    pairs = (foreign.unsqueeze(0) > familiar.unsqueeze(1)).double()
+    assert demo._auroc(familiar, foreign) == pytest.approx(float(pairs.mean()), abs=1e-6)
+
+
+def test_steps_take_turns_and_only_the_second_of_two_is_timed():
+    now, calls = [0.0], []
+
+    def step(name, seconds):
+        def run():
+            calls.append(name)
+            now[0] += seconds
+
+        return run
+
+    steps = {"a": step("a", 1.0), "b": step("b", 3.0)}
+    seconds = demo.interleaved(steps, 2, clock=lambda: now[0])
+    assert calls == ["a", "a", "b", "b"] * 2
+    assert seconds == {"a": [1.0, 1.0], "b": [3.0, 3.0]}
+    assert demo.ratio(seconds["b"], seconds["a"]) == (3.0, 3.0, 3.0)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "results.json"
+    demo.write_json(path, {"answer": 1})
+    with pytest.raises(TypeError):
+        demo.write_json(path, {"answer": object()})
+    assert json.loads(path.read_text()) == {"answer": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# the command
+
+
+def test_quick_prints_a_table_and_writes_the_results(tmp_path):
+    path = tmp_path / "demo.json"
+    done = _invoke("--quick", "--seed", "7", "--samples", "2", "--json", str(path))
+    assert done.exit_code == 0, done.output
+    table = done.output.partition("─" * 20)[2]
+    assert all(family.name in table for family in demo.QUICK)
+    assert "Seed 7, 2 epochs, 2 samples" in table
+    written = json.loads(path.read_text())
+    assert written["complete"] is True
+    assert written["settings"]["seed"] == 7
+    assert written["versions"]["torch"] == torch.__version__
+    assert [row["name"] for row in written["results"]] == [f.name for f in demo.QUICK]
+    assert 0 < sum(row["seconds"] for row in written["results"]) < written["seconds"]
+
+
+@pytest.mark.parametrize(("columns", "shows_errors"), [(80, False), (120, True)])
+def test_the_table_fits_and_a_wide_one_shows_standard_errors(monkeypatch, columns, shows_errors):
+    rows = [_result(family.name, family.group) for family in demo.FAMILIES]
+    monkeypatch.setattr(demo, "run", lambda *_: iter(rows))
+    done = _invoke(columns=columns)
+    lines = done.output.splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= columns
+    assert all(any(line.startswith(row.name) for line in lines) for row in rows)
+    assert "…" not in done.output
+    assert ("97.5 ± 0.8" in done.output) == shows_errors
+
+
+def test_the_best_value_is_bold():
+    good, bad = _result("good", accuracy=0.99), _result("bad", accuracy=0.9)
+    accuracy = cli._COLUMNS[0]
+    assert accuracy.cells([bad, good], wide=False) == ["90.0", "[bold]99.0[/]"]
+
+
+def test_progress_bars_on_a_terminal():
+    done = _invoke("--quick", "--samples", "1", FORCE_COLOR="1", NO_COLOR="")
+    assert done.exit_code == 0, done.output
+    assert "━" in done.output
+    assert "families" in done.output
+
+
+@pytest.mark.parametrize("finished", [0, 1])
+def test_ctrl_c_prints_what_is_done(monkeypatch, tmp_path, finished):
+    def interrupted(*_):
+        yield from [_result()] * finished
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "run", interrupted)
+    path = tmp_path / "demo.json"
+    done = _invoke("--quick", "--json", str(path))
+    assert done.exit_code == 130
+    assert f"Stopped by Ctrl-C after {finished} of 3 families." in done.output
+    assert ("k-tied, rank 2  97.5" in done.output) == bool(finished)
+    written = json.loads(path.read_text())
+    assert written["complete"] is False
+    assert len(written["results"]) == finished
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--json", "no/such/folder/demo.json"], "does not exist"),
+        (["--epochs", "0"], "--epochs"),
+        (["--samples", "0"], "--samples"),
+    ],
+    ids=["folder", "epochs", "samples"],
+)
+def test_bad_options_are_refused_before_any_training(monkeypatch, arguments, message):
+    monkeypatch.setattr(demo, "run", lambda *_: pytest.fail("training began"))
+    done = _invoke(*arguments)
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_help_shows_an_example():
+    assert "leanbayes demo --seed 1 --json demo.json" in _invoke("--help").output
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["typer", "rich.console", "sklearn.datasets", "torchmetrics.functional.classification"],
+)
+def test_without_the_lab_extra_the_command_says_how_to_get_it(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)  # what a missing module looks like
+    monkeypatch.delitem(sys.modules, "leanbayes.lab.demo")
+    monkeypatch.setattr(sys, "argv", ["leanbayes", "demo", "--quick"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert "pip install 'leanbayes[lab]'" in str(stopped.value.code)
+    assert module in str(stopped.value.code)
+
+
+def test_other_missing_packages_are_not_blamed_on_the_extra(monkeypatch):
+    def app():
+        raise ModuleNotFoundError("No module named 'elsewhere'", name="elsewhere")
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(ModuleNotFoundError, match="elsewhere"):
+        cli.main()
+
+
+def test_importing_leanbayes_needs_none_of_the_lab():
+    code = "import sys, leanbayes.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    by_torch = {"numpy"}  # which takes it where it finds it
+    assert not (set(cli._LAB) - by_torch) & set(done.stdout.split())
+
+
+# the benchmark
+
+
+def test_the_benchmark_measures_every_family_against_the_plain_network():
+    path = Path(__file__).parents[1] / "benchmarks" / "step_cost.py"
+    spec = importlib.util.spec_from_file_location("step_cost", path)
+    step_cost = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = step_cost
+    try:
+        spec.loader.exec_module(step_cost)
+    finally:
+        del sys.modules[spec.name]
+    small = step_cost.Setup(
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)),
+        batch=4,
+        shape=(1, 8, 8),
+    )
+    result = step_cost.measure(small, step_cost.SINGLE, 2, step_cost.CLOCKS["wall"])
+    assert set(result["families"]) == {f.name for f in demo.FAMILIES if f.networks == 1}
+    assert result["families"]["deterministic"]["step"] == {"median": 1.0, "low": 1.0, "high": 1.0}
+    for costs in result["families"].values():
+        assert all(0 < cost["low"] <= cost["median"] <= cost["high"] for cost in costs.values())

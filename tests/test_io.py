@@ -1,0 +1,326 @@
+"""Saving and loading: exact, strict, whole or not at all, and without pickle."""
+
+import ast
+import json
+import pathlib
+import resource
+from contextlib import contextmanager
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import leanbayes as lb
+from examples import ESTIMATORS, POSTERIORS, PRIORS, suitable_prior
+from leanbayes import io
+from leanbayes.ops import Linear
+from test_convert import LAYERS, POSTERIOR, PRIOR, Net, assert_unchanged, first, mlp, snapshot
+
+SOURCE = pathlib.Path(lb.__file__).parent
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    """The model with numbers that no initialisation would give."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def assert_same_model(a: nn.Module, b: nn.Module) -> None:
+    maps_a, maps_b = dict(lb.random_maps(a)), dict(lb.random_maps(b))
+    assert list(maps_a) == list(maps_b)
+    for name, layer in maps_a.items():
+        other = maps_b[name]
+        assert layer.posterior.recipe == other.posterior.recipe, name
+        assert layer.prior.recipe == other.prior.recipe, name
+        assert layer.estimator is other.estimator, name
+        assert layer.op == other.op, name
+    assert a.state_dict().keys() == b.state_dict().keys()
+    assert all(torch.equal(v, b.state_dict()[n]) for n, v in a.state_dict().items())
+
+
+def round_trip(model: nn.Module, net: nn.Module, folder: pathlib.Path) -> nn.Module:
+    path = lb.save(model, folder / "m")
+    assert path == folder / "m.safetensors"
+    assert [p.name for p in folder.iterdir()] == ["m.safetensors"]
+    again = lb.load(net, folder / "m")
+    assert_same_model(again, model)
+    return again
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_every_posterior(name, tmp_path):
+    recipe = POSTERIORS[name]
+    model = shaken(lb.convert(mlp(), recipe, suitable_prior(recipe)))
+    again = round_trip(model, mlp(), tmp_path)
+    x = torch.randn(6, 3, dtype=torch.float64)
+    torch.manual_seed(0)
+    y, kl = model(x), lb.kl(model)
+    torch.manual_seed(0)
+    assert torch.equal(again(x), y)
+    assert torch.equal(lb.kl(again), kl)
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_every_prior(name, tmp_path):
+    prior = PRIORS[name]
+    positive = isinstance(prior, lb.HalfCauchy | lb.LogNormal)
+    posterior = lb.Rank1(2, factors="lognormal") if positive else POSTERIOR
+    model = shaken(lb.convert(mlp(), posterior, prior))
+    again = round_trip(model, mlp(), tmp_path)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        kl = lb.kl(model)
+        torch.manual_seed(seed)
+        assert torch.equal(lb.kl(again), kl)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator(name, tmp_path):
+    overrides = {"2": {"estimator": ESTIMATORS[name]}}
+    round_trip(lb.convert(mlp(), POSTERIOR, PRIOR, overrides=overrides), mlp(), tmp_path)
+
+
+@pytest.mark.parametrize("bias", [None, lb.MeanField(0.3)], ids=["plain_bias", "random_bias"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_layer(name, bias, tmp_path):
+    net, x = LAYERS[name].module(), LAYERS[name].input()
+    bias_prior = None if bias is None else lb.Laplace(2.0)
+    model = shaken(lb.convert(net, lb.KTied(2), PRIOR, bias=bias, bias_prior=bias_prior))
+    again = round_trip(model, LAYERS[name].module(), tmp_path)
+    with lb.using(model, lb.mean), lb.using(again, lb.mean):
+        assert torch.equal(first(again(*x)), first(model(*x)))
+
+
+def test_a_prior_shared_by_the_model_stays_shared(tmp_path):
+    model = shaken(lb.convert(mlp(), POSTERIOR, lb.Normal(0.5, learn="model"), bias=POSTERIOR))
+    again = round_trip(model, mlp(), tmp_path)
+    assert len({id(layer.prior) for _, layer in lb.random_maps(again)}) == 1
+    assert sum(n.endswith("prior.scale") for n in load_file(tmp_path / "m.safetensors")) == 1
+
+
+def test_shared_layers_and_mixed_choices(tmp_path):
+    overrides = {
+        "stem": {"posterior": lb.MatrixNormal(rank=1), "prior": lb.ARD()},
+        "body.**": {"posterior": lb.Dropout("weight"), "prior": lb.LogUniform()},
+        "head": {"bias": lb.MeanField(), "estimator": lb.weights},
+    }
+    model = shaken(lb.convert(Net(), lb.KTied(3), lb.He(), exclude=["again"], overrides=overrides))
+    assert isinstance(round_trip(model, Net(), tmp_path).again, nn.Linear)
+    model = shaken(lb.convert(Net(), lb.KTied(3), lb.He()))
+    again = round_trip(model, Net(), tmp_path)
+    assert again.again is again.stem_twin
+
+
+def test_single_maps_that_differ_from_their_layer(tmp_path):
+    def other(name, learned):
+        return lb.MeanField(0.2)(learned().mean.detach(), Linear()) if "hh" in name else learned
+
+    model = lb.convert(nn.LSTM(3, 4), lb.KTied(2), PRIOR, bias=POSTERIOR)
+    changed = shaken(lb.map_posteriors(model, other))
+    assert len({m.posterior.recipe for _, m in lb.random_maps(changed)}) == 3
+    round_trip(changed, nn.LSTM(3, 4), tmp_path)
+
+
+def test_plain_parameters_and_buffers_are_saved_too(tmp_path):
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+    model = shaken(lb.convert(net(), POSTERIOR, PRIOR, include=["0"]))
+    model(torch.randn(5, 3))
+    again = round_trip(model, net(), tmp_path)
+    assert torch.equal(again[1].running_mean, model[1].running_mean)
+
+
+def test_the_network_that_load_is_given_stays_as_it_was(tmp_path):
+    lb.save(lb.convert(mlp(), POSTERIOR, PRIOR), tmp_path / "m")
+    net = mlp()
+    before = snapshot(net)
+    lb.load(net, tmp_path / "m")
+    assert_unchanged(net, before)
+
+
+@pytest.mark.parametrize("name", ["m", "m.safetensors", "m.v2"])
+def test_the_suffix_is_added_where_it_is_missing(name, tmp_path):
+    path = lb.save(lb.convert(mlp(), POSTERIOR, PRIOR), str(tmp_path / name))
+    assert path.name == f"{name.removesuffix('.safetensors')}.safetensors"
+    assert lb.load(mlp(), str(tmp_path / name))
+
+
+def test_the_file_is_plain_safetensors_with_a_format_version(tmp_path):
+    model = lb.convert(mlp(), POSTERIOR, PRIOR)
+    path = lb.save(model, tmp_path / "m")
+    assert load_file(path).keys() == model.state_dict().keys()
+    header = path.read_bytes()
+    length = int.from_bytes(header[:8], "little")
+    recipe = json.loads(json.loads(header[8 : 8 + length])["__metadata__"]["leanbayes"])
+    assert recipe["format"] == io.FORMAT
+    assert set(recipe["layers"]) == {"0", "2"}
+
+
+def _truncate(path: pathlib.Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def _cut_header(path: pathlib.Path) -> None:
+    path.write_bytes(path.read_bytes()[:20])
+
+
+def _empty(path: pathlib.Path) -> None:
+    path.write_bytes(b"")
+
+
+def _text(path: pathlib.Path) -> None:
+    path.write_text("weights?")
+
+
+def _pickle(path: pathlib.Path) -> None:
+    torch.save(mlp().state_dict(), path)
+
+
+def _foreign(path: pathlib.Path) -> None:
+    save_file(mlp().state_dict(), path)
+
+
+def _rewrite(path: pathlib.Path, recipe: str) -> None:
+    save_file(load_file(path), path, metadata={"leanbayes": recipe})
+
+
+def _newer(path: pathlib.Path) -> None:
+    _rewrite(path, json.dumps({"format": io.FORMAT + 1, "layers": {}}))
+
+
+def _broken_json(path: pathlib.Path) -> None:
+    _rewrite(path, '{"format": 1')
+
+
+def _unknown_posterior(path: pathlib.Path) -> None:
+    model = lb.convert(mlp(), POSTERIOR, PRIOR)
+    layers = io._describe(model)
+    layers["0"][""]["posterior"]["kind"] = "KTyed"
+    _rewrite(path, json.dumps({"format": io.FORMAT, "layers": layers}))
+
+
+def _unknown_estimator(path: pathlib.Path) -> None:
+    layers = io._describe(lb.convert(mlp(), POSTERIOR, PRIOR))
+    layers["0"][""]["estimator"] = "locall"
+    _rewrite(path, json.dumps({"format": io.FORMAT, "layers": layers}))
+
+
+DAMAGE = {
+    "truncated": (_truncate, "damaged"),
+    "cut header": (_cut_header, "damaged"),
+    "empty": (_empty, "damaged"),
+    "text": (_text, "damaged"),
+    "pickle": (_pickle, "damaged"),
+    "foreign": (_foreign, "not written by leanbayes"),
+    "newer format": (_newer, "upgrade leanbayes"),
+    "broken recipe": (_broken_json, "m.safetensors"),
+    "unknown posterior": (_unknown_posterior, "did you mean 'KTied'"),
+    "unknown estimator": (_unknown_estimator, "did you mean 'local'"),
+    "missing": (pathlib.Path.unlink, "does not exist"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_bad_file_gives_one_sentence_and_changes_nothing(case, tmp_path):
+    damage, phrase = DAMAGE[case]
+    damage(lb.save(lb.convert(mlp(), POSTERIOR, PRIOR), tmp_path / "m"))
+    net = mlp()
+    before = snapshot(net)
+    kind = FileNotFoundError if case == "missing" else ValueError
+    with pytest.raises(kind) as caught:
+        lb.load(net, tmp_path / "m")
+    assert phrase in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert_unchanged(net, before)
+
+
+OTHER_ARCHITECTURES = {
+    "narrower": nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)),
+    "shorter": nn.Sequential(nn.Linear(3, 4)),
+    "longer": nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), nn.Linear(2, 2)),
+    "no bias": nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 2)),
+    "other layer": nn.Sequential(nn.Conv1d(3, 4, 1), nn.ReLU(), nn.Linear(4, 2)),
+    "none": nn.Sequential(nn.ReLU()),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_ARCHITECTURES)
+def test_another_architecture_gives_one_sentence_and_changes_nothing(case, tmp_path):
+    lb.save(lb.convert(mlp(), lb.KTied(2), PRIOR), tmp_path / "m")
+    net = OTHER_ARCHITECTURES[case]
+    before = snapshot(net)
+    with pytest.raises(ValueError, match="saved from another architecture") as caught:
+        lb.load(net, tmp_path / "m")
+    assert "\n" not in str(caught.value)
+    assert_unchanged(net, before)
+
+
+@contextmanager
+def largest_file(size: int):
+    """Files cannot grow beyond a size: what a full disk does to a writer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_failing_save_leaves_the_old_file_whole(tmp_path):
+    old = lb.convert(mlp(), POSTERIOR, PRIOR)
+    lb.save(old, tmp_path / "m")
+    too_large = lb.convert(nn.Linear(100, 100), POSTERIOR, PRIOR)
+    with largest_file(10_000), pytest.raises((OSError, SafetensorError)):
+        lb.save(too_large, tmp_path / "m")
+    assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
+    assert_same_model(lb.load(mlp(), tmp_path / "m"), old)
+
+
+def test_what_a_file_cannot_hold_is_said(tmp_path):
+    def own(q, op, usage):
+        return lb.mean(q, op, usage)
+
+    with pytest.raises(ValueError, match=r"save under using\(model, lb\.auto\)"):
+        lb.save(lb.convert(mlp(), POSTERIOR, PRIOR, own), tmp_path / "m")
+    with pytest.raises(ValueError, match=r"call lb\.convert"):
+        lb.save(mlp(), tmp_path / "m")
+    model = lb.convert(mlp(), POSTERIOR, PRIOR)
+    unnamed = lb.map_posteriors(
+        model,
+        lambda name, learned: lb.Learned(
+            lb.distributions.LocationScale, loc=learned().mean, scale=learned().mean.exp()
+        ),
+    )
+    with pytest.raises(ValueError, match="without a recipe"):
+        lb.save(unnamed, tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    folder = tmp_path / "not" / "there"
+    with pytest.raises(FileNotFoundError, match="not/there"):
+        lb.save(lb.convert(mlp(), POSTERIOR, PRIOR), folder / "m")
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE))
+)
+def test_no_pickle_anywhere(path):
+    tree = ast.parse(path.read_text())
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in [*(alias.name for alias in node.names), getattr(node, "module", None) or ""]
+    }
+    assert not imported & {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "torch.save"):
+            keywords = {k.arg: ast.unparse(k.value) for k in node.keywords}
+            assert ast.unparse(node.func) == "torch.load"
+            assert keywords.get("weights_only") == "True"

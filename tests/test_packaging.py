@@ -1,0 +1,279 @@
+"""What may import what, what importing costs, and what is promised to users of the package."""
+
+import ast
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import leanbayes as lb
+
+PACKAGE = Path(lb.__file__).parent
+PROJECT = Path(__file__).parents[1]
+
+LEVELS = (
+    {"ops"},
+    {"distributions"},
+    {"kl", "lazy", "recipes", "scales"},
+    {"posteriors", "priors", "estimators"},
+    {"layers"},
+    {"recurrent", "attention"},
+    {"model"},
+    {"places", "build", "convert", "deterministic"},
+    {"likelihoods", "schedules", "objective", "predict", "groups", "io", "testing"}
+    | {"metrics", "sparsify", "analysis", "export", "sklearn", "lightning"},
+    {"leanbayes"},
+    {"lab"},
+    {"cli"},
+)
+"""Imports only go up this list; ``leanbayes`` is the package itself, with its public names."""
+
+CORE = {"torch", "safetensors"}
+DOORS = {"lightning", "sklearn", "export", "lab", "cli"}
+"""Modules for what is installed as an extra; the package itself does not import them."""
+
+PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+
+
+class Import(NamedTuple):
+    target: str
+    in_function: bool
+    line: int
+
+
+def modules():
+    """Every module of the package with its source, by dotted name."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        yield ".".join(("leanbayes", *parts)), path.read_text(encoding="utf-8")
+
+
+SOURCES = dict(modules())
+
+
+@functools.cache
+def imports(source, known=frozenset(SOURCES)):
+    """All imports of a source; ``from a import b`` is of ``a.b`` where that is a module."""
+    found = []
+
+    def visit(node, in_function):
+        in_function = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"line {node.lineno}: imports name their package"
+            full = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            targets = {name if name in known else node.module for name in full.values()}
+        else:
+            targets = []
+        found.extend(Import(target, in_function, node.lineno) for target in targets)
+        for child in ast.iter_child_nodes(node):
+            visit(child, in_function)
+
+    visit(ast.parse(source), False)
+    return found
+
+
+def place(module):
+    """The place of a module in the list."""
+    part = module.split(".")[1] if "." in module else module
+    places = [i for i, level in enumerate(LEVELS) if part in level]
+    assert places, f"{module} has no place in LEVELS; say what may import it"
+    return places[0]
+
+
+def inside(target):
+    return target.split(".")[0] == "leanbayes"
+
+
+def downward(module, source):
+    """Imports of what comes later in the list."""
+    own = place(module)
+    return [
+        f"{module}:{i.line} imports {i.target}"
+        for i in imports(source)
+        if inside(i.target) and place(i.target) > own
+    ]
+
+
+def hidden(source):
+    """Imports inside functions of anything that is not an optional, heavy package."""
+
+    def is_heavy(target):
+        top, *rest = target.split(".")
+        if top == "leanbayes":
+            return bool(rest) and rest[0] in DOORS
+        return top not in CORE and top not in sys.stdlib_module_names
+
+    return [i for i in imports(source) if i.in_function and not is_heavy(i.target)]
+
+
+def pickling(source):
+    """Lines that pickle, or load a file that could run code."""
+    lines = [i.line for i in imports(source) if i.target.split(".")[0] in PICKLES]
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        keywords = {k.arg: k.value for k in node.keywords}
+        if ast.unparse(node.func) == "torch.load":
+            safe = keywords.get("weights_only")
+            if not (isinstance(safe, ast.Constant) and safe.value is True):
+                lines.append(node.lineno)
+        allowed = keywords.get("allow_pickle")
+        if allowed is not None and not (isinstance(allowed, ast.Constant) and not allowed.value):
+            lines.append(node.lineno)
+    return lines
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_imports_only_go_up_the_list(module):
+    assert not downward(module, SOURCES[module])
+
+
+def test_there_are_no_import_cycles():
+    graph = {
+        module: {i.target for i in imports(source) if inside(i.target) and i.target != module}
+        for module, source in SOURCES.items()
+    }
+    try:
+        order = list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"import cycle: {' → '.join(error.args[1])}")
+    assert set(order) >= set(SOURCES)
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_no_import_is_hidden_in_a_function(module):
+    assert not hidden(SOURCES[module])
+
+
+@pytest.mark.parametrize("module", [m for m in SOURCES if not DOORS & set(m.split(".")[1:2])])
+def test_the_core_imports_torch_and_nothing_else(module):
+    allowed = {"leanbayes", "torch", *sys.stdlib_module_names}
+    allowed |= {"safetensors"} if module == "leanbayes.io" else set()
+    assert {i.target.split(".")[0] for i in imports(SOURCES[module])} <= allowed
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_no_pickle(module):
+    assert not pickling(SOURCES[module])
+
+
+@pytest.mark.parametrize(
+    ("check", "bad"),
+    [
+        (hidden, "def f():\n    import json"),
+        (hidden, "def f():\n    from leanbayes.model import kl"),
+        (pickling, "import pickle"),
+        (pickling, "from joblib import load"),
+        (pickling, "torch.load(path)"),
+        (pickling, "torch.load(path, weights_only=False)"),
+        (pickling, "np.load(path, allow_pickle=True)"),
+        (lambda source: downward("leanbayes.ops", source), "from leanbayes import lazy"),
+        (lambda source: downward("leanbayes.ops", source), "from leanbayes import kl"),
+        (lambda source: downward("leanbayes.kl", source), "import leanbayes as lb"),
+        (lambda source: downward("leanbayes.model", source), "from leanbayes.lab.data import x"),
+    ],
+)
+def test_the_checks_above_catch_what_they_are_for(check, bad):
+    assert check(bad)
+
+
+@pytest.mark.parametrize(
+    ("check", "good"),
+    [
+        (hidden, "import json\ndef f():\n    import matplotlib.pyplot"),
+        (pickling, "torch.load(path, weights_only=True)"),
+        (lambda source: downward("leanbayes.kl", source), "from leanbayes import distributions"),
+    ],
+)
+def test_the_checks_above_let_the_rest_pass(check, good):
+    assert not check(good)
+
+
+def test_importing_the_package_imports_torch_and_nothing_optional():
+    script = (
+        "import sys, torch, safetensors.torch, torch.distributions\n"
+        "before = set(sys.modules)\n"
+        "import leanbayes\n"
+        "print(*{m.split('.')[0] for m in set(sys.modules) - before})\n"
+        "print(*{m.split('.')[0] for m in sys.modules})"
+    )
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True
+    )
+    added, loaded = (set(line.split()) for line in run.stdout.splitlines())
+    assert added <= {"leanbayes", *CORE, *sys.stdlib_module_names}
+    optional = {"sklearn", "lightning", "typer", "matplotlib", "rich", "torchmetrics"}
+    assert not loaded & (optional | {"onnx", "pandas", "pydantic", "yaml", "scipy"})
+
+
+def _requirements():
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    lines = [*project["dependencies"], *(line for extra in extras for line in extra)]
+    return project, {_normal(re.split(r"[\[<>=!~; ]", line)[0]) for line in lines}
+
+
+def _normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_every_imported_package_is_a_declared_requirement():
+    _, declared = _requirements()
+    distributions = importlib.metadata.packages_distributions()
+    missing = {}
+    for module, source in SOURCES.items():
+        for i in imports(source):
+            top = i.target.split(".")[0]
+            names = {_normal(name) for name in distributions.get(top, [top])}
+            if top not in sys.stdlib_module_names and not names & (declared | {"leanbayes"}):
+                missing.setdefault(top, f"{module}:{i.line}")
+    assert not missing
+
+
+def test_only_torch_and_safetensors_are_needed_to_run():
+    project, _ = _requirements()
+    needed = {re.split(r"[\[<>=!~; ]", line)[0] for line in project["dependencies"]}
+    assert needed == CORE
+    assert all(re.search(r">=\d", line) for line in project["dependencies"])
+
+
+@pytest.mark.parametrize("name", lb.__all__)
+def test_every_public_name_exists_and_is_documented(name):
+    value = getattr(lb, name)
+    assert value.__doc__, f"{name} has no docstring"
+    generated = inspect.isclass(value) and value.__doc__.startswith(f"{value.__name__}(")
+    assert not generated, f"the docstring of {name} is the one dataclasses write"
+
+
+@pytest.mark.parametrize("module", [m for m in SOURCES if not DOORS & set(m.split(".")[1:2])])
+def test_all_lists_what_a_module_has(module):
+    loaded = importlib.import_module(module)
+    assert loaded.__doc__
+    assert len(set(loaded.__all__)) == len(loaded.__all__)
+    values = [getattr(loaded, name) for name in loaded.__all__]
+    assert all(v.__doc__ for v in values if inspect.isclass(v) or inspect.isfunction(v))
+
+
+def test_public_names_are_not_private_and_not_repeated():
+    assert len(set(lb.__all__)) == len(lb.__all__)
+    assert not [name for name in lb.__all__ if name.startswith("_")]
+
+
+def test_type_information_and_version_are_shipped():
+    assert (PACKAGE / "py.typed").is_file()
+    project, _ = _requirements()
+    settings = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "py.typed" in settings["tool"]["setuptools"]["package-data"]["leanbayes"]
+    assert lb.__version__ == project["version"]
