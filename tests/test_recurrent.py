@@ -219,9 +219,20 @@ def test_an_input_of_the_wrong_size_is_refused(kind, shape, estimator):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_state_of_the_wrong_size_is_refused(kind):
+def test_a_packed_input_of_the_wrong_size_is_refused(kind):
+    model = lb.convert(build(f"{kind}_plain").float(), POSTERIOR, PRIOR)
+    packed = pack_padded_sequence(torch.zeros(TIME, 2, IN + 2), torch.tensor([5, 3]))
+    with pytest.raises((ValueError, RuntimeError), match=str(IN + 2)):
+        model(packed)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_of_the_wrong_size_is_refused(kind, packed):
     net = build(f"{kind}_plain").float()
     model, hx = lb.convert(net, POSTERIOR, PRIOR), state(net, BATCH + 1)
     hx = tuple(h.float() for h in hx) if isinstance(hx, tuple) else hx.float()
+    x = torch.zeros(TIME, BATCH, IN)
+    x = pack_padded_sequence(x, torch.tensor([5, 4, 3, 3])) if packed else x
     with pytest.raises((ValueError, RuntimeError), match=str(BATCH + 1)):
-        model(torch.zeros(TIME, BATCH, IN), hx)
+        model(x, hx)
