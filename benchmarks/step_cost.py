@@ -34,8 +34,8 @@ from leanbayes.lab.demo import (
     ratio,
     training_step,
     versions,
-    write_json,
 )
+from leanbayes.lab.files import write_json
 
 DATA_SIZE = 50_000
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import leanbayes as lb
 from leanbayes import cli, posteriors
 from leanbayes.lab import demo
+from leanbayes.lab.files import write_json
 from leanbayes.testing import threshold
 
 TINY = demo.Settings(epochs=1, samples=2, timing_rounds=2)
@@ -148,9 +149,9 @@ def test_steps_take_turns_and_only_the_second_of_two_is_timed():
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "results.json"
-    demo.write_json(path, {"answer": 1})
+    write_json(path, {"answer": 1})
     with pytest.raises(TypeError):
-        demo.write_json(path, {"answer": object()})
+        write_json(path, {"answer": object()})
     assert json.loads(path.read_text()) == {"answer": 1}
     assert list(tmp_path.iterdir()) == [path]
 

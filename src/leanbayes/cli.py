@@ -74,7 +74,8 @@ def _demo(seed: int, epochs: int, samples: int, *, quick: bool, path: Path | Non
     """Run, show and write the demo; returns the exit code."""
     from rich.console import Console
 
-    from leanbayes.lab.demo import FAMILIES, QUICK, Settings, report, write_json
+    from leanbayes.lab.demo import FAMILIES, QUICK, Settings, report
+    from leanbayes.lab.files import write_json
 
     console = Console()
     families = QUICK if quick else FAMILIES

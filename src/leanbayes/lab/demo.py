@@ -15,7 +15,6 @@ one, and no prior: their KL from the published log-uniform prior is zero whateve
 from __future__ import annotations
 
 import copy
-import json
 import math
 import platform
 import statistics
@@ -24,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -52,7 +50,6 @@ __all__ = [
     "run",
     "training_step",
     "versions",
-    "write_json",
 ]
 
 _TRAIN, _TEST = 1000, 400
@@ -385,13 +382,3 @@ def report(
             for result in results
         ],
     }
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file, whole or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
