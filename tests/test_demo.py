@@ -4,8 +4,10 @@ import dataclasses
 import importlib.util
 import itertools
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -177,8 +179,10 @@ def test_quick_prints_a_table_and_writes_the_results(tmp_path):
 @pytest.mark.parametrize(("columns", "shows_errors"), [(80, False), (120, True)])
 def test_the_table_fits_and_a_wide_one_shows_standard_errors(monkeypatch, columns, shows_errors):
     rows = [_result(family.name, family.group) for family in demo.FAMILIES]
-    monkeypatch.setattr(demo, "run", lambda *_: iter(rows))
+    given = []
+    monkeypatch.setattr(demo, "run", lambda *arguments: given.append(arguments) or iter(rows))
     done = _invoke(columns=columns)
+    assert given[0][:2] == (demo.FAMILIES, demo.Settings())
     lines = done.output.splitlines()
     assert max(len(line.rstrip()) for line in lines) <= columns
     assert all(any(line.startswith(row.name) for line in lines) for row in rows)
@@ -248,6 +252,19 @@ def test_without_the_lab_extra_the_command_says_how_to_get_it(monkeypatch, modul
         cli.main()
     assert "pip install 'leanbayes[lab]'" in str(stopped.value.code)
     assert module in str(stopped.value.code)
+
+
+def test_the_command_knows_every_package_of_the_lab_extra():
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    names = {re.match(r"[\w-]+", line)[0] for line in extras["lab"] + extras["lightning"]}
+    modules = {
+        "leanbayes": "lightning",
+        "pillow": "PIL",
+        "pyyaml": "yaml",
+        "scikit-learn": "sklearn",
+    }
+    assert {modules.get(name, name) for name in names} == set(cli._LAB)
 
 
 def test_other_missing_packages_are_not_blamed_on_the_extra(monkeypatch):

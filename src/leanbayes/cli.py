@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main"]
 
-_LAB = ("numpy", "rich", "sklearn", "torchmetrics", "typer")
+_LAB = (
+    *("PIL", "lightning", "matplotlib", "numpy", "optuna", "pooch", "pydantic"),
+    *("rich", "sklearn", "tensorboard", "torchmetrics", "typer", "yaml"),
+)
 _WIDE = 110
 _INTERRUPTED = 130  # what a shell reports for Ctrl-C
 
@@ -48,8 +51,8 @@ def app() -> "typer.Typer":
     @application.command(epilog="Example: leanbayes demo --seed 1 --json demo.json")
     def demo(
         seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and noise.")] = 42,
-        epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 50,
-        samples: Annotated[int, typer.Option(min=1, help="Draws for each prediction.")] = 30,
+        epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 40,
+        samples: Annotated[int, typer.Option(min=1, help="Draws for each prediction.")] = 20,
         quick: Annotated[
             bool, typer.Option("--quick", help="Three families, at most 2 epochs.")
         ] = False,
