@@ -1,4 +1,4 @@
-"""Batches of data that lie in memory: one gather each, no Python per example."""
+"""Batches of data that lie in memory: one gather for several, no Python per example."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from leanbayes.lab.data.augment import Augmentation
 from leanbayes.lab.data.dataset import Examples
 
 __all__ = ["Batches"]
+
+GATHERED = 512
+"""Examples fetched at once: small batches share the cost of a call and still fit the cache."""
 
 
 class Batches:
@@ -60,6 +63,7 @@ class Batches:
         self.augment = augment
         self.rank = rank
         self.ranks = ranks
+        self._together = max(1, GATHERED * ranks // size)
         self._used = len(examples) // size * size if drop_last else len(examples) // ranks * ranks
         if not self._used:
             raise ValueError(
@@ -77,11 +81,19 @@ class Batches:
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and targets of every batch of an epoch, from batch ``start`` on."""
         order = self.order(epoch)[: self._used].to(self.examples.stored.device)
-        for number, index in enumerate(order.split(self.size)[start:], start):
-            x, y = self.examples.take(index[self.rank :: self.ranks])
-            if self.augment is not None:
-                x = self.augment(x, _generator(self.seed, epoch, number, self.rank))
-            yield x, x if self.examples.targets is None else y
+        for first in range(start, len(self), self._together):
+            index = order[first * self.size : (first + self._together) * self.size]
+            for number, (x, y) in enumerate(self._gather(index), first):
+                if self.augment is not None:
+                    x = self.augment(x, _generator(self.seed, epoch, number, self.rank))
+                yield x, x if self.examples.targets is None else y
+
+    def _gather(self, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """This rank's parts of the batches that lie one after another in ``index``."""
+        parts = [batch[self.rank :: self.ranks] for batch in index.split(self.size)]
+        x, y = self.examples.take(torch.cat(parts) if len(parts) > 1 else parts[0])
+        sizes = [len(part) for part in parts]
+        return zip(x.split(sizes), y.split(sizes), strict=True)
 
     def in_order(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Every example once, as stored and not augmented: for evaluation."""
