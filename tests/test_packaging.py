@@ -30,15 +30,16 @@ LEVELS = (
     {"model"},
     {"places", "build", "convert", "deterministic"},
     {"likelihoods", "schedules", "objective", "predict", "groups", "io", "testing"}
-    | {"metrics", "sparsify", "analysis", "export", "sklearn", "lightning"},
+    | {"spectrum", "compress", "snr", "metrics", "sparsify", "export", "sklearn", "lightning"},
     {"leanbayes"},
     {"lab"},
     {"cli"},
+    {"__main__"},
 )
 """Imports only go up this list; ``leanbayes`` is the package itself, with its public names."""
 
 CORE = {"torch", "safetensors"}
-DOORS = {"lightning", "sklearn", "export", "lab", "cli"}
+DOORS = {"lightning", "sklearn", "export", "lab", "cli", "__main__"}
 """Modules for what is installed as an extra; the package itself does not import them."""
 
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

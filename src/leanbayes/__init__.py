@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from leanbayes import distributions, ops, schedules, testing
 from leanbayes.build import Choice
+from leanbayes.compress import Comparison, compare, tie, truncate
 from leanbayes.convert import Plan, convert, plan
 from leanbayes.deterministic import deterministic
 from leanbayes.estimators import auto, flipout, local, mean, weights
@@ -63,6 +64,8 @@ from leanbayes.priors import (
     StudentT,
 )
 from leanbayes.scales import Scale
+from leanbayes.snr import GradientSNR
+from leanbayes.spectrum import Spectrum, spectrum
 
 try:
     __version__ = version("leanbayes")
@@ -76,10 +79,12 @@ __all__ = [
     "Categorical",
     "Cauchy",
     "Choice",
+    "Comparison",
     "Dropout",
     "Elbo",
     "Flat",
     "Gaussian",
+    "GradientSNR",
     "GroupARD",
     "HalfCauchy",
     "He",
@@ -102,10 +107,12 @@ __all__ = [
     "Rank1",
     "Scale",
     "ScaleMixture",
+    "Spectrum",
     "StudentT",
     "ZeroMean",
     "auto",
     "average_nll",
+    "compare",
     "convert",
     "count_parameters",
     "deterministic",
@@ -129,8 +136,11 @@ __all__ = [
     "random_maps",
     "save",
     "schedules",
+    "spectrum",
     "testing",
+    "tie",
     "tile",
+    "truncate",
     "update_priors",
     "using",
     "weights",

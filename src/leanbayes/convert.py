@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -14,7 +13,7 @@ from torch import nn
 from leanbayes.build import CONVERTIBLE, Builder, Choice, check_layer
 from leanbayes.estimators import Estimator, auto
 from leanbayes.layers import RandomMap
-from leanbayes.places import put, topmost
+from leanbayes.places import matches, put, topmost
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
 from leanbayes.recipes import nearest
@@ -63,7 +62,7 @@ def plan(
     found = topmost(model, CONVERTIBLE)
     names = [name for places in found.values() for name in places]
     for pattern in (*include, *exclude, *(overrides or {})):
-        if not any(_matches(pattern, name) for name in names):
+        if not any(matches(pattern, name) for name in names):
             raise ValueError(
                 f"pattern {pattern!r} matches no layer{nearest(pattern, names)}"
                 if names
@@ -71,8 +70,8 @@ def plan(
             )
     chosen = []
     for module, places in found.items():
-        included = any(_matches(p, n) for p in include for n in places)
-        if included and not any(_matches(p, n) for p in exclude for n in places):
+        included = any(matches(p, n) for p in include for n in places)
+        if included and not any(matches(p, n) for p in exclude for n in places):
             with _naming(places[0], module):
                 check_layer(module)
             chosen.append((tuple(places), module, _override(default, places, overrides or {})))
@@ -153,12 +152,6 @@ def _naming(name: str, module: nn.Module) -> Iterator[None]:
         raise ValueError(f"{where} cannot be converted: {error}") from error
 
 
-def _matches(pattern: str, name: str) -> bool:
-    """Glob over dotted names: ``*`` stays within one part, ``**`` crosses dots."""
-    regex = re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^.]*")
-    return re.fullmatch(regex, name) is not None
-
-
 def _override(
     choice: Choice, names: Sequence[str], overrides: Mapping[str, Mapping[str, Any]]
 ) -> Choice:
@@ -167,7 +160,7 @@ def _override(
         for key in changes:
             if key not in known:
                 raise ValueError(f"override {pattern!r} sets {key!r}{nearest(key, known)}")
-        if any(_matches(pattern, name) for name in names):
+        if any(matches(pattern, name) for name in names):
             choice = replace(choice, **changes)
     return choice
 

@@ -6,7 +6,7 @@ resumed at an epoch ends as an uninterrupted one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import lightning as L
@@ -21,11 +21,13 @@ from leanbayes.model import kl, members, random_maps, tile, update_priors
 from leanbayes.objective import Elbo, elbo, mixture_nll
 from leanbayes.recipes import require
 from leanbayes.schedules import Constant, Schedule
+from leanbayes.snr import GradientSNR
 
 __all__ = [
     "BayesianModule",
     "NonFiniteLossError",
     "PriorUpdates",
+    "RecordSNR",
     "StopOnNonFinite",
     "first_non_finite",
 ]
@@ -197,6 +199,72 @@ class PriorUpdates(L.Callback):
     ) -> None:
         if trainer.global_step % self.every == 0:
             update_priors(pl_module, self.rounds)
+
+
+class RecordSNR(L.Callback):
+    """Records the signal-to-noise ratio of gradients at chosen steps (001, figure 2).
+
+    Gradients are kept in the last ``window`` optimiser steps before a record alone, before they
+    are clipped. Loggers get ``snr/<layer>``. A checkpoint holds the history, not the gradients: a
+    run resumed within a window goes without that record.
+
+    Args:
+        every: record at multiples of so many steps.
+        at: record at these steps instead.
+        window: how many gradients a ratio is made of; no record comes before so many steps.
+        **options: of :class:`~leanbayes.GradientSNR`.
+
+    Attributes:
+        history: ``(step, {layer: ratio})`` of every record.
+    """
+
+    def __init__(
+        self,
+        every: int | None = None,
+        *,
+        at: Collection[int] | None = None,
+        window: int = 10,
+        **options: Any,
+    ) -> None:
+        require((every is None) != (at is None), "give either every or at, the steps to record")
+        require(every is None or every >= 1, f"every is {every}; it must be at least 1")
+        self.every = every
+        self.at = frozenset(at or ())
+        self.window = window
+        self.options = options
+        self.history: list[tuple[int, dict[str, float]]] = []
+        self._snr: GradientSNR | None = None
+
+    def _is_due(self, step: int) -> bool:
+        return step in self.at if self.every is None else step % self.every == 0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        model = pl_module.model if isinstance(pl_module, BayesianModule) else pl_module
+        self._snr = GradientSNR(model, self.window, **self.options)
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
+    ) -> None:
+        assert self._snr is not None
+        step = trainer.global_step + 1
+        if not any(self._is_due(step + later) for later in range(self.window)):
+            self._snr.reset()
+            return
+        self._snr.update()
+        if self._is_due(step) and self._snr.steps >= self.window:
+            values = self._snr.values()
+            self.history.append((step, values))
+            for logger in trainer.loggers:
+                logger.log_metrics({f"snr/{name}": v for name, v in values.items()}, step=step)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._snr = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"history": self.history}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.history = [(int(step), dict(values)) for step, values in state_dict["history"]]
 
 
 class StopOnNonFinite(L.Callback):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from torch import nn
 
-__all__ = ["put", "topmost"]
+__all__ = ["matches", "put", "topmost"]
 
 
 def topmost(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> dict[nn.Module, list[str]]:
@@ -33,3 +35,14 @@ def put(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:
     parent, _, attribute = name.rpartition(".")
     setattr(model.get_submodule(parent), attribute, layer)
     return model
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Glob over dotted names: ``*`` stays within one part, ``**`` crosses dots.
+
+    Example:
+        >>> matches("block*.conv", "block1.conv"), matches("*", "block1.conv")
+        (True, False)
+    """
+    regex = re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^.]*")
+    return re.fullmatch(regex, name) is not None

@@ -1,0 +1,334 @@
+"""Smaller descriptions of trained scales: rank truncation (001, section 3) and k-tied factors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.distributions import KTiedNormal, LocationScale, WeightDistribution
+from leanbayes.layers import RandomMap
+from leanbayes.lazy import Learned
+from leanbayes.likelihoods import Likelihood
+from leanbayes.model import count_parameters, kl, map_posteriors, random_maps
+from leanbayes.places import matches
+from leanbayes.posteriors import KTied, MeanField, Posterior
+from leanbayes.predict import predict
+from leanbayes.recipes import nearest, require, require_count, require_positive
+from leanbayes.spectrum import is_matrix
+
+__all__ = ["Comparison", "compare", "tie", "tied_factors", "truncate"]
+
+M = TypeVar("M", bound=nn.Module)
+
+_FILL = 0.3  # of the first factor, added to all: a factor near zero would hardly move in its log
+_UPDATES = 20
+_NEWTON_STEPS = 200
+
+
+def truncate(
+    model: M,
+    rank: int,
+    *,
+    floor: float = 1e-5,
+    include: Sequence[str] = ("**",),
+    inplace: bool = False,
+) -> M:
+    """Replace standard deviations by the nearest matrices of a lower rank (001, section 3).
+
+    ``σ ≈ Σ_{i ≤ rank} γᵢ uᵢ vᵢᵀ`` by a singular value decomposition, raised to ``floor`` where it
+    falls below: at the zero of 002 (appendix D.3) the KL would be infinite. The scales stay dense
+    and are stored as their logs, as those of :class:`MeanField`.
+
+    Layers with independent normal weights and means of their own are truncated: mean field,
+    Gaussian dropout, k-tied of a higher rank. All others are left as they are: biases, points,
+    variance layers, matrix normals, rank-one factors; and scales of that rank or lower.
+
+    Args:
+        model: a converted model.
+        rank: how many singular values to keep.
+        floor: no standard deviation falls below it.
+        include: patterns of layer names, as in :func:`convert`.
+        inplace: change the model instead of a copy; make a new optimiser afterwards.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(6, 5), lb.MeanField(), lb.Normal(1.0))
+        >>> scale = lb.truncate(model, 2).posterior().scale
+        >>> int(torch.linalg.matrix_rank(scale, rtol=1e-5))
+        2
+    """
+    require_positive(floor=floor)
+
+    def truncated(layer: RandomMap) -> Learned[WeightDistribution]:
+        u, s, v = torch.linalg.svd(_scale(layer), full_matrices=False)
+        scale = ((u[:, :rank] * s[:rank]) @ v[:rank]).clamp_min(floor)
+        return _stored(MeanField(), layer, scale=scale.log())
+
+    return _compressed(model, rank, truncated, include, inplace)
+
+
+def tie(model: M, rank: int, *, include: Sequence[str] = ("**",), inplace: bool = False) -> M:
+    """Replace standard deviations by k-tied ones, ``U Vᵀ`` with positive factors (001, eq. 3).
+
+    The means stay; the factors minimise ``KL(tied ‖ before)`` (:func:`tied_factors`). Training can
+    go on. The same layers change as in :func:`truncate`.
+
+    Args:
+        model: a converted model.
+        rank: the number of rank-one terms.
+        include: patterns of layer names, as in :func:`convert`.
+        inplace: change the model instead of a copy; make a new optimiser afterwards.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(60, 50), lb.MeanField(), lb.Normal(1.0))
+        >>> print(lb.compare(model, lb.tie(model, 2)).parameters_after)
+        3270
+    """
+
+    def tied(layer: RandomMap) -> Learned[WeightDistribution]:
+        u, v = tied_factors(_scale(layer), rank)
+        return _stored(KTied(rank), layer, u=u.log(), v=v.log())
+
+    return _compressed(model, rank, tied, include, inplace, dense=True)
+
+
+def _compressed(
+    model: M,
+    rank: int,
+    change: Callable[[RandomMap], Learned[WeightDistribution]],
+    include: Sequence[str],
+    inplace: bool,
+    *,
+    dense: bool = False,
+) -> M:
+    """Change every layer that can be; ``dense``: also a small matrix of that rank or lower."""
+    require_count("rank", rank, 1)
+    model = model if inplace else copy.deepcopy(model)
+    layers = {name: layer for name, layer in random_maps(model) if _has_free_scales(layer)}
+    if not layers:
+        raise ValueError(
+            "no layer has a matrix of independent normal weights with means; convert with "
+            "lb.MeanField(), lb.Dropout() or lb.KTied()"
+        )
+    patterns = (include,) if isinstance(include, str) else include
+    for pattern in patterns:
+        if not any(matches(pattern, name) for name in layers):
+            raise ValueError(f"pattern {pattern!r} matches no layer{nearest(pattern, layers)}")
+    layers = {n: layer for n, layer in layers.items() if any(matches(p, n) for p in patterns)}
+    with torch.no_grad():
+        changed = {
+            name: change(layer) for name, layer in layers.items() if _rank(layer, dense) > rank
+        }
+    return map_posteriors(model, lambda name, old: changed.get(name, old), inplace=True)
+
+
+def _has_free_scales(layer: RandomMap) -> bool:
+    q = layer.posterior()
+    kinds = isinstance(q, LocationScale | KTiedNormal)
+    return kinds and q.normal_marginals and "loc" in layer.posterior.names and is_matrix(layer)
+
+
+def _rank(layer: RandomMap, dense: bool) -> float:
+    """What the rank of the scales may be by construction; no bound for ``dense`` ones."""
+    q = layer.posterior()
+    bound = float("inf") if dense else min(q.event_shape)
+    return min(q.rank, bound) if isinstance(q, KTiedNormal) else bound
+
+
+def _scale(layer: RandomMap) -> Tensor:
+    """Decompositions are made in double precision, on the CPU."""
+    q = layer.posterior()
+    assert isinstance(q, LocationScale | KTiedNormal)
+    return q.scale.abs().cpu().double()
+
+
+def _stored(recipe: Posterior, layer: RandomMap, **values: Tensor) -> Learned[WeightDistribution]:
+    """The recipe's posterior with the layer's own means and these stored values."""
+    loc = layer.posterior.loc
+    assert isinstance(loc, nn.Parameter)
+    trained = any(p.requires_grad for p in layer.posterior.parameters() if p is not loc)
+    with torch.random.fork_rng(devices=[]):  # first values are drawn, and not used
+        posterior = recipe(torch.zeros_like(loc, device="cpu"), layer.op).to(loc.device)
+    posterior.loc = loc
+    for name, value in values.items():
+        posterior.get_parameter(name).copy_(value).requires_grad_(trained)
+    return posterior.train(layer.posterior.training)
+
+
+def tied_factors(scale: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Positive factors ``u [rank, out]`` and ``v [rank, in]`` whose product is close to ``scale``.
+
+    They minimise ``Σ KL(N(μ, ŝ²) ‖ N(μ, s²)) = Σ log(s/ŝ) + ŝ²/(2 s²) − ½`` over ``ŝ = uᵀ v``. At
+    an optimum of the ELBO whose likelihood is quadratic in the weights this is exactly what the
+    ELBO loses. Starts at the positive parts of singular vectors; multiplicative updates, which
+    never raise the sum, then L-BFGS over the logs. Nothing is drawn: equal scales give equal
+    factors. For rank 1 the sum is convex in the logs; above, the optimum may be a local one.
+
+    Args:
+        scale: positive standard deviations ``[out, in]``.
+        rank: the number of rank-one terms.
+
+    Example:
+        >>> scale = torch.outer(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.1, 0.2]))
+        >>> u, v = tied_factors(scale, 1)
+        >>> torch.allclose((u.T @ v).float(), scale)
+        True
+    """
+    require_count("rank", rank, 1)
+    scale = scale.detach().double()
+    require(
+        bool((scale > 0).all() and scale.isfinite().all()),
+        "scales must be positive and finite; look for a layer that diverged or has no noise",
+    )
+    size = scale.log().mean().exp()
+    unit = scale / size
+    u, v = _update(unit, *_start(unit, rank))
+    better = _descend(unit, u, v)
+    if _excess(unit, *better) <= _excess(unit, u, v):  # also False where it is not finite
+        u, v = better
+    return u * size.sqrt(), v * size.sqrt()
+
+
+def _excess(scale: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """The average of ``ŝ²/(2 s²) − log ŝ``: the KL up to a constant."""
+    tied = u.t() @ v
+    return (0.5 * (tied / scale).square() - tied.log()).mean()
+
+
+def _start(scale: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Non-negative parts of the leading singular pairs; the first are positive (Perron)."""
+    left, values, right = torch.linalg.svd(scale, full_matrices=False)
+    pairs = []
+    for a, value, b in zip(left.t()[:rank], values, right, strict=False):
+        parts = [(a.relu(), b.relu()), ((-a).relu(), (-b).relu())]
+        x, y = max(parts, key=lambda pair: float(pair[0].norm() * pair[1].norm()))
+        weight = (value / (x.norm() * y.norm()).clamp_min(1e-12)).sqrt()
+        pairs.append((x * (weight * y.norm()), y * (weight * x.norm())))
+    pairs += [pairs[0]] * (rank - len(pairs))
+    u, v = (torch.stack(side) for side in zip(*pairs, strict=True))
+    return u + _FILL * u[:1].clamp_min(1e-6), v + _FILL * v[:1].clamp_min(1e-6)
+
+
+def _update(scale: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    precision = scale.square().reciprocal()
+    for _ in range(_UPDATES):
+        tied = u.t() @ v
+        u = u * ((v @ tied.reciprocal().t()) / (v @ (tied * precision).t())).sqrt()
+        tied = u.t() @ v
+        v = v * ((u @ tied.reciprocal()) / (u @ (tied * precision))).sqrt()
+    return u, v
+
+
+@torch.enable_grad()
+def _descend(scale: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    logs = [factor.log().requires_grad_() for factor in (u, v)]
+    optimizer = torch.optim.LBFGS(
+        logs,
+        max_iter=_NEWTON_STEPS,
+        tolerance_grad=1e-10,
+        tolerance_change=1e-13,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = _excess(scale, *(log.exp() for log in logs))
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    u, v = (log.detach().exp() for log in logs)
+    return u, v
+
+
+class Comparison(NamedTuple):
+    """What a smaller model costs.
+
+    Attributes:
+        parameters_before: how many numbers were trained.
+        parameters_after: how many are.
+        kl_before: the KL, a sum over all weights.
+        kl_after: the same afterwards.
+        nll_before: the negative log predictive density per example; ``None`` without data.
+        nll_after: the same afterwards.
+
+    Example:
+        >>> print(Comparison(956_820, 484_008, 19_012.3, 19_420.1, 0.1002, 0.1013))
+        484 008 instead of 956 820 parameters (51 %); KL 19 012.3 → 19 420.1; NLL 0.1002 → 0.1013
+    """
+
+    parameters_before: int
+    parameters_after: int
+    kl_before: float
+    kl_after: float
+    nll_before: float | None = None
+    nll_after: float | None = None
+
+    def __str__(self) -> str:
+        share = self.parameters_after / self.parameters_before
+        parts = [
+            f"{self.parameters_after:,} instead of {self.parameters_before:,} parameters "
+            f"({share:.0%})".replace("%", " %"),
+            f"KL {self.kl_before:,.1f} → {self.kl_after:,.1f}",
+        ]
+        if self.nll_before is not None and self.nll_after is not None:
+            parts.append(f"NLL {self.nll_before:.4f} → {self.nll_after:.4f}")
+        return "; ".join(parts).replace(",", " ")
+
+
+@torch.no_grad()
+def compare(
+    before: nn.Module,
+    after: nn.Module,
+    data: Iterable[tuple[Tensor, Tensor]] | None = None,
+    *,
+    likelihood: Likelihood | None = None,
+    samples: int = 100,
+    seed: int = 0,
+) -> Comparison:
+    """Say what :func:`truncate` or :func:`tie` lost: parameters, KL and, given data, NLL.
+
+    Both models draw the same noise; the global generator is left as it was.
+
+    Args:
+        before: the model.
+        after: what was made of it.
+        data: batches ``(x, y)``, such as a data loader.
+        likelihood: what outputs mean; categorical if not given.
+        samples: predictive samples.
+        seed: seed of the noise.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(60, 50), lb.MeanField(), lb.Normal(1.0))
+        >>> lb.compare(model, lb.truncate(model, 1)).nll_after is None
+        True
+    """
+    models = (before, after)
+    counts = [count_parameters(model).total for model in models]
+    kls = [_seeded_kl(model, seed) for model in models]
+    if data is None:
+        return Comparison(counts[0], counts[1], kls[0], kls[1])
+    totals, examples = [0.0, 0.0], 0
+    for index, (x, y) in enumerate(data):
+        examples += len(y)
+        for i, model in enumerate(models):
+            drawn = predict(model, x, samples=samples, seed=seed + index, likelihood=likelihood)
+            totals[i] -= float(drawn.log_likelihood(y).sum())
+    require(examples > 0, "data has no examples; give batches (x, y)")
+    return Comparison(
+        counts[0], counts[1], kls[0], kls[1], totals[0] / examples, totals[1] / examples
+    )
+
+
+def _seeded_kl(model: nn.Module, seed: int) -> float:
+    """Some priors take a sample of the weights."""
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=list(devices)):
+        torch.manual_seed(seed)
+        return float(kl(model))

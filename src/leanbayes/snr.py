@@ -1,0 +1,211 @@
+"""The signal-to-noise ratio of gradients over the last steps (001, section 4)."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from leanbayes.groups import Role, parameter_roles
+from leanbayes.model import random_maps
+from leanbayes.recipes import require, require_choice, require_count
+
+__all__ = ["GradientSNR", "noise_floor"]
+
+Definition = Literal["gradient", "square"]
+
+
+def noise_floor(window: int = 10, correction: int = 0) -> float:
+    """What ``E[g²] / Var[g]`` is on average for gradients that are nothing but normal noise.
+
+    Over ``n`` steps ``E[g²] = ḡ² + Var[g]``, where ``ḡ²`` and ``Var[g]`` are independent and
+    ``E[1 / χ²_{n−1}] = 1 / (n − 3)``; so the ratio is ``1 + 1 / (n − 3)`` for the population
+    variance, and ``(n − c) / n`` times that for a correction ``c``.
+
+    Example:
+        >>> round(noise_floor(10), 2), round(noise_floor(10, correction=1), 2)
+        (1.14, 1.03)
+    """
+    require(window > 3, f"window is {window}; the average is finite from 4 steps on")
+    return (window - correction) / window * (1 + 1 / (window - 3))
+
+
+class _Ring:
+    """The last gradients of one parameter, ``[window, …]``; memory is taken at the first."""
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.clear()
+
+    def clear(self) -> None:
+        self.gradients: Tensor | None = None
+        self.count = 0
+
+    def add(self, gradient: Tensor) -> None:
+        if self.gradients is None:
+            self.gradients = gradient.new_empty(self.window, *gradient.shape)
+        self.gradients[self.count % self.window].copy_(gradient)
+        self.count += 1
+
+    @property
+    def full(self) -> bool:
+        return self.count >= self.window
+
+
+class GradientSNR:
+    """Signal-to-noise ratios of the gradients of the last steps, averaged over each layer.
+
+    Of each number it is ``E[g²] / Var[g]`` (ICML version of the paper, footnote 3), or with
+    ``definition="square"`` ``E[g²] / Var[g²]`` (001, footnote 2). The first does not change when
+    gradients are multiplied by ``c``, the second changes by ``1 / c²``: compare it only between
+    losses of one scale. Pure noise gives :func:`noise_floor`, not 0.
+
+    A number whose gradient does not vary has the ratio ∞, and so has its layer; one whose
+    gradients are all zero has neither signal nor noise and is left out.
+
+    Memory: ``window`` times the watched parameters; for the scales of a mean field that is
+    ``window / 2`` models.
+
+    Args:
+        model: a converted model.
+        window: how many steps.
+        definition: the variance of the gradient, or of its square.
+        role: watch ``"scales"`` (everything in a posterior that is not a mean) or ``"means"``.
+        correction: of the variance; 0 is the population's, 1 the unbiased one.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(3, 2), lb.KTied(2), lb.Normal(1.0))
+        >>> with GradientSNR(model, window=5) as snr:
+        ...     for _ in range(5):
+        ...         model.zero_grad()
+        ...         model(torch.randn(8, 3)).square().mean().backward()
+        >>> snr.values()[""] > 1
+        True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        window: int = 10,
+        *,
+        definition: Definition = "gradient",
+        role: Literal["scales", "means"] = "scales",
+        correction: int = 0,
+    ) -> None:
+        require_count("window", window, 2)
+        require_choice("definition", definition, ("gradient", "square"))
+        require_choice("role", role, ("scales", "means"))
+        require(correction in (0, 1), f"correction is {correction}; it is 0 or 1")
+        self.window = window
+        self.definition = definition
+        self.correction = correction
+        self._layers = _watched(model, role)
+        self._rings = {p: _Ring(window) for layer in self._layers.values() for p in layer}
+        self._handles: list[RemovableHandle] = []
+
+    def update(self) -> None:
+        """Record the gradients that the parameters have now; call it after ``backward()``."""
+        require(not self._handles, "gradients are recorded by hooks; do not call update()")
+        for parameter in self._rings:
+            self._record(parameter)
+
+    @torch.no_grad()
+    def _record(self, parameter: Tensor) -> None:
+        assert isinstance(parameter, nn.Parameter)
+        if parameter.grad is not None:
+            self._rings[parameter].add(parameter.grad)
+
+    def attach(self) -> GradientSNR:
+        """Record at every ``backward()`` by itself, until :meth:`close`.
+
+        A hook sees ``.grad`` as it is accumulated: with several backward passes between two calls
+        of ``zero_grad()``, call :meth:`update` before the optimiser's step instead.
+        """
+        require(not self._handles, "the hooks are there already; call close() first")
+        self._handles = [p.register_post_accumulate_grad_hook(self._record) for p in self._rings]
+        return self
+
+    def close(self) -> None:
+        """Remove the hooks; what was recorded stays."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def __enter__(self) -> GradientSNR:
+        return self.attach()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def steps(self) -> int:
+        """How many gradients were recorded, of the parameter that had most."""
+        return max(ring.count for ring in self._rings.values())
+
+    def reset(self) -> None:
+        """Forget what was recorded, and give its memory back."""
+        for ring in self._rings.values():
+            ring.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was recorded, for a checkpoint."""
+        return {
+            name: [(self._rings[p].count, self._rings[p].gradients) for p in parameters]
+            for name, parameters in self._layers.items()
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what was recorded by another object for the same model and window."""
+        for name, parameters in self._layers.items():
+            for parameter, (count, gradients) in zip(parameters, state[name], strict=True):
+                ring = self._rings[parameter]
+                ring.count = count
+                ring.gradients = None if gradients is None else gradients.to(parameter).clone()
+
+    @torch.no_grad()
+    def values(self, definition: Definition | None = None) -> dict[str, float]:
+        """The ratio of every layer, by the names of ``named_kl``; NaN until its window is full.
+
+        Args:
+            definition: another one than the object's own.
+        """
+        chosen = definition or self.definition
+        return {name: self._ratio(layer, chosen) for name, layer in self._layers.items()}
+
+    def _ratio(self, parameters: list[nn.Parameter], definition: Definition) -> float:
+        rings = [self._rings[p] for p in parameters]
+        if not all(ring.full for ring in rings):
+            return float("nan")
+        recorded = [ring.gradients for ring in rings if ring.gradients is not None]
+        return float(torch.cat([self._ratios(g, definition) for g in recorded]).nanmean())
+
+    def _ratios(self, gradients: Tensor, definition: Definition) -> Tensor:
+        """One ratio for each number; 0 / 0 is NaN, and not averaged."""
+        gradients = gradients.cpu().double().flatten(1)
+        squares = gradients.square()
+        varying = squares if definition == "square" else gradients
+        constant = (varying == varying[:1]).all(0)
+        variance = varying.var(0, correction=self.correction).masked_fill(constant, 0.0)
+        return squares.mean(0) / variance
+
+
+def _watched(model: nn.Module, role: Role) -> dict[str, list[nn.Parameter]]:
+    roles = parameter_roles(model)
+    layers = {}
+    for name, layer in random_maps(model):
+        parameters = layer.posterior.parameters()
+        found = [p for p in parameters if p.requires_grad and roles[p] == role]
+        if found:
+            layers[name] = found
+    if not layers:
+        raise ValueError(f"the model trains no {role}; call lb.convert(model, …) first")
+    return layers
