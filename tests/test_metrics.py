@@ -1,13 +1,15 @@
 """Metrics against torchmetrics and explicit formulas; their errors against resampling."""
 
+import itertools
 import math
 
 import pytest
 import torch
+from torch.distributions import Categorical, kl_divergence
 from torchmetrics.functional.classification import multiclass_accuracy
 
 from leanbayes import metrics
-from leanbayes.testing import assert_mean
+from leanbayes.testing import assert_mean, threshold
 
 EXAMPLES, CLASSES = 200, 5
 
@@ -84,3 +86,134 @@ def test_half_precision_is_averaged_in_double():
 def test_bad_input_is_refused_in_one_sentence(metric, probs, y, message):
     with pytest.raises(ValueError, match=message):
         metric(probs, y)
+
+
+SAMPLES = 6
+
+
+@pytest.fixture
+def samples():
+    """Log probabilities of several samples, and the classes that examples have."""
+    log_probs = 2 * torch.randn(SAMPLES, EXAMPLES, CLASSES, dtype=torch.float64)
+    return log_probs.log_softmax(-1), torch.randint(CLASSES, (EXAMPLES,))
+
+
+def over_pairs(log_probs, compare, pairs=itertools.combinations):
+    """Every pair of samples by itself, averaged over pairs: one number an example."""
+    return torch.stack([compare(a, b) for a, b in pairs(log_probs, 2)]).mean(0)
+
+
+def differ(a, b):
+    return (a.argmax(-1) != b.argmax(-1)).double()
+
+
+def test_r16_disagreement_is_counted_over_all_pairs(samples):
+    log_probs, _ = samples
+    expected = over_pairs(log_probs, differ).numpy()
+    found = metrics.disagreement(log_probs)
+    assert found.value == pytest.approx(expected.mean(), rel=1e-12)
+    assert found.error == pytest.approx(expected.std() / math.sqrt(EXAMPLES), rel=1e-12)
+    assert 0.5 < found.value < 1
+
+
+def test_r16_diversity_is_disagreement_over_errors(samples):
+    log_probs, y = samples
+    wrong = (log_probs.argmax(-1) != y).double().mean()
+    expected = over_pairs(log_probs, differ).mean() / wrong
+    assert metrics.diversity(log_probs, y).value == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_r16_diversity_in_closed_form():
+    """Two samples, each wrong on a tenth of the examples of its own: everything they may be."""
+    y = torch.zeros(100, dtype=torch.long)
+    labels = torch.zeros(2, 100, dtype=torch.long)
+    labels[0, :10], labels[1, 10:20] = 1, 1
+    scores = torch.nn.functional.one_hot(labels, 2).double()
+    assert metrics.disagreement(scores) == pytest.approx((0.2, 0.04))
+    assert metrics.diversity(scores, y).value == pytest.approx(2.0)
+    same = scores[:1].repeat(2, 1, 1)
+    assert metrics.diversity(same, y) == (0.0, 0.0)
+
+
+def test_r16_error_of_a_diversity_tells_how_it_varies_between_test_sets():
+    """The ratio's error is good to first order: to a few parts in the number of examples."""
+
+    def draw():
+        y = torch.randint(3, (400,))
+        scores = torch.randn(2, 400, 3, dtype=torch.float64)
+        scores.scatter_add_(-1, y.expand(2, -1).unsqueeze(-1), torch.ones(2, 400, 1).double())
+        return metrics.diversity(scores, y)
+
+    found = [draw() for _ in range(1000)]
+    values = torch.tensor([estimate.value for estimate in found], dtype=torch.float64)
+    claimed = torch.tensor([estimate.error**2 for estimate in found], dtype=torch.float64)
+    spread = (values - values.mean()).square()
+    assert_mean(spread - claimed, 0.0, "variance of a diversity")
+
+
+def test_kl_diversity_is_that_of_torch_distributions(samples):
+    log_probs, _ = samples
+
+    def divergence(a, b):
+        return kl_divergence(Categorical(logits=a), Categorical(logits=b))
+
+    expected = over_pairs(log_probs, divergence, itertools.permutations).numpy()
+    found = metrics.kl_diversity(log_probs)
+    assert found.value == pytest.approx(expected.mean(), rel=1e-9)
+    assert found.error == pytest.approx(expected.std() / math.sqrt(EXAMPLES), rel=1e-9)
+
+
+def test_equal_samples_have_no_diversity(samples):
+    same = samples[0][:1].repeat(4, 1, 1)
+    assert metrics.disagreement(same) == (0.0, 0.0)
+    assert metrics.kl_diversity(same) == pytest.approx((0.0, 0.0), abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", [metrics.disagreement, metrics.kl_diversity])
+@pytest.mark.parametrize("shape", [(4, 3), (1, 4, 3)])
+def test_one_sample_cannot_differ(metric, shape):
+    with pytest.raises(ValueError, match="with at least 2 samples"):
+        metric(torch.zeros(shape))
+
+
+def test_a_diversity_needs_errors():
+    with pytest.raises(ValueError, match="no sample is ever wrong"):
+        metrics.diversity(torch.eye(3).expand(2, 3, 3), torch.arange(3))
+
+
+DRAWS = 2000
+
+
+def assert_spread(estimate, variance):
+    """The spread of normal draws has a relative error of √(2 / draws) in its square."""
+    deviation = (estimate.error**2 / variance - 1) / math.sqrt(2 / (DRAWS - 1))
+    assert abs(deviation) < threshold(1)
+
+
+def test_bootstrapped_averages_have_the_spread_of_their_closed_form():
+    values = torch.randn(EXAMPLES, dtype=torch.float64)
+    found = metrics.bootstrap(torch.mean, values, draws=DRAWS)
+    assert found.value == pytest.approx(float(values.mean()))
+    assert_spread(found, float(values.var(correction=0)) / EXAMPLES)
+
+
+def test_strata_keep_their_sizes():
+    """The average of two groups then varies only as far as the groups do by themselves."""
+    group = (torch.arange(EXAMPLES) < EXAMPLES // 4).long()
+    values = torch.randn(EXAMPLES, dtype=torch.float64) + 10 * group
+    sizes = [EXAMPLES // 4, EXAMPLES - EXAMPLES // 4]
+    within = [float(values[group == g].var(correction=0)) for g in (1, 0)]
+    exact = sum(n * v for n, v in zip(sizes, within, strict=True)) / EXAMPLES**2
+    assert_spread(metrics.bootstrap(torch.mean, values, strata=group, draws=DRAWS), exact)
+    free = metrics.bootstrap(torch.mean, values, draws=100)
+    assert free.error**2 > 5 * exact
+
+
+def test_bootstraps_repeat_and_refuse_bad_input():
+    values = torch.randn(20)
+    assert metrics.bootstrap(torch.mean, values) == metrics.bootstrap(torch.mean, values)
+    assert metrics.bootstrap(torch.mean, values) != metrics.bootstrap(torch.mean, values, seed=1)
+    with pytest.raises(ValueError, match="all equally long"):
+        metrics.bootstrap(torch.mean, values, values[1:])
+    with pytest.raises(ValueError, match="at least 2"):
+        metrics.bootstrap(torch.mean, values, draws=1)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from leanbayes.recipes import require
 
-__all__ = ["Estimate", "accuracy", "average", "brier", "nll"]
+__all__ = [
+    "Estimate",
+    "accuracy",
+    "average",
+    "bootstrap",
+    "brier",
+    "disagreement",
+    "diversity",
+    "kl_diversity",
+    "nll",
+]
 
 
 class Estimate(NamedTuple):
@@ -50,6 +61,42 @@ def average(values: Tensor) -> Estimate:
     values = values.detach().double()
     error = values.std(correction=0) / math.sqrt(len(values))
     return Estimate(float(values.mean()), float(error))
+
+
+def bootstrap(
+    metric: Callable[..., Any],
+    *values: Tensor,
+    strata: Tensor | None = None,
+    draws: int = 100,
+    seed: int = 0,
+) -> Estimate:
+    """Any metric of a whole test set, with its spread over test sets drawn from this one.
+
+    Args:
+        metric: a function of tensors that gives one number.
+        values: its arguments, each with one entry an example.
+        strata: classes ``[examples]`` whose sizes every drawn test set keeps.
+        draws: how many test sets.
+        seed: of the draws.
+
+    Example:
+        >>> bootstrap(torch.median, torch.ones(10))
+        Estimate(value=1.0, error=0.0)
+    """
+    require(draws >= 2, f"draws is {draws}; a spread needs at least 2")
+    require(
+        len(values) > 0 and all(len(v) == len(values[0]) > 0 for v in values),
+        "give tensors with one entry for each of several examples, all equally long",
+    )
+    classes = torch.zeros(len(values[0])) if strata is None else strata.cpu()
+    groups = [(classes == c).nonzero().squeeze(-1) for c in classes.unique()]
+    generator = Generator().manual_seed(seed)
+    found = []
+    for _ in range(draws):
+        index = torch.cat([g[torch.randint(len(g), g.shape, generator=generator)] for g in groups])
+        found.append(float(metric(*(v[index.to(v.device)] for v in values))))
+    error = torch.tensor(found, dtype=torch.float64).std()
+    return Estimate(float(metric(*values)), float(error))
 
 
 def nll(log_probs: Tensor, y: Tensor) -> Estimate:
@@ -98,6 +145,76 @@ def accuracy(probs: Tensor, y: Tensor) -> Estimate:
     """
     _check(probs, y)
     return average((probs.argmax(-1) == y).double())
+
+
+def disagreement(log_probs: Tensor) -> Estimate:
+    """How often two samples (or members) predict different classes, averaged over all pairs.
+
+    Args:
+        log_probs: of every sample, ``[samples, examples, classes]``, as
+            ``Prediction.sample_log_probs``; probabilities or other scores do as well.
+
+    Example:
+        >>> disagreement(torch.eye(2).repeat(1, 3, 1).view(3, 2, 2))
+        Estimate(value=0.0, error=0.0)
+    """
+    return average(_disagreements(log_probs))
+
+
+def diversity(log_probs: Tensor, y: Tensor) -> Estimate:
+    """Disagreement relative to the share of wrong predictions (000, section 3.5).
+
+    Without errors there is nothing to disagree about; samples that err independently and never in
+    the same way have a diversity of almost two.
+
+    Args:
+        log_probs: of every sample, ``[samples, examples, classes]``.
+        y: the true classes ``[examples]``.
+
+    Note:
+        The share of wrong predictions is the average over samples. The standard error is that of a
+        ratio of means, to first order.
+    """
+    pairs = _disagreements(log_probs)
+    _check(log_probs[0], y)
+    wrong = (log_probs.argmax(-1) != y).double().mean(0)
+    require(bool(wrong.any()), "no sample is ever wrong; a diversity relative to errors needs some")
+    ratio = pairs.mean() / wrong.mean()
+    return Estimate(float(ratio), average((pairs - ratio * wrong) / wrong.mean()).error)
+
+
+def kl_diversity(log_probs: Tensor) -> Estimate:
+    """The KL from one sample's class probabilities to another's, averaged over ordered pairs.
+
+    Args:
+        log_probs: of every sample, ``[samples, examples, classes]``.
+    """
+    _check_samples(log_probs)
+    probs, logs, own = (torch.zeros_like(log_probs[0], dtype=torch.float64) for _ in range(3))
+    for sample in log_probs.detach():  # one after another, to spare memory
+        log = sample.double()
+        probs += log.exp()
+        logs += log
+        own += log.exp() * log
+    count = len(log_probs)
+    return average((count * own - probs * logs).sum(-1) / (count * (count - 1)))
+
+
+def _disagreements(log_probs: Tensor) -> Tensor:
+    """The share of pairs of samples that differ, by example; by counting votes."""
+    _check_samples(log_probs)
+    count, labels = len(log_probs), log_probs.argmax(-1).mT
+    votes = torch.zeros_like(log_probs[0], dtype=torch.float64)
+    votes.scatter_add_(-1, labels, torch.ones_like(labels, dtype=torch.float64))
+    return 1 - (votes * (votes - 1)).sum(-1) / (count * (count - 1))
+
+
+def _check_samples(log_probs: Tensor) -> None:
+    require(
+        log_probs.ndim == 3 and len(log_probs) >= 2,
+        f"samples have shape {tuple(log_probs.shape)}; give [samples, examples, classes] with at "
+        "least 2 samples",
+    )
 
 
 def _check(probs: Tensor, y: Tensor) -> None:

@@ -6,15 +6,20 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, average_precision_score, brier_score_loss, log_loss
-from torchmetrics.functional.classification import binary_average_precision
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    brier_score_loss,
+    log_loss,
+    roc_auc_score,
+)
 
 import leanbayes as lb
 from leanbayes import metrics
 from leanbayes.lab.corrupt import CORRUPTIONS, SEVERITIES, corrupted_means, mean_corruption_error
 from leanbayes.lab.evaluate import summarise
 from leanbayes.predict import Prediction
-from leanbayes.testing import assert_mean
+from leanbayes.testing import assert_mean, threshold
 
 EXAMPLES, CLASSES = 400, 5
 
@@ -114,14 +119,82 @@ def test_r18_nll_and_accuracy_against_scikit_learn():
     assert mixture.value == pytest.approx(values["nll"].value)
 
 
-def test_r18_area_under_precision_and_recall_against_scikit_learn():
-    """Of the averaged probability of a rare outcome, as in the records of 000."""
-    y = (torch.rand(EXAMPLES) < 0.1).long()
-    logits = torch.randn(7, EXAMPLES, dtype=torch.float64) + y
-    scores = Prediction(logits, lb.Bernoulli()).probs
+@pytest.fixture
+def rare():
+    """Samples of the logit of a rare outcome, as in the records of 000, and the outcomes."""
+    y = (torch.rand(EXAMPLES) < 0.1).double()
+    y[:2] = torch.tensor([0.0, 1.0])
+    return torch.randn(7, EXAMPLES, dtype=torch.float64) + y, y
+
+
+def spread_by_draws(estimate, exact):
+    """How far 100 bootstrap draws are from an exact error, in standard errors of its square."""
+    return abs(estimate.error**2 / exact**2 - 1) / math.sqrt(2 / 99)
+
+
+def test_r18_areas_under_curves_against_scikit_learn(rare):
+    logits, y = rare
+    values = summarise(Prediction(logits, lb.Bernoulli()), y)
     by_hand = (1 / (1 + np.exp(-logits.numpy()))).mean(0)
-    expected = average_precision_score(y.numpy(), by_hand)
-    assert float(binary_average_precision(scores, y)) == pytest.approx(expected, rel=1e-5)
+    for name, area in (("auc_pr", average_precision_score), ("auroc", roc_auc_score)):
+        assert values[name].value == pytest.approx(area(y.numpy(), by_hand), rel=1e-5)
+        assert values[name].error > 0
+
+
+def test_r18_areas_of_a_column_are_those_of_its_entries(rare):
+    logits, y = rare
+    flat = summarise(Prediction(logits, lb.Bernoulli()), y)
+    column = summarise(Prediction(logits.unsqueeze(-1), lb.Bernoulli()), y.unsqueeze(-1))
+    assert {n: tuple(v) for n, v in column.items()} == {n: tuple(v) for n, v in flat.items()}
+
+
+def test_r18_the_error_of_an_area_is_that_of_its_ranks(rare):
+    """Of the share of pairs in order: variances of each side's shares (DeLong and others, 1988)."""
+    logits, y = rare
+    scores = (1 / (1 + np.exp(-logits.numpy()))).mean(0)
+    ordered = scores[y.numpy() == 1][:, None] > scores[y.numpy() == 0]
+    sides = [ordered.mean(axis).var(ddof=1) / ordered.shape[1 - axis] for axis in (0, 1)]
+    found = summarise(Prediction(logits, lb.Bernoulli()), y)["auroc"]
+    assert spread_by_draws(found, math.sqrt(sum(sides))) < threshold(1)
+
+
+def test_there_is_no_area_of_many_outcomes_or_of_one_kind():
+    pixels = torch.randn(3, 20, 4), torch.randint(2, (20, 4)).double()
+    always = torch.randn(3, 20), torch.ones(20)
+    for logits, y in (pixels, always):
+        assert set(summarise(Prediction(logits, lb.Bernoulli()), y)) == {"nll", "accuracy"}
+
+
+def test_kt15_the_error_of_a_calibration_error_far_from_zero():
+    """All in one bin, it is a distance of two averages, and varies as an accuracy does."""
+    probs, y = constant_forecast(0.99, 100, 300)
+    found = summarise(prediction_of(probs), y)["ece"]
+    assert spread_by_draws(found, math.sqrt(0.25 * 0.75 / 400)) < threshold(1)
+
+
+def test_r16_several_samples_have_a_diversity_and_one_has_none():
+    prediction, y = random_samples()
+    labels = prediction.samples.argmax(-1).numpy()
+    pairs = [(a != b).mean() for a, b in itertools.combinations(labels, 2)]
+    wrong = (labels != y.numpy()).mean()
+    values = summarise(prediction, y)
+    assert values["disagreement"].value == pytest.approx(np.mean(pairs))
+    assert values["diversity"].value == pytest.approx(np.mean(pairs) / wrong)
+    assert values["kl_diversity"].value > 0
+    alone = summarise(Prediction(prediction.samples[:1]), y)
+    assert not {"disagreement", "diversity", "kl_diversity"} & set(alone)
+
+
+def test_r16_samples_that_are_never_wrong_have_no_relative_diversity():
+    y = torch.arange(4)
+    values = summarise(Prediction(20 * torch.eye(4).expand(3, 4, 4)), y)
+    assert values["disagreement"].value == 0
+    assert "diversity" not in values
+
+
+def test_r18_means_are_over_what_every_result_has():
+    some, all_right = {"nll": {"value": 1.0}, "diversity": {"value": 0.5}}, {"nll": {"value": 0.0}}
+    assert corrupted_means({("blur", 1): some, ("blur", 2): all_right}) == {"nll": 0.5}
 
 
 def test_r18_corrupted_metrics_are_means_over_kinds_and_severities():

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import leanbayes as lb
-from leanbayes.lab.recipe import check_recipe, read_recipe
+from leanbayes.lab.files import write_json
+from leanbayes.lab.recipe import check_recipe, parse_yaml, read_recipe
 from leanbayes.lab.run import build_model, train
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -91,6 +92,22 @@ def test_a_folder_in_use_needs_resume(reference):
 def test_a_changed_recipe_is_refused_by_key(reference):
     with pytest.raises(ValueError, match=r"'optimizer' was .* and is now"):
         train(recipe(optimizer={"lr": 0.02}), reference[0], resume=True, progress=False)
+
+
+def test_a_folder_from_before_a_key_existed_can_be_resumed(reference, tmp_path):
+    """What a recipe leaves out has its default, then and now."""
+    values = parse_yaml(recipe().to_yaml())
+    del values["data"]["augment"], values["data"]["pad"]
+    write_json(tmp_path / "recipe.yaml", values)  # which is YAML, too
+    result = train(recipe(), tmp_path, resume=True, progress=False)
+    assert comparable(result) == comparable(reference[1])
+
+
+def test_a_recipe_that_cannot_be_built_leaves_no_folder_behind(tmp_path):
+    broken = recipe(architecture={"name": "mlp", "options": {"inputs": 64, "hiden": [16]}})
+    with pytest.raises((TypeError, ValueError), match="hiden"):
+        train(broken, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
 
 
 def stopped_after(folder, epochs, monkeypatch):

@@ -1,4 +1,4 @@
-"""The laboratory's subcommands: data, train, evaluate, predict, sweep, report and table.
+"""The laboratory's subcommands, from data to a paper's page.
 
 Annotations are read by typer, so they are ordinary objects here. What is heavy (Lightning, the
 data sets) is imported by the command that needs it.
@@ -46,6 +46,9 @@ def register(application: typer.Typer) -> None:
         (sweep, "recipes/k_tied/mnist-mlp-k2.yaml --trials 8"),
         (report, "runs/a runs/b -o report.html"),
         (table, "k_tied --runs runs"),
+        (compress, "runs/mnist-mlp-full --rank 1 --rank 2"),
+        (archive, "runs/mnist-mlp-k2 runs/mnist-mlp-k3 --out results/k_tied"),
+        (page, "k_tied --results results/k_tied --output docs/papers/k_tied.md"),
     ):
         example = f"Example: leanbayes {command.__name__} {example}"
         application.command(epilog=example)(_told(command))
@@ -110,7 +113,10 @@ def train(
     ] = None,
     budget: Budget = "cpu",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
-    devices: Annotated[int, typer.Option(min=1, help="Processes that train together.")] = 1,
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that train together; not with torchrun or SLURM."),
+    ] = None,
     logger: Annotated[
         Literal["none", "csv", "tensorboard"], typer.Option(help="A logger beside metrics.csv.")
     ] = "none",
@@ -129,7 +135,8 @@ def train(
         devices=devices,
         loggers=loggers_by_name(logger, folder),
     )
-    _show(result.get("metrics", {}), f"{resolved.name}: {folder}")
+    if result:  # only the first of several processes has one
+        _show(result["metrics"], f"{resolved.name}: {folder}")
 
 
 def evaluate(
@@ -191,14 +198,72 @@ def report(
 
 def table(
     paper: Paper,
-    runs: Annotated[Path, typer.Option(help="Where run folders lie.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(help="Where run folders or files of results lie.")] = Path(
+        "runs"
+    ),
+    every_seed: Annotated[
+        bool, typer.Option("--every-seed", help="A line for every run, not the mean over seeds.")
+    ] = False,
 ) -> None:
-    """Print our numbers next to the published ones, from result.json files."""
-    from leanbayes.lab.papers import markdown
+    """Print our numbers next to the published ones, from files of results."""
+    from leanbayes.lab.papers import experiments, markdown, merge_seeds
     from leanbayes.lab.papers import table as rows
 
-    found = sorted(path.parent for path in runs.glob("**/result.json"))
-    Console().print(markdown(rows(paper, found)), highlight=False, soft_wrap=True, markup=False)
+    found = rows(paper, [runs] if runs.exists() else [])
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    for title, part in experiments(found if every_seed else merge_seeds(found)).items():
+        console.print(f"{title}\n\n{markdown(part)}")
+
+
+def compress(
+    run: Run,
+    rank: Annotated[
+        list[int] | None, typer.Option(min=1, help="A rank; may be repeated. 1, 2 and 3.")
+    ] = None,
+    include: Annotated[
+        list[str] | None, typer.Option(help="A pattern of layers; may be repeated. All.")
+    ] = None,
+    samples: Samples = 100,
+    out: Annotated[
+        Path | None, typer.Option(help="The JSON file; compress.json in the run if not given.")
+    ] = None,
+) -> None:
+    """Say what a trained run loses with standard deviations of a lower rank."""
+    from leanbayes.lab.compression import compress_run
+    from leanbayes.lab.files import write_json
+
+    found = compress_run(run, rank or (1, 2, 3), include=include or ("**",), samples=samples)
+    shown = Table("standard deviations", "parameters", "−ELBO", "NLL", title=str(run))
+    for name, row in found["rows"].items():
+        values = (row["metrics"][metric]["value"] for metric in ("negative_elbo", "nll"))
+        shown.add_row(name, f"{row['parameters']:,}", *(f"{value:.4f}" for value in values))
+    Console().print(shown)
+    written = write_json(out or run / "compress.json", found)
+    Console().print(f"Written to {written}", highlight=False, soft_wrap=True)
+
+
+def archive(
+    runs: Annotated[list[Path], typer.Argument(help="Finished run folders.")],
+    out: Annotated[Path, typer.Option(help="The folder of results.")],
+) -> None:
+    """Keep result, recipe and curves of runs, a small file each, for tables and pages."""
+    from leanbayes.lab.papers.archive import archive as keep
+
+    for run in runs:
+        Console().print(f"Written to {keep(run, out)}", highlight=False, soft_wrap=True)
+
+
+def page(
+    paper: Annotated[Literal["k_tied"], typer.Argument(help="Whose page.")],
+    results: Annotated[Path, typer.Option(help="The folder of results.")],
+    output: Annotated[Path, typer.Option(help="The page, whose blocks are made anew.")],
+) -> None:
+    """Make tables and pictures of a paper's page anew from files of results."""
+    from leanbayes.lab.papers.k_tied import blocks
+    from leanbayes.lab.papers.page import refresh
+
+    written = refresh(output, blocks(results, output))
+    Console().print(f"Written to {written}", highlight=False, soft_wrap=True)
 
 
 def _settings(pairs: list[str] | None) -> dict[str, Any]:

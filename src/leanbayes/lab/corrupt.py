@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Generator, Tensor
 
 from leanbayes.lab.data import Examples
@@ -28,16 +33,69 @@ def _gaussian_noise(x: Tensor, scale: float, generator: Generator) -> Tensor:
     return x + scale * torch.randn(x.shape, generator=generator).to(x)
 
 
+def _shot_noise(x: Tensor, photons: float, generator: Generator) -> Tensor:
+    """Every pixel counts photons, so many where it is white."""
+    return torch.poisson((photons * x).float().cpu(), generator).to(x) / photons
+
+
+def _impulse_noise(x: Tensor, share: float, generator: Generator) -> Tensor:
+    """So many pixels are black or white, as many the one as the other."""
+    u = torch.rand(x.shape, generator=generator).to(x)
+    return torch.where(u < share, (u < share / 2).to(x), x)
+
+
+def _speckle_noise(x: Tensor, scale: float, generator: Generator) -> Tensor:
+    return x + x * scale * torch.randn(x.shape, generator=generator).to(x)
+
+
+def _filter(x: Tensor, kernel: Tensor, mode: str) -> Tensor:
+    """One odd-sized kernel over every channel; borders are ``replicate`` or ``reflect``."""
+    height, width = (side // 2 for side in kernel.shape)
+    y = x.flatten(0, 1).unsqueeze(1)
+    y = F.conv2d(F.pad(y, (width, width, height, height), mode=mode), kernel.to(x)[None, None])
+    return y.view_as(x)
+
+
+def _window(scale: float, reach: int) -> Tensor:
+    """A Gaussian window of one dimension, which sums to one."""
+    places = torch.arange(-reach, reach + 1, dtype=torch.float64)
+    window = torch.exp(-0.5 * (places / scale).square())
+    return window / window.sum()
+
+
 def _blur(x: Tensor, scale: float, generator: Generator) -> Tensor:
     """One Gaussian window along the rows, then along the columns; borders are repeated."""
-    reach = max(1, round(4 * scale))
-    places = torch.arange(-reach, reach + 1).to(x)
-    window = torch.exp(-0.5 * (places / scale).square())
-    window = window / window.sum()
-    y = x.flatten(0, 1).unsqueeze(1)
-    y = F.conv2d(F.pad(y, (reach, reach, 0, 0), mode="replicate"), window.view(1, 1, 1, -1))
-    y = F.conv2d(F.pad(y, (0, 0, reach, reach), mode="replicate"), window.view(1, 1, -1, 1))
-    return y.view_as(x)
+    window = _window(scale, max(1, round(4 * scale)))
+    return _filter(_filter(x, window[None], "replicate"), window[:, None], "replicate")
+
+
+def _defocus_blur(x: Tensor, lens: tuple[float, float], generator: Generator) -> Tensor:
+    """A disk of some radius, whose edge a Gaussian window softens; borders are reflected."""
+    radius, softness = lens
+    reach = min(int(radius) + 1, *(side - 1 for side in x.shape[-2:]))
+    squares = torch.arange(-reach, reach + 1).square()
+    disk = (squares[:, None] + squares <= radius**2).double()
+    window = _window(softness, 1)
+    kernel = _filter(disk[None, None], window[:, None] * window, "replicate")[0, 0]
+    return _filter(x, kernel / kernel.sum(), "reflect")
+
+
+def _zoom_blur(x: Tensor, most: float, generator: Generator) -> Tensor:
+    """The average of the image and of its middle, enlarged by 0, 1, 2 … per cent."""
+    factors = np.arange(1, most + 0.005, 0.01).tolist()
+    return (x + sum(_zoomed(x, factor) for factor in factors)) / (len(factors) + 1)
+
+
+def _zoomed(x: Tensor, factor: float) -> Tensor:
+    """The middle of an image at its old size, interpolated between corners."""
+    sides = x.shape[-2:]
+    seen = [math.ceil(side / factor) for side in sides]
+    top, left = ((side - part) // 2 for side, part in zip(sides, seen, strict=True))
+    middle = x[..., top : top + seen[0], left : left + seen[1]]
+    size = [round(factor * part) for part in seen]
+    large = F.interpolate(middle, size=size, mode="bilinear", align_corners=True)
+    top, left = ((a - b) // 2 for a, b in zip(size, sides, strict=True))
+    return large[..., top : top + sides[0], left : left + sides[1]]
 
 
 def _contrast(x: Tensor, factor: float, generator: Generator) -> Tensor:
@@ -46,23 +104,67 @@ def _contrast(x: Tensor, factor: float, generator: Generator) -> Tensor:
 
 
 def _brightness(x: Tensor, shift: float, generator: Generator) -> Tensor:
-    return x + shift
+    """The largest channel grows by so much and the others in proportion, so that hues stay."""
+    value = x.amax(1, keepdim=True)
+    brighter = (value + shift).clamp(0.0, 1.0)
+    return torch.where(value > 0, x / value.clamp_min(1e-12) * brighter, brighter)
 
 
 def _pixelate(x: Tensor, share: float, generator: Generator) -> Tensor:
-    small = [max(1, int(share * side)) for side in x.shape[-2:]]
-    return F.interpolate(F.interpolate(x, size=small, mode="area"), size=x.shape[-2:])
+    """Fewer and larger pixels: averages of those whose middle they cover."""
+    rows, columns = (_boxes(side, max(1, int(share * side))).to(x) for side in x.shape[-2:])
+    small = rows @ x @ columns.mT
+    return F.interpolate(small, size=x.shape[-2:], mode="nearest-exact")
 
 
-CORRUPTIONS: dict[str, tuple[Callable[[Tensor, float, Generator], Tensor], tuple[float, ...]]] = {
+def _boxes(many: int, few: int) -> Tensor:
+    """Weights ``[few, many]`` that average neighbours."""
+    middles = (torch.arange(many) + 0.5).double() * few / many
+    inside = (middles - torch.arange(few).unsqueeze(1) - 0.5).abs() < 0.5 + 1e-9
+    return inside.double() / inside.sum(1, keepdim=True)
+
+
+def _jpeg(x: Tensor, quality: int, generator: Generator) -> Tensor:
+    """Written as JPEG of some quality and read again, one image after another."""
+    kinds = {1: "L", 3: "RGB"}
+    require(x.shape[1] in kinds, f"JPEG knows 1 or 3 channels, and images have {x.shape[1]}")
+    pixels = (255 * x.clamp(0, 1)).round().byte().movedim(1, -1).cpu().numpy()
+    read = []
+    for image in pixels:
+        file = io.BytesIO()
+        Image.fromarray(image.squeeze(-1) if x.shape[1] == 1 else image).save(
+            file, "JPEG", quality=quality
+        )
+        read.append(np.asarray(Image.open(file).convert(kinds[x.shape[1]])))
+    stacked = torch.from_numpy(np.stack(read)).view(len(x), *x.shape[-2:], -1)
+    return stacked.movedim(-1, 1).to(x) / 255
+
+
+CORRUPTIONS: dict[str, tuple[Callable[[Tensor, Any, Generator], Tensor], tuple[Any, ...]]] = {
     "gaussian-noise": (_gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)),
-    "blur": (_blur, (0.4, 0.6, 0.7, 0.8, 1.0)),
-    "contrast": (_contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
+    "shot-noise": (_shot_noise, (500, 250, 100, 75, 50)),
+    "impulse-noise": (_impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07)),
+    "defocus-blur": (_defocus_blur, ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))),
+    "zoom-blur": (
+        _zoom_blur,
+        (1.06, 1.11, 1.15, 1.20, 1.25),
+    ),  # rounding adds a step to the first two
     "brightness": (_brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
+    "contrast": (_contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
     "pixelate": (_pixelate, (0.95, 0.9, 0.85, 0.75, 0.65)),
+    "jpeg": (_jpeg, (80, 65, 58, 50, 40)),
+    "speckle-noise": (_speckle_noise, (0.06, 0.1, 0.12, 0.16, 0.2)),
+    "blur": (_blur, (0.4, 0.6, 0.7, 0.8, 1.0)),
 }
 """Corruptions by name with their five strengths, those of CIFAR-10-C (Hendrycks and Dietterich,
-2019). They follow its definitions, but are not its files: brightness is added to every channel."""
+2019), compared with the authors' ``make_cifar_c.py``.
+
+The first nine are of the 15 that published averages are over; ``speckle-noise`` and ``blur`` (the
+Gaussian one) are of the four held back for validation. Not here are glass blur, motion blur, snow,
+frost, fog and elastic transforms of the 15, and spatter and saturate of the four: they need
+photographs of frost, or details of image libraries. So an average over all of these is not the cNLL
+of a table, and noise is drawn anew: for comparable numbers, use the published files.
+"""
 
 
 def corrupt(images: Tensor, name: str, severity: int, *, seed: int = 0) -> Tensor:
@@ -127,7 +229,7 @@ def corrupted_means(
         {'nll': 1.5}
     """
     _check_complete(results)
-    names = next(iter(results.values())).keys()
+    names = [n for n in next(iter(results.values())) if all(n in r for r in results.values())]
     return {
         name: sum(result[name]["value"] for result in results.values()) / len(results)
         for name in names

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
-from torchmetrics.functional.classification import multiclass_calibration_error
+from torch import Tensor, nn
+from torchmetrics.functional.classification import (
+    binary_auroc,
+    binary_average_precision,
+    multiclass_calibration_error,
+)
 
 from leanbayes import metrics
 from leanbayes.lab.data import Examples
@@ -43,7 +49,7 @@ def evaluate(
     """
     prediction = predict(
         model,
-        examples.x,
+        _as_trained(model, examples.x),
         samples=samples,
         batch_size=batch_size,
         seed=seed,
@@ -59,22 +65,63 @@ def evaluate(
     return {name: estimate._asdict() for name, estimate in values.items()}
 
 
+def _as_trained(model: nn.Module, x: Tensor) -> Tensor:
+    """Inputs in the precision of the weights; indices stay indices."""
+    weight = next((p for p in model.parameters() if p.is_floating_point()), x)
+    return x.to(weight.dtype) if x.is_floating_point() else x
+
+
 def summarise(prediction: Prediction, y: Any) -> dict[str, Estimate]:
-    """The metrics of predictive samples."""
+    """The metrics of predictive samples.
+
+    Classes get ``accuracy``, ``brier``, ``ece`` and uncertainties, and how diverse several samples
+    are; single binary outcomes get ``accuracy``, ``auc_pr`` and ``auroc``; numbers get
+    ``squared_error``. Standard errors of ``ece``, ``auc_pr`` and ``auroc`` are bootstrapped.
+    """
     values = {"nll": metrics.average(-prediction.log_likelihood(y))}
     likelihood = prediction.likelihood
     if isinstance(likelihood, Categorical):
         probs = prediction.log_probs.exp()
-        ece = multiclass_calibration_error(probs, y, probs.shape[-1], n_bins=_BINS)
+        ece = partial(multiclass_calibration_error, num_classes=probs.shape[-1], n_bins=_BINS)
         values["accuracy"] = metrics.accuracy(probs, y)
         values["brier"] = metrics.brier(probs, y)
-        values["ece"] = Estimate(float(ece), 0.0)
+        values["ece"] = metrics.bootstrap(ece, probs, y)
         values["entropy"] = metrics.average(prediction.entropy)
         values["mutual_information"] = metrics.average(prediction.mutual_information)
+        values.update(_diversities(prediction.sample_log_probs, y))
     elif isinstance(likelihood, Bernoulli):
         right = (prediction.labels == y).double()
         values["accuracy"] = metrics.average(right.reshape(len(right), -1).mean(-1))
+        values.update(_areas(prediction.probs, y))
     else:
         error = (prediction.mean - y).square()
         values["squared_error"] = metrics.average(error.reshape(len(error), -1).mean(-1))
     return values
+
+
+def _diversities(log_probs: Tensor, y: Tensor) -> dict[str, Estimate]:
+    """How much several samples differ (000, section 3.5)."""
+    if len(log_probs) < 2:
+        return {}
+    values = {
+        "disagreement": metrics.disagreement(log_probs),
+        "kl_diversity": metrics.kl_diversity(log_probs),
+    }
+    if bool((log_probs.argmax(-1) != y).any()):
+        values["diversity"] = metrics.diversity(log_probs, y)
+    return values
+
+
+def _areas(probs: Tensor, y: Tensor) -> dict[str, Estimate]:
+    """The areas under two curves, where there is one outcome an example, and both occur."""
+    truth = y.flatten().long()
+    if len(truth) != len(y) or len(truth.unique()) < 2:
+        return {}
+    areas: dict[str, Callable[..., Tensor]] = {
+        "auc_pr": binary_average_precision,
+        "auroc": binary_auroc,
+    }
+    return {
+        name: metrics.bootstrap(area, probs.flatten(), truth, strata=truth)
+        for name, area in areas.items()
+    }

@@ -5,38 +5,59 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["write_json", "write_text"]
+__all__ = ["told_if_full", "write_bytes", "write_json", "write_text"]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def write_text(path: str | Path, text: str) -> Path:
-    """Write a text file through a neighbour that replaces it in one step.
+@contextmanager
+def told_if_full(path: Path) -> Iterator[None]:
+    """If the disk or a quota is full, say which folder it is and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise OSError(
+            f"no space is left in {path.parent} to write {path.name}; free some and go on with "
+            "--resume"
+        ) from error
 
-    A process that is killed at any moment leaves the old file or the new one.
+
+def write_bytes(path: str | Path, content: bytes | memoryview) -> Path:
+    """Write a file through a neighbour that replaces it in one step.
+
+    A process that is killed at any moment, or a full disk, leaves the old file or the new one.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_text(Path(folder) / "a.txt", "hello").read_text()
-        'hello'
+        ...     write_bytes(Path(folder) / "a.bin", b"hello").read_bytes()
+        b'hello'
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+    with told_if_full(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        if error.errno == errno.ENOSPC:
-            raise OSError(f"no space is left for {path}; free some and resume the run") from error
-        raise
+        try:
+            with open(partial, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     return path
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write a text file in the same way, in UTF-8."""
+    return write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: str | Path, values: Any) -> Path:

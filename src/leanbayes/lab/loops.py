@@ -16,9 +16,10 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from leanbayes.lab.data import Batches, Dataset, Examples
+from leanbayes.lab.data import Batches, Dataset, Examples, augmentation
 from leanbayes.lab.files import write_text
 from leanbayes.lab.recipe import Recipe
+from leanbayes.lab.weights import log_alphas, mean_scales, quartiles
 from leanbayes.model import named_kl
 
 __all__ = ["Data", "LearningRate", "Record"]
@@ -27,7 +28,10 @@ KEPT_CHECKPOINTS = 2
 
 
 class Data(L.LightningDataModule):
-    """Batches whose order depends on seed and epoch; every rank takes its part."""
+    """Batches whose order depends on seed and epoch; every rank takes its part.
+
+    Only training images are augmented, in a way that depends on seed, epoch, batch and rank alone.
+    """
 
     def __init__(self, recipe: Recipe, dataset: Dataset, record: Record) -> None:
         super().__init__()
@@ -37,6 +41,12 @@ class Data(L.LightningDataModule):
         self.validation = dataset.validation or dataset.test[:0]
         self.recipe = recipe
         self.size = len(self.train)
+        spec = recipe.data
+        if spec.augment != "none" and len(dataset.input_shape) != 3:
+            raise ValueError(
+                f"data.augment is {spec.augment!r}, and {dataset.name} has no images; leave it out"
+            )
+        self.augment = augmentation(spec.augment, dataset, spec.pad)
 
     def train_dataloader(self) -> _Epochs:
         trainer = self.trainer
@@ -45,6 +55,7 @@ class Data(L.LightningDataModule):
             self.train,
             self.recipe.training.batch_size,
             seed=self.recipe.seed,
+            augment=self.augment,
             rank=trainer.global_rank,
             ranks=trainer.world_size,
         )
@@ -126,6 +137,7 @@ class Record(L.Callback):
         row.update({name: float(value) for name, value in trainer.callback_metrics.items()})
         with torch.no_grad():
             row.update({f"kl/{name}": float(v) for name, v in named_kl(pl_module).items()})
+        row.update(self._weights(pl_module))
         self.rows.append(row)
         path = self.checkpoints / f"epoch-{trainer.current_epoch:05d}.ckpt"
         trainer.save_checkpoint(path)
@@ -133,6 +145,16 @@ class Record(L.Callback):
             self._write_metrics()
             for old in self._all()[:-KEPT_CHECKPOINTS]:
                 old.unlink()
+
+    @staticmethod
+    def _weights(model: torch.nn.Module) -> dict[str, float]:
+        """Mean standard deviations, and quartiles of log α where there is Gaussian dropout."""
+        row = {f"scale/{name}": mean for name, mean in mean_scales(model).items()}
+        for name, values in log_alphas(model).items():
+            low, median, high = quartiles(values)
+            row[f"log_alpha/{name}"] = median
+            row[f"log_alpha_q25/{name}"], row[f"log_alpha_q75/{name}"] = low, high
+        return row
 
     def _all(self) -> list[Path]:
         return sorted(self.checkpoints.glob("epoch-*.ckpt"))

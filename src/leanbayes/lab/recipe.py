@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
 
 from leanbayes.estimators import ESTIMATORS
 from leanbayes.posteriors import POSTERIORS, Posterior
@@ -105,10 +113,27 @@ def parse_yaml(text: str) -> Any:
 
 
 class Data(_Section):
-    """Which data, and the options of its loader."""
+    """Which data, the options of its loader, and how training images are changed at random.
+
+    ``augment`` is ``flip``, ``crop-flip`` or ``crop-flip-shared`` (one draw a batch); a crop is out
+    of an image with ``pad`` black pixels more on each side.
+    """
 
     name: str
     options: dict[str, Any] = {}
+    augment: Literal["none", "flip", "crop-flip", "crop-flip-shared"] = "none"
+    pad: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _check_pad(self) -> Data:
+        if self.augment.startswith("crop") and not self.pad:
+            raise ValueError(f"augment {self.augment!r} crops nothing without pad; set pad: 2 or 4")
+        if self.pad and not self.augment.startswith("crop"):
+            raise ValueError(
+                f"pad is {self.pad}, and augment {self.augment!r} does not crop; set augment: "
+                "crop-flip, or leave pad out"
+            )
+        return self
 
 
 class Architecture(_Section):
@@ -211,6 +236,17 @@ class Evaluation(_Section):
     validation_samples: int = Field(default=1, ge=1)
 
 
+class Probe(_Section):
+    """Steps at which gradients' signal-to-noise ratios and the validation −ELBO are measured.
+
+    The result has them as ``snr_STEP`` (of the scales of ``layer``) and ``negative_elbo_STEP``.
+    """
+
+    steps: tuple[int, ...] = Field(min_length=1)
+    layer: str
+    window: int = Field(default=10, ge=2)
+
+
 class Published(_Section):
     """The row of a paper that a recipe stands for."""
 
@@ -244,6 +280,7 @@ class Recipe(_Section):
     kl: KLSchedule = KLSchedule()
     training: Training
     evaluation: Evaluation = Evaluation()
+    probe: Probe | None = None
     seed: int = 42
     published: Published | None = None
     cut: str = ""
@@ -334,6 +371,7 @@ def _section_keys(path: Sequence[int | str]) -> list[str]:
             section = Layers
         elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
             section = annotation
-        elif annotation is Published | None:
-            section = Published
+        else:
+            optional = [a for a in (Published, Probe) if annotation == a | None]
+            section = optional[0] if optional else section
     return list(section.model_fields)

@@ -27,10 +27,12 @@ from leanbayes.estimators import ESTIMATORS
 from leanbayes.groups import parameter_groups
 from leanbayes.io import save
 from leanbayes.lab.architectures import build
-from leanbayes.lab.data import Dataset, load
+from leanbayes.lab.data import Batches, Dataset, load
 from leanbayes.lab.evaluate import evaluate
-from leanbayes.lab.files import write_json, write_text
+from leanbayes.lab.files import told_if_full, write_json, write_text
 from leanbayes.lab.loops import Data, LearningRate, Record
+from leanbayes.lab.probes import Probe
+from leanbayes.lab.processes import Checkpoints, Processes, processes
 from leanbayes.lab.recipe import Recipe, check_recipe, parse_yaml
 from leanbayes.lightning import BayesianModule, PriorUpdates, StopOnNonFinite
 from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
@@ -38,9 +40,11 @@ from leanbayes.model import count_parameters
 
 __all__ = [
     "build_model",
+    "build_module",
     "likelihood_of",
     "load_data",
     "loggers_by_name",
+    "provenance",
     "train",
 ]
 
@@ -91,7 +95,7 @@ def train(
     out: str | Path,
     *,
     resume: bool = False,
-    devices: int = 1,
+    devices: int | None = None,
     progress: bool = True,
     loggers: Any = False,
 ) -> dict[str, Any]:
@@ -101,35 +105,43 @@ def train(
         recipe: what to run.
         out: the run folder.
         resume: go on from the last checkpoint of a run that was stopped.
-        devices: how many processes train together.
+        devices: how many processes train together; one, or as many as torchrun or SLURM started,
+            if not given.
         progress: show a progress bar.
         loggers: Lightning loggers beside ``metrics.csv``.
 
     Returns:
         What ``result.json`` holds.
     """
-    folder = _open_folder(Path(out), recipe, resume=resume)
+    together, folder = processes(devices), Path(out)
+    _check_folder(folder, recipe, resume=resume)
     finished = folder / "result.json"
     if finished.exists():
         return dict(json.loads(finished.read_text(encoding="utf-8")))
     dataset, model, likelihood = load_data(recipe), build_model(recipe), likelihood_of(recipe)
     record = Record(folder)
     data = Data(recipe, dataset, record)
-    module = _module(recipe, model, likelihood, data)
+    module = build_module(recipe, model, likelihood, data.size)
+    _open_folder(folder, recipe)
     callbacks: list[L.Callback] = [StopOnNonFinite(), LearningRate(recipe), record]
     if recipe.training.prior_updates is not None:
         callbacks.append(PriorUpdates(recipe.training.prior_updates))
     if recipe.training.patience is not None:
         stop = EarlyStopping("validation/nll", patience=recipe.training.patience)
         callbacks.insert(0, stop)
+    probe = None
+    if recipe.probe is not None:
+        probe = Probe(recipe.probe, Batches(data.validation, recipe.evaluation.batch_size))
+        callbacks.append(probe)
     with _quiet_lightning():
-        trainer = _trainer(recipe, folder, callbacks, devices, progress, loggers)
+        trainer = _trainer(recipe, folder, callbacks, together, progress, loggers)
         trainer.fit(module, datamodule=data, ckpt_path=record.last(), weights_only=True)
     if not trainer.is_global_zero:
         return {}
     if recipe.posterior is not None:
-        save(model, folder / "model")
-    result = {
+        with told_if_full(folder / "model.safetensors"):
+            save(model, folder / "model")
+    result: dict[str, Any] = {
         "name": recipe.name,
         "metrics": evaluate(
             model,
@@ -143,10 +155,11 @@ def train(
         "epochs": trainer.current_epoch,
         "parameters": {**count_parameters(model)._asdict()},
         "seconds": record.seconds,
-        "seed": recipe.seed,
-        "versions": {name: version(name) for name in ("leanbayes", "torch", "lightning")},
-        "revision": _revision(),
+        **provenance(recipe),
     }
+    if probe is not None:
+        result["metrics"].update(probe.metrics())
+        result["probe"] = {str(step): found for step, found in probe.found.items()}
     write_json(finished, result)
     return result
 
@@ -162,17 +175,19 @@ def _trainer(
     recipe: Recipe,
     folder: Path,
     callbacks: list[L.Callback],
-    devices: int,
+    together: Processes,
     progress: bool,
     loggers: Any,
 ) -> L.Trainer:
     return L.Trainer(
         max_epochs=recipe.training.epochs,
         accelerator="auto" if torch.cuda.is_available() else "cpu",
-        devices=devices,
+        devices=together.devices,
+        num_nodes=together.nodes,
         precision=recipe.training.precision,
         gradient_clip_val=recipe.training.gradient_clip,
         callbacks=callbacks,
+        plugins=[Checkpoints()],
         logger=loggers,
         enable_checkpointing=False,
         enable_model_summary=False,
@@ -200,31 +215,48 @@ def _quiet_lightning() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _open_folder(folder: Path, recipe: Recipe, *, resume: bool) -> Path:
-    """A new run folder, or the one of the same recipe; the first rank looks after it."""
-    if getattr(rank_zero_only, "rank", 0) != 0:
-        return folder
+def _is_first() -> bool:
+    """The first rank looks after the run folder."""
+    return getattr(rank_zero_only, "rank", 0) == 0
+
+
+def _open_folder(folder: Path, recipe: Recipe) -> None:
+    """A run folder begins with its recipe, once everything else could be built."""
     written = folder / "recipe.yaml"
-    if not written.exists():
+    if _is_first() and not written.exists():
         write_text(written, recipe.to_yaml())
-        return folder
+
+
+def _check_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:
+    """Refuse a folder of another recipe, or one that nobody asked to go on with."""
+    written = folder / "recipe.yaml"
+    if not _is_first() or not written.exists():
+        return
     if not resume:
         raise FileExistsError(
             f"{folder} holds a run already; resume it with --resume, or choose another --out"
         )
-    before = parse_yaml(written.read_text(encoding="utf-8"))
-    now = parse_yaml(recipe.to_yaml())
+    started = check_recipe(parse_yaml(written.read_text(encoding="utf-8")), str(written))
+    before, now = (parse_yaml(either.to_yaml()) for either in (started, recipe))
     for key, value in now.items():
-        if before.get(key) != value:
+        if before[key] != value:
             raise ValueError(
-                f"{folder} was started with another recipe: {key!r} was {before.get(key)!r} and is "
+                f"{folder} was started with another recipe: {key!r} was {before[key]!r} and is "
                 f"now {value!r}; undo the change, or choose another --out"
             )
-    check_recipe(before, str(written))
-    return folder
 
 
-def _module(recipe: Recipe, model: nn.Module, likelihood: Likelihood, data: Data) -> BayesianModule:
+def build_module(
+    recipe: Recipe, model: nn.Module, likelihood: Likelihood, data_size: int
+) -> BayesianModule:
+    """What Lightning trains: the recipe's objective, schedules and parameter groups.
+
+    Args:
+        recipe: what to run.
+        model: as :func:`build_model` makes it.
+        likelihood: as :func:`likelihood_of` makes it.
+        data_size: how many training examples there are.
+    """
     spec = recipe.optimizer
 
     def optimizer(groups: list[dict[str, Any]]) -> Optimizer:
@@ -234,7 +266,7 @@ def _module(recipe: Recipe, model: nn.Module, likelihood: Likelihood, data: Data
 
     return BayesianModule(
         model,
-        data_size=data.size,
+        data_size=data_size,
         likelihood=likelihood,
         schedule=_SCHEDULES[recipe.kl.kind](**recipe.kl.options),
         count=recipe.kl.unit,
@@ -250,6 +282,16 @@ def _module(recipe: Recipe, model: nn.Module, likelihood: Likelihood, data: Data
         validation_samples=recipe.evaluation.validation_samples,
         seed=recipe.seed,
     )
+
+
+def provenance(recipe: Recipe) -> dict[str, Any]:
+    """What anybody needs to get the same numbers again."""
+    return {
+        "seed": recipe.seed,
+        "versions": {name: version(name) for name in ("leanbayes", "torch", "lightning")},
+        "revision": _revision(),
+        "recipe": parse_yaml(recipe.to_yaml()),
+    }
 
 
 def _revision() -> str | None:

@@ -42,5 +42,5 @@ def evaluate_run(
         samples=samples,
         batch_size=recipe.evaluation.batch_size,
         seed=recipe.seed,
-        data_size=len(dataset.train) if data is None else None,
+        data_size=len(dataset.train[: recipe.training.limit]) if data is None else None,
     )

@@ -1,0 +1,96 @@
+"""What the posteriors of a model say about its weights, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.distributions import WeightDistribution
+from leanbayes.model import random_maps
+from leanbayes.posteriors import Dropout, ZeroMean
+
+__all__ = ["Quartiles", "log_alphas", "mean_scales", "quartiles", "signal_to_noise"]
+
+
+class Quartiles(NamedTuple):
+    """A quarter of the values lies below ``low``, half below ``median``."""
+
+    low: float
+    median: float
+    high: float
+
+
+def quartiles(values: Tensor) -> Quartiles:
+    """Quartiles, each the nearest of the values.
+
+    Example:
+        >>> quartiles(torch.arange(5.0))
+        Quartiles(low=1.0, median=2.0, high=3.0)
+    """
+    flat = values.detach().flatten()
+    ranks = [1 + round(share * (len(flat) - 1)) for share in (0.25, 0.5, 0.75)]
+    return Quartiles(*(float(flat.kthvalue(rank).values) for rank in ranks))
+
+
+def log_alphas(model: nn.Module) -> dict[str, Tensor]:
+    """``log α = log(σ² / μ²)`` of each weight, in every layer of Gaussian dropout (003, eq. 5).
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(3, 2), lb.Dropout(log_alpha=-3.0), lb.LogUniform())
+        >>> log_alphas(model)["layer"].unique()
+        tensor([-3.])
+    """
+    with torch.no_grad():
+        return {
+            name or "layer": -layer.posterior().log_inverse_alpha()
+            for name, layer in random_maps(model)
+            if isinstance(layer.posterior.recipe, Dropout)
+        }
+
+
+def mean_scales(model: nn.Module) -> dict[str, float]:
+    """The mean standard deviation of the weights of every layer that has a matrix of them.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.Normal(1.0))
+        >>> mean_scales(model)
+        {'layer': 0.5}
+    """
+    with torch.no_grad():
+        means = {name: float(q.variance.sqrt().mean()) for name, q in _random_matrices(model)}
+    return {name: mean for name, mean in means.items() if 0 < mean < float("inf")}
+
+
+def signal_to_noise(model: nn.Module) -> dict[str, Tensor]:
+    """``|μ| / σ`` of each weight, where neither is zero by design.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.Normal(1.0))
+        >>> ratio = signal_to_noise(model)["layer"]
+        >>> torch.allclose(ratio, 2 * model.weight.abs())
+        True
+    """
+    found = {}
+    with torch.no_grad():
+        for name, q in _random_matrices(model, without=ZeroMean):
+            scale = q.variance.sqrt()
+            if bool((scale > 0).any()) and bool(scale.isfinite().all()):
+                found[name] = q.mean.abs() / scale
+    return found
+
+
+def _random_matrices(
+    model: nn.Module, without: type | tuple[type, ...] = ()
+) -> Iterator[tuple[str, WeightDistribution]]:
+    """Posteriors over a whole matrix; biases and mixtures are none."""
+    for name, layer in random_maps(model):
+        q = layer.posterior()
+        whole = q.members == 1 and len(q.event_shape) == 2 and min(q.event_shape) > 1
+        if whole and not isinstance(layer.posterior.recipe, without):
+            yield name or "layer", q

@@ -1,0 +1,74 @@
+"""Every error of the papers that is cited is explained, once."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "papers" / "errata.md"
+CITED = re.compile(r"(?<![\w.#-])E(\d{1,2})(?![\w.])")
+FILES = sorted(
+    path
+    for folder, pattern in (
+        ("recipes", "*.yaml"),
+        ("src", "*.py"),
+        ("docs", "*.md"),
+        ("docs", "*.py"),
+        ("examples", "*.py"),
+    )
+    for path in (ROOT / folder).rglob(pattern)
+    if path != PAGE
+)
+HEADINGS = ["Id", "Where", "Printed", "Right", "Found by", "Here"]
+
+
+def rows():
+    """Cells of the tables."""
+    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def explained():
+    return [row[0] for row in rows() if CITED.fullmatch(row[0])]
+
+
+def citations():
+    return {
+        (path.relative_to(ROOT).as_posix(), f"E{number}")
+        for path in FILES
+        for number in CITED.findall(path.read_text(encoding="utf-8"))
+    }
+
+
+def test_every_error_has_one_row():
+    assert sorted(explained(), key=lambda name: int(name[1:])) == [f"E{i}" for i in range(1, 47)]
+
+
+def test_every_cited_error_is_explained():
+    cited = citations()
+    assert len({name for _, name in cited}) > 10
+    assert {place for place in cited if place[1] not in explained()} == set()
+
+
+def test_tables_are_complete():
+    for row in rows():
+        assert len(row) == len(HEADINGS), row
+        assert all(row)
+
+
+def test_kinds_of_evidence_are_those_explained():
+    kinds = set(re.findall(r"^- \*\*(\w+)\*\*", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    found = {kind for row in rows() if CITED.fullmatch(row[0]) for kind in row[4].split(", ")}
+    assert found == kinds
+
+
+@pytest.mark.parametrize("target", re.findall(r"\]\(([^)#]+)[^)]*\)", PAGE.read_text("utf-8")))
+def test_links_lead_somewhere(target):
+    assert (PAGE.parent / target).resolve().is_file()
+
+
+def test_files_and_recipes_that_it_names_exist():
+    text = PAGE.read_text(encoding="utf-8")
+    for folder in re.findall(r"`(recipes/\w+)`", text):
+        assert any((ROOT / folder).glob("*.yaml"))
