@@ -1,6 +1,7 @@
 """The papers' tables: our runs next to the published rows, from files and never from memory.
 
 A row is a recipe whose ``published`` names the paper; a run belongs to it by the recipe's name.
+What stands before the comma of a row's title is its experiment: rows of one make one table.
 """
 
 from __future__ import annotations
@@ -8,14 +9,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from leanbayes.lab.recipe import Budget, Recipe, check_recipe, parse_yaml, read_recipe
 from leanbayes.recipes import nearest
 
-__all__ = ["PAPERS", "Cell", "Row", "find_results", "markdown", "table", "text"]
+__all__ = [
+    "PAPERS",
+    "Cell",
+    "Row",
+    "experiments",
+    "find_results",
+    "markdown",
+    "merge_seeds",
+    "table",
+    "text",
+]
 
 PAPERS: Mapping[str, str] = {
     "k_tied": "The k-tied Normal distribution (001, 002)",
@@ -31,6 +42,8 @@ RECIPES = Path(__file__).resolve().parents[4] / "recipes"
 _ALWAYS_SHOWN = ("accuracy", "nll", "negative_elbo")
 _METRICS = (*_ALWAYS_SHOWN, "brier", "ece")
 _BUDGETS: tuple[Budget, ...] = ("paper", "cpu")
+_PROBED = ("snr_", "negative_elbo_")
+_MANY = 100_000
 _NOT_RUN, _NONE = "not run", "–"
 
 
@@ -55,12 +68,23 @@ class Cell:
     def __str__(self) -> str:
         if self.ours is None:
             measured = _NONE
+        elif isinstance(self.ours, int):
+            measured = _count(self.ours)
         elif not self.error or not math.isfinite(self.error):
             measured = f"{self.ours:.4g}"
         else:
             places = max(0, 1 - math.floor(math.log10(self.error)))
             measured = f"{self.ours:.{places}f} ± {self.error:.{places}f}"
-        return measured if self.published is None else f"{measured} ({self.published:g})"
+        if self.published is None:
+            return measured
+        whole = isinstance(self.ours, int) or self.published >= _MANY
+        printed = _count(int(self.published)) if whole else f"{self.published:g}"
+        return f"{measured} ({printed})"
+
+
+def _count(number: int) -> str:
+    """The number with its thousands apart."""
+    return f"{number:,}".replace(",", " ")
 
 
 @dataclass(frozen=True)
@@ -74,6 +98,7 @@ class Row:
         ran: whether there is a run.
         budget: settings of the run: ``paper``, ``cpu``, ``other``, or empty if not known.
         seed: of the run.
+        seeds: how many runs the values are the mean of.
         note: what to know about the published row.
         cut: what the ``cpu`` budget leaves out, for a run under it.
     """
@@ -84,6 +109,7 @@ class Row:
     ran: bool = False
     budget: str = ""
     seed: int | None = None
+    seeds: int = 1
     note: str = ""
     cut: str = ""
 
@@ -93,7 +119,11 @@ class Row:
         if not self.ran:
             return _NOT_RUN
         words = [self.budget] if self.budget else []
-        return ", ".join([*words, *([] if self.seed is None else [f"seed {self.seed}"])]) or "ran"
+        if self.seeds > 1:
+            words.append(f"{self.seeds} seeds")
+        elif self.seed is not None:
+            words.append(f"seed {self.seed}")
+        return ", ".join(words) or "ran"
 
 
 @dataclass(frozen=True)
@@ -119,6 +149,46 @@ def table(paper: str, runs: Sequence[str | Path], recipes: str | Path = RECIPES)
         run = _read(path)
         by_name.setdefault(str(run.result["name"]), []).append(run)
     return list(_rows(paper, by_name, Path(recipes)))
+
+
+def experiments(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of every experiment, in their order.
+
+    Example:
+        >>> list(experiments([Row("a", "MLP on MNIST, full"), Row("b", "LSTM on IMDB, full")]))
+        ['MLP on MNIST', 'LSTM on IMDB']
+    """
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.title.partition(",")[0], []).append(row)
+    return found
+
+
+def merge_seeds(rows: Sequence[Row]) -> list[Row]:
+    """One row for runs that differ in their seed alone: the mean of values and of errors."""
+    alike: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        alike.setdefault((row.name, row.budget), []).append(row)
+    return [_merged(group) if len(group) > 1 else group[0] for group in alike.values()]
+
+
+def _merged(rows: Sequence[Row]) -> Row:
+    cells = {
+        name: replace(
+            cell,
+            ours=_mean([row.cells[name].ours for row in rows]),
+            error=_mean([row.cells[name].error for row in rows]),
+        )
+        for name, cell in rows[0].cells.items()
+    }
+    return replace(rows[0], cells=cells, seed=None, seeds=len(rows))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return known[0] if len(set(known)) == 1 else sum(known) / len(known)
 
 
 def find_results(paths: Iterable[str | Path]) -> list[Path]:
@@ -178,14 +248,16 @@ def _row(budgets: Mapping[Budget, Recipe], run: _Run | None) -> Row:
     recipe = budgets["paper"]
     published = recipe.published
     values = published.values if published else {}
-    measured: Mapping[str, Any] = run.result["metrics"] if run else {}
+    measured: dict[str, Any] = dict(run.result["metrics"]) if run else {}
+    if run and "parameters" in run.result:
+        measured["parameters"] = {"value": sum(run.result["parameters"].values())}
     cells = {
         name: Cell(
             measured.get(name, {}).get("value"),
             measured.get(name, {}).get("error"),
             values.get(name),
         )
-        for name in dict.fromkeys((*_ALWAYS_SHOWN, *values))
+        for name in dict.fromkeys((*_ALWAYS_SHOWN, *values, *filter(_is_probed, measured)))
     }
     budget = _budget_of(run, budgets)
     return Row(
@@ -198,6 +270,10 @@ def _row(budgets: Mapping[Budget, Recipe], run: _Run | None) -> Row:
         note=published.note if published else "",
         cut=recipe.cut if budget == "cpu" else "",
     )
+
+
+def _is_probed(metric: str) -> bool:
+    return metric.startswith(_PROBED)
 
 
 def _budget_of(run: _Run | None, budgets: Mapping[Budget, Recipe]) -> str:
@@ -214,7 +290,7 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def _read(path: Path) -> _Run:
-    """A file of results, with ``recipe.yaml`` beside it in a run folder."""
+    """A file of results, with the recipe inside it or beside it in a run folder."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -222,6 +298,10 @@ def _read(path: Path) -> _Run:
     if not isinstance(result, dict) or not {"name", "metrics"} <= result.keys():
         raise ValueError(f"{path} is not the result of a run; it needs a name and metrics")
     beside = path.with_name("recipe.yaml")
-    if path.name != "result.json" or not beside.is_file():
-        return _Run(result)
-    return _Run(result, check_recipe(parse_yaml(beside.read_text(encoding="utf-8")), str(beside)))
+    if "recipe" in result:
+        return _Run(result, check_recipe(result["recipe"], str(path)))
+    if path.name == "result.json" and beside.is_file():
+        return _Run(
+            result, check_recipe(parse_yaml(beside.read_text(encoding="utf-8")), str(beside))
+        )
+    return _Run(result)

@@ -1,0 +1,104 @@
+"""What a trained run loses when its standard deviations get a lower rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.compress import tie, truncate
+from leanbayes.lab.evaluate import evaluate
+from leanbayes.lab.predictions import load_run
+from leanbayes.lab.run import load_data, provenance
+from leanbayes.model import count_parameters, random_maps
+from leanbayes.spectrum import is_matrix, spectrum
+
+__all__ = ["compress_run"]
+
+_SHARES = 10
+_MAP = 64
+
+
+def compress_run(
+    run: str | Path,
+    ranks: Sequence[int] = (1, 2, 3),
+    *,
+    include: Sequence[str] = ("**",),
+    samples: int = 100,
+) -> dict[str, Any]:
+    """Evaluate a finished run, its truncations (001, Table 2) and its k-tied versions.
+
+    Args:
+        run: the run folder.
+        ranks: the ranks of the standard deviations.
+        include: patterns of the layers to change.
+        samples: predictive samples.
+
+    Returns:
+        ``rows`` of metrics and parameter counts by ``full``, ``truncated k`` and ``tied k``;
+        ``spectra`` (the first shares of each layer) and ``maps`` (standard deviations of every
+        layer, at most 64 rows and columns of them); and what a result has to say of itself.
+    """
+    started = time.monotonic()
+    recipe, model, likelihood = load_run(run)
+    dataset = load_data(recipe)
+    examples = recipe.training.limit or len(dataset.train)
+
+    def row(changed: nn.Module) -> dict[str, Any]:
+        metrics = evaluate(
+            changed,
+            dataset.test,
+            likelihood,
+            samples=samples,
+            batch_size=recipe.evaluation.batch_size,
+            seed=recipe.seed,
+            data_size=examples,
+        )
+        return {"metrics": metrics, "parameters": count_parameters(changed).total}
+
+    rows = {"full": row(model)}
+    for rank in ranks:
+        rows[f"truncated {rank}"] = row(truncate(model, rank, include=include))
+        rows[f"tied {rank}"] = row(tie(model, rank, include=include))
+    return {
+        "name": recipe.name,
+        "include": list(include),
+        "samples": samples,
+        "rows": rows,
+        "spectra": {
+            name: {"scale": _short(found.scale), "mean": _short(found.mean)}
+            for name, found in spectrum(model, most=_SHARES).items()
+        },
+        "maps": {
+            name: _short(thin(layer.posterior().variance.sqrt()))
+            for name, layer in random_maps(model)
+            if is_matrix(layer) and layer.members == 1
+        },
+        **provenance(recipe),
+        "seconds": time.monotonic() - started,
+    }
+
+
+def thin(matrix: Tensor, most: int = _MAP) -> Tensor:
+    """Evenly chosen rows and columns, at most so many of each.
+
+    Example:
+        >>> thin(torch.arange(12.0).view(3, 4), 2)
+        tensor([[ 0.,  3.],
+                [ 8., 11.]])
+    """
+    rows, columns = (
+        torch.linspace(0, size - 1, min(size, most)).round().long() for size in matrix.shape
+    )
+    return matrix[rows][:, columns]
+
+
+def _short(values: Tensor) -> Any:
+    """Lists of numbers with four digits."""
+    if values.ndim:
+        return [_short(part) for part in values.detach()]
+    return float(f"{float(values):.4g}")

@@ -1,0 +1,164 @@
+"""Pages: blocks made from files of results, prose left alone; archives and compressed runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import leanbayes as lb
+from leanbayes.lab.compression import compress_run, thin
+from leanbayes.lab.data import load
+from leanbayes.lab.files import write_json
+from leanbayes.lab.papers import Cell, experiments, merge_seeds, table
+from leanbayes.lab.papers.archive import archive
+from leanbayes.lab.papers.k_tied import POST_TRAINING, blocks
+from leanbayes.lab.papers.page import refresh, refreshed
+from leanbayes.lab.predictions import load_run
+from leanbayes.lab.recipe import check_recipe
+from leanbayes.lab.run import train
+
+pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
+
+ROOT = Path(__file__).parents[2]
+
+
+def recipe(seed):
+    return check_recipe(
+        {
+            "name": "mnist-mlp-full",
+            "data": {"name": "digits"},
+            "architecture": {"name": "mlp", "options": {"inputs": 64, "hidden": [12]}},
+            "posterior": "MeanField",
+            "prior": {"kind": "Normal", "scale": 0.3},
+            "optimizer": {"lr": 0.01},
+            "training": {"epochs": 3, "batch_size": 200},
+            "evaluation": {"samples": 3},
+            "seed": seed,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in (1, 2):
+        train(recipe(seed), folder / str(seed), progress=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(runs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    for seed in (1, 2):
+        archive(runs / str(seed), folder)
+    write_json(
+        folder / "post_training" / "mnist-mlp-full.json", compress_run(runs / "1", samples=3)
+    )
+    return folder
+
+
+def test_an_archived_run_is_its_result_and_its_curves(runs, results):
+    kept = json.loads((results / "mnist-mlp-full-seed1.json").read_text())
+    history = kept.pop("history")
+    assert kept == json.loads((runs / "1" / "result.json").read_text())
+    assert history["epoch"] == [0, 1, 2]
+    assert all(len(column) == 3 for column in history.values())
+
+
+def test_a_run_that_is_not_finished_is_not_archived(runs, tmp_path):
+    (tmp_path / "recipe.yaml").write_bytes((runs / "1" / "recipe.yaml").read_bytes())
+    with pytest.raises(FileNotFoundError, match="no finished run"):
+        archive(tmp_path, tmp_path / "results")
+
+
+def test_seeds_are_averaged(results):
+    every = [row for row in table("k_tied", [results]) if row.name == "mnist-mlp-full"]
+    (merged,) = [row for row in merge_seeds(every) if row.ran]
+    assert merged.run == "other, 2 seeds"
+    for name in ("nll", "accuracy"):
+        ours = [row.cells[name].ours for row in every]
+        assert merged.cells[name].ours == pytest.approx(sum(ours) / 2)
+        assert merged.cells[name].published == every[0].cells[name].published
+    assert merged.cells["parameters"].ours == every[0].cells["parameters"].ours
+
+
+def test_rows_are_grouped_by_experiment():
+    rows = table("k_tied", [])
+    found = experiments(rows)
+    assert [row.title for row in found["MLP on MNIST"]] == [
+        f"MLP on MNIST, {k}" for k in ("full", "k = 1", "k = 2", "k = 3")
+    ]
+    assert sum(map(len, found.values())) == len(rows)
+
+
+def test_counts_are_whole_numbers():
+    assert str(Cell(484_008, None, 484_000)) == "484 008 (484 000)"
+
+
+def test_a_compressed_run_has_a_row_for_every_rank(runs, results):
+    found = json.loads((results / "post_training" / "mnist-mlp-full.json").read_text())
+    ranks = [f"{kind} {rank}" for rank in (1, 2, 3) for kind in ("truncated", "tied")]
+    assert list(found["rows"]) == ["full", *ranks]
+    rows, model = found["rows"], load_run(runs / "1")[1]
+    assert rows["full"]["parameters"] == lb.count_parameters(model).total
+    assert rows["tied 2"]["parameters"] == lb.count_parameters(lb.tie(model, 2)).total
+    per_example = float(lb.kl(lb.truncate(model, 1)).detach()) / len(load("digits").train)
+    assert rows["truncated 1"]["metrics"]["kl"]["value"] == pytest.approx(per_example)
+    assert set(found["spectra"]) == set(found["maps"]) == {"dense1", "dense2"}
+    assert len(found["maps"]["dense1"]) == 12
+    assert {"seed", "versions", "recipe", "seconds"} <= set(found)
+
+
+def test_only_the_chosen_layers_are_compressed(runs):
+    found = compress_run(runs / "1", [1], include=["dense1"], samples=2)["rows"]
+    model = load_run(runs / "1")[1]
+    tied = lb.tie(model, 1, include=["dense1"])
+    assert isinstance(tied.dense2.posterior.recipe, lb.MeanField)
+    assert found["tied 1"]["parameters"] == lb.count_parameters(tied).total
+
+
+def test_maps_are_thinned_to_rows_and_columns_of_the_matrix():
+    matrix = torch.arange(10_000.0).view(100, 100)
+    assert thin(matrix).shape == (64, 64)
+    assert float(thin(matrix)[-1, -1]) == 9999
+
+
+def test_blocks_are_made_anew_and_prose_is_left_alone(results, tmp_path):
+    page = tmp_path / "k_tied.md"
+    page.write_text(
+        "# Words\n<!-- table: MLP on MNIST -->\nold\n<!-- end -->\nmore words\n"
+        "<!-- post-training: mnist-mlp-full -->\n<!-- end -->\n"
+        "<!-- spectra: mnist-mlp-full | Shares. -->\n<!-- end -->\n"
+        "<!-- heat-maps: mnist-mlp-full/dense1 | Standard deviations -->\n<!-- end -->\n"
+        "<!-- curves: scale/model.dense1 of mnist-mlp-full | Mean σ. -->\n<!-- end -->\n"
+        "<!-- seeds: mnist-mlp-full -->\n<!-- end -->\nlast\n".replace("\\\n", "\n"),
+        encoding="utf-8",
+    )
+    refresh(page, blocks(results, page))
+    text = page.read_text(encoding="utf-8")
+    assert "old" not in text
+    assert "more words" in text
+    assert text.endswith("last\n".replace("\\\n", "\n"))
+    assert "| MLP on MNIST, full | other, 2 seeds |" in text
+    assert "| truncated 1 | ran |" in text
+    assert "(3.41)" in text
+    assert "Seeds 1, 2: accuracy:" in text
+    for name in ("spectra-mnist-mlp-full", "mnist-mlp-full-dense1-rank-2"):
+        picture = tmp_path / "k_tied" / f"{name}.png"
+        assert picture.read_bytes().startswith(b"\x89PNG".replace(b"\\\x89", b"\x89"))
+        assert f"k_tied/{name}.png" in text
+    again = page.read_bytes()
+    refresh(page, blocks(results, page))
+    assert page.read_bytes() == again
+
+
+def test_an_unknown_block_is_named():
+    with pytest.raises(ValueError, match="block 'tabel' is unknown; did you mean 'table'"):
+        refreshed("<!-- tabel: x -->\n<!-- end -->".replace("\\\n", "\n"), {"table": str})
+
+
+def test_every_truncated_row_has_a_recipe():
+    for name in POST_TRAINING:
+        assert (ROOT / "recipes" / "k_tied" / f"{name}.yaml").is_file()
