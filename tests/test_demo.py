@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -18,8 +19,10 @@ from typer.testing import CliRunner
 
 import leanbayes as lb
 from leanbayes import cli, posteriors
-from leanbayes.lab import demo
+from leanbayes.lab import demo, demo_report
 from leanbayes.lab.files import write_json
+from leanbayes.lab.recipe import check_recipe, parse_yaml
+from leanbayes.lab.run import build_model
 from leanbayes.testing import threshold
 
 TINY = demo.Settings(epochs=1, samples=2, timing_rounds=2)
@@ -31,6 +34,20 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def pages(monkeypatch):
+    """Where reports would have been written."""
+    written = []
+    keep = lambda results, settings, out, *, seconds: written.append(out)  # noqa: E731
+    monkeypatch.setattr(demo_report, "write_page", keep)
+    return written
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +178,11 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
 # the command
 
 
-def test_quick_prints_a_table_and_writes_the_results(tmp_path):
-    path = tmp_path / "demo.json"
-    done = _invoke("--quick", "--seed", "7", "--samples", "2", "--json", str(path))
+def test_quick_prints_a_table_and_writes_results_and_report(tmp_path):
+    path, out = tmp_path / "demo.json", tmp_path / "new" / "folder"
+    done = _invoke(
+        *("--quick", "--seed", "7", "--samples", "2", "--json", str(path), "--out", str(out))
+    )
     assert done.exit_code == 0, done.output
     table = done.output.partition("─" * 20)[2]
     assert all(family.name in table for family in demo.QUICK)
@@ -174,16 +193,79 @@ def test_quick_prints_a_table_and_writes_the_results(tmp_path):
     assert written["versions"]["torch"] == torch.__version__
     assert [row["name"] for row in written["results"]] == [f.name for f in demo.QUICK]
     assert 0 < sum(row["seconds"] for row in written["results"]) < written["seconds"]
+    assert done.output.splitlines()[-1] == f"Report: {out / 'report.html'}"
+    assert [file.name for file in out.iterdir()] == ["report.html"]
+    _check_page((out / "report.html").read_text(encoding="utf-8"), written["results"])
+
+
+def _check_page(text, results):
+    """A report of the quick demo: well formed, with all families and a run looked at closely."""
+    ElementTree.fromstring(re.sub(r"<(meta|link|img)([^>]*)>", r"<\1\2/>", text.partition("\n")[2]))
+    assert re.findall("<h2[^>]*>(.*?)</h2>", text) == ["digits-k-tied-rank-2"]
+    assert re.findall("<h3>(.*?)</h3>", text) == [
+        "Families",
+        "What was run",
+        "Results",
+        "Learning curves",
+        "Calibration",
+        "In and out of distribution",
+        "Most and least certain images",
+        "Standard deviations of the weights",
+    ]
+    for row in results:
+        nll = row["nll"]
+        assert f"<td>{row['name']}</td>" in text
+        assert f"{nll['value']:.3f} ± {nll['error']:.3f}" in text
+
+
+def test_the_report_is_in_a_folder_for_runs_unless_told_otherwise(monkeypatch, pages):
+    monkeypatch.setattr(demo, "run", lambda *_: iter([_result()] * 3))
+    done = _invoke("--quick")
+    assert done.exit_code == 0
+    assert pages == [Path("runs/demo/report.html")]
+    assert done.output.splitlines()[-1] == f"Report: {Path.cwd() / 'runs/demo/report.html'}"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (OSError("no space is left"), 1, "The report could not be written to"),
+        (KeyboardInterrupt(), 130, "Stopped by Ctrl-C before the report"),
+    ],
+    ids=["disk", "ctrl-c"],
+)
+def test_a_report_that_fails_does_not_hide_the_table(monkeypatch, error, code, message):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(demo, "run", lambda *_: iter([_result()] * 3))
+    monkeypatch.setattr(demo_report, "write_page", fail)
+    done = _invoke("--quick")
+    assert done.exit_code == code
+    assert "k-tied, rank 2  97.5" in done.output
+    assert message in done.output
+
+
+@pytest.mark.parametrize("name", demo_report.CLOSELY)
+def test_what_is_looked_at_closely_is_the_same_model(name):
+    (family,) = [family for family in demo.FAMILIES if family.name == name]
+    recipe = demo_report.recipe(family, demo.Settings(epochs=3, seed=5))
+    assert (recipe.posterior, recipe.prior) == (family.posterior, family.prior)
+    assert (recipe.training.epochs, recipe.seed) == (3, 5)
+    counts = [lb.count_parameters(m) for m in (build_model(recipe), family.convert(demo.network()))]
+    assert counts[0] == counts[1]
+    assert check_recipe(parse_yaml(recipe.to_yaml())) == recipe
 
 
 @pytest.mark.parametrize(("columns", "shows_errors"), [(80, False), (120, True)])
+@pytest.mark.usefixtures("pages")
 def test_the_table_fits_and_a_wide_one_shows_standard_errors(monkeypatch, columns, shows_errors):
     rows = [_result(family.name, family.group) for family in demo.FAMILIES]
     given = []
     monkeypatch.setattr(demo, "run", lambda *arguments: given.append(arguments) or iter(rows))
     done = _invoke(columns=columns)
     assert given[0][:2] == (demo.FAMILIES, demo.Settings())
-    lines = done.output.splitlines()
+    lines = done.output.partition("Report: ")[0].splitlines()
     assert max(len(line.rstrip()) for line in lines) <= columns
     assert all(any(line.startswith(row.name) for line in lines) for row in rows)
     assert "…" not in done.output
@@ -196,6 +278,7 @@ def test_the_best_value_is_bold():
     assert accuracy.cells([bad, good], wide=False) == ["90.0", "[bold]99.0[/]"]
 
 
+@pytest.mark.usefixtures("pages")
 def test_progress_bars_on_a_terminal():
     done = _invoke("--quick", "--samples", "1", FORCE_COLOR="1", NO_COLOR="")
     assert done.exit_code == 0, done.output
@@ -204,7 +287,7 @@ def test_progress_bars_on_a_terminal():
 
 
 @pytest.mark.parametrize("finished", [0, 1])
-def test_ctrl_c_prints_what_is_done(monkeypatch, tmp_path, finished):
+def test_ctrl_c_prints_what_is_done(monkeypatch, tmp_path, pages, finished):
     def interrupted(*_):
         yield from [_result()] * finished
         raise KeyboardInterrupt
@@ -218,6 +301,7 @@ def test_ctrl_c_prints_what_is_done(monkeypatch, tmp_path, finished):
     written = json.loads(path.read_text())
     assert written["complete"] is False
     assert len(written["results"]) == finished
+    assert pages == []
 
 
 @pytest.mark.parametrize(
@@ -226,10 +310,13 @@ def test_ctrl_c_prints_what_is_done(monkeypatch, tmp_path, finished):
         (["--json", "no/such/folder/demo.json"], "does not exist"),
         (["--epochs", "0"], "--epochs"),
         (["--samples", "0"], "--samples"),
+        (["--out", "taken"], "is a file"),
+        (["--out", "taken/below"], "nothing can be written"),
     ],
-    ids=["folder", "epochs", "samples"],
+    ids=["folder", "epochs", "samples", "file", "below-a-file"],
 )
 def test_bad_options_are_refused_before_any_training(monkeypatch, arguments, message):
+    Path("taken").write_text("a file", encoding="utf-8")
     monkeypatch.setattr(demo, "run", lambda *_: pytest.fail("training began"))
     done = _invoke(*arguments)
     assert done.exit_code == 2

@@ -18,7 +18,7 @@ from leanbayes.ops import Conv, Linear
 from leanbayes.posteriors import POSTERIORS
 
 ROOT = Path(__file__).parents[1]
-PAGES = {str(p.relative_to(ROOT)): p for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
+PAGES = {str(p.relative_to(ROOT)): p for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 

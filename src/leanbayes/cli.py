@@ -1,6 +1,7 @@
 """The ``leanbayes`` command. What it needs beyond torch is imported only when it runs."""
 
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -59,25 +60,45 @@ def app() -> "typer.Typer":
         json: Annotated[
             Path | None, typer.Option(dir_okay=False, help="Also write the results to this file.")
         ] = None,
+        out: Annotated[
+            Path, typer.Option(file_okay=False, help="The folder for report.html.")
+        ] = Path("runs/demo"),
     ) -> None:
-        """Train every family on scikit-learn's digits and print one table.
+        """Train every family on scikit-learn's digits, print one table and write a report.
 
         No network is needed; two cores take less than two minutes.
         Ctrl-C stops and prints what is done so far.
         """
         if json is not None and not json.absolute().parent.is_dir():
             raise typer.BadParameter(f"the folder {json.parent} does not exist; make it first")
-        raise typer.Exit(_demo(seed, epochs, samples, quick=quick, path=json))
+        try:
+            _check_folder(out)
+        except OSError as error:
+            reason = error.strerror or error
+            raise typer.BadParameter(
+                f"nothing can be written to the folder {out} ({reason}); choose another --out"
+            ) from error
+        page = out / "report.html"
+        raise typer.Exit(_demo(seed, epochs, samples, quick=quick, path=json, page=page))
 
     register(application)
     return application
 
 
-def _demo(seed: int, epochs: int, samples: int, *, quick: bool, path: Path | None) -> int:
+def _check_folder(folder: Path) -> None:
+    """Make a folder, and raise now rather than after the training if it takes no file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def _demo(
+    seed: int, epochs: int, samples: int, *, quick: bool, path: Path | None, page: Path
+) -> int:
     """Run, show and write the demo; returns the exit code."""
     from rich.console import Console
 
-    from leanbayes.lab.demo import FAMILIES, QUICK, Settings, report
+    from leanbayes.lab.demo import FAMILIES, QUICK, Settings, legend, report
     from leanbayes.lab.files import write_json
 
     console = Console()
@@ -95,11 +116,34 @@ def _demo(seed: int, epochs: int, samples: int, *, quick: bool, path: Path | Non
         console.print(f"Stopped by Ctrl-C after {len(results)} of {len(families)} families.")
     if results:
         console.print(_table(results, wide=console.width >= _WIDE))
-        console.print(_legend(settings, seconds), style="dim", highlight=False)
+        console.print(legend(settings, seconds), style="dim", highlight=False)
     if path is not None:
         write_json(path, report(results, settings, seconds=seconds, complete=complete))
         console.print(f"Written to {path}.", highlight=False, soft_wrap=True)
-    return 0 if complete else _INTERRUPTED
+    return _write_page(results, settings, page, seconds, console) if complete else _INTERRUPTED
+
+
+def _write_page(
+    results: "Sequence[Result]",
+    settings: "Settings",
+    page: Path,
+    seconds: float,
+    console: "Console",
+) -> int:
+    """Write the report and say where it is; returns the exit code."""
+    from leanbayes.lab.demo_report import write_page
+
+    try:
+        with console.status("Writing the report"):
+            write_page(results, settings, page, seconds=seconds)
+    except OSError as error:
+        console.print(f"The report could not be written to {page}: {error}.", highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("Stopped by Ctrl-C before the report was written.")
+        return _INTERRUPTED
+    console.print(f"Report: {page.absolute()}", highlight=False, soft_wrap=True)
+    return 0
 
 
 def _train_with_progress(
@@ -213,17 +257,3 @@ def _table(results: "Sequence[Result]", *, wide: bool) -> "Table":
         last_of_group = groups[index] != groups[min(index + 1, len(groups) - 1)]
         table.add_row(result.name, *cells, end_section=last_of_group)
     return table
-
-
-def _legend(settings: "Settings", seconds: float) -> str:
-    """What the columns mean, and what the numbers depend on."""
-    return (
-        "Accuracy, negative log likelihood and calibration error (15 bins) on 400 test images; "
-        "AUROC: how well the entropy of a prediction tells inverted, or pixel-shuffled, images "
-        "from these. Parameters and processor time of a training step are relative to the "
-        "deterministic network; in one this small much of the step is overhead, "
-        "benchmarks/step_cost.py has larger ones. Rank-1 networks have 4 members, and each sees "
-        "every image.\n"
-        f"Seed {settings.seed}, {settings.epochs} epochs, {settings.samples} samples a "
-        f"prediction, {seconds:.0f} s."
-    )

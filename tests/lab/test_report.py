@@ -1,20 +1,21 @@
 """The report: one page that is whole, well formed, and says what the run folders say."""
 
-import base64
 import math
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
+from pages import Page
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 import leanbayes as lb
 from leanbayes.lab.data import load
+from leanbayes.lab.predictions import load_run
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import write_report
 from leanbayes.lab.report.folder import read_run
@@ -40,7 +41,6 @@ FROM_DATA = (
     "In and out of distribution",
     "Most and least certain images",
 )
-VOID = {"meta", "link", "img", "br"}
 
 
 def recipe(**changes):
@@ -104,41 +104,6 @@ def copied(tied, tmp_path):
     return Path(shutil.copytree(tied, tmp_path / "run"))
 
 
-class Page(HTMLParser):
-    """Reads a page; fails where a tag is not closed in its turn."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.open, self.tags, self.headings, self.notices, self.attributes = [], [], [], [], []
-        self.text = ""
-        self.feed(Path(path).read_text(encoding="utf-8"))
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [(tag, key, value) for key, value in attrs]
-        if tag not in VOID:
-            self.open.append((tag, dict(attrs).get("class")))
-
-    def handle_endtag(self, tag):
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop()[0] == tag
-
-    def handle_data(self, data):
-        self.text += data
-        if self.open and self.open[-1][0] == "h3":
-            self.headings.append(data)
-        if ("p", "notice") in self.open:
-            self.notices.append(data)
-
-    def images(self):
-        sources = [value for tag, key, value in self.attributes if (tag, key) == ("img", "src")]
-        prefix = "data:image/png;base64,"
-        assert all(source.startswith(prefix) for source in sources)
-        return [base64.b64decode(source.removeprefix(prefix), validate=True) for source in sources]
-
-
 def report(run, tmp_path):
     return Page(write_report([run], tmp_path / "report.html"))
 
@@ -151,6 +116,58 @@ def test_two_runs_share_a_page_with_every_section_that_applies(both):
     links = {value for tag, key, value in page.attributes if (tag, key) == ("a", "href")}
     assert links == {f"#{target}" for target in targets}
     assert len(targets) == 2
+
+
+def test_curves_show_kl_and_scale_of_each_layer_and_log_alpha_of_dropout(alone, both):
+    captions = Page(alone).captions()
+    assert any("KL from the prior by layer" in caption for caption in captions)
+    assert any("Mean standard deviation σ" in caption for caption in captions)
+    assert not any("log α" in caption for caption in captions)
+    captions = Page(both).captions()
+    assert any("log α of the weights by layer: median" in caption for caption in captions)
+
+
+def test_scales_of_every_epoch_are_on_record(tied):
+    columns = read_run(tied).columns
+    names = [name for name in columns if name.startswith("scale/")]
+    assert names == ["scale/model.dense1", "scale/model.dense2"]
+    assert all(len(columns[name]) == 3 for name in names)
+    _, model, _ = load_run(tied)
+    factors = model.dense1.posterior
+    scale = (factors.value("u").T @ factors.value("v")).detach()
+    assert columns[names[0]][-1] == pytest.approx(float(scale.mean()), rel=1e-5)
+    assert not any(name.startswith("log_alpha") for name in columns)
+
+
+def test_log_alphas_of_every_epoch_are_on_record(dropout):
+    columns = read_run(dropout).columns
+    _, model, _ = load_run(dropout)
+    for layer in ("dense1", "dense2"):
+        posterior = getattr(model, layer).posterior
+        loc, log_variance = posterior.loc.detach(), posterior.scale.detach()
+        log_alpha = (log_variance - loc.square().log()).flatten().numpy()
+        names = [
+            f"{kind}/model.{layer}" for kind in ("log_alpha_q25", "log_alpha", "log_alpha_q75")
+        ]
+        recorded = [columns[name][-1] for name in names]
+        expected = numpy.quantile(log_alpha, (0.25, 0.5, 0.75), method="nearest")
+        assert recorded == pytest.approx(expected.tolist(), rel=1e-4)
+
+
+def test_a_plain_network_is_judged_too(tmp_path):
+    values = {"posterior": None, "prior": None, "training": {"epochs": 1, "batch_size": 400}}
+    train(recipe(**values), tmp_path / "run", progress=False)
+    page = report(tmp_path / "run", tmp_path)
+    assert page.headings == [*EVERYWHERE, *FROM_DATA]
+    assert len(page.notices) == 1  # that it was cut
+
+
+def test_a_page_may_have_a_title_and_an_opening(copied, tmp_path):
+    (copied / "result.json").unlink()  # nothing to predict: soon written
+    opening = [element("p", "first words")]
+    path = write_report([copied], tmp_path / "report.html", title="A title", opening=opening)
+    text = Page(path).text
+    assert text.index("A title") < text.index("first words") < text.index("What was run")
 
 
 def test_a_page_needs_nothing_else(both):

@@ -15,15 +15,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from leanbayes.spectrum import Spectrum
+
 __all__ = [
     "bars",
+    "coverage",
     "curves",
+    "errors",
+    "estimates",
     "heat_map",
     "histograms",
     "image_grid",
+    "intervals",
     "rejection",
     "reliability",
     "spectra",
+    "spectra_of",
 ]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -32,6 +39,7 @@ WRONG = "#D55E00"
 GREY = "#666666"
 _SIZE = (5.2, 3.6)
 _PIXELS = 256
+_ROUNDING = 1e-12
 _DOTS_PER_INCH = 144
 
 
@@ -45,14 +53,18 @@ def _figure(size: tuple[float, float] = _SIZE) -> Figure:
 
 def _axes(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     figure = _figure()
-    axes = figure.add_subplot()
+    return figure, _on(figure, xlabel, ylabel)
+
+
+def _on(figure: Figure, xlabel: str, ylabel: str, place: tuple[int, int, int] = (1, 1, 1)) -> Axes:
+    axes = figure.add_subplot(*place)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    return figure, axes
+    return axes
 
 
 def _whole_numbers(axes: Axes) -> None:
@@ -75,7 +87,8 @@ def _look(index: int) -> dict[str, Any]:
 
 def _legend(axes: Axes, entries: int) -> None:
     if entries > 1:
-        axes.legend(fontsize="small", frameon=False, ncols=1 if entries <= 6 else 2)
+        columns = 1 if entries <= 6 else 2
+        axes.legend(fontsize="small", edgecolor="none", framealpha=0.85, ncols=columns)
 
 
 def curves(
@@ -85,6 +98,7 @@ def curves(
     *,
     xlabel: str = "epoch",
     log: bool = False,
+    bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
 ) -> bytes:
     """Several lines over the same x; values that are not finite are left out.
 
@@ -94,6 +108,7 @@ def curves(
         ylabel: what they are.
         xlabel: what x is.
         log: a logarithmic axis, if all values are positive.
+        bands: what to shade around a line, from below to above.
     """
     figure, axes = _axes(xlabel, ylabel)
     finite = [v for line in lines.values() for v in line if math.isfinite(v)]
@@ -107,6 +122,9 @@ def curves(
             label=_plain(name),
             **_look(index),
         )
+        if bands and name in bands:
+            low, high = bands[name]
+            axes.fill_between(x, low, high, alpha=0.12, color=_look(index)["color"], linewidth=0)
     if log and finite and min(finite) > 0:
         axes.set_yscale("log")
     _whole_numbers(axes)
@@ -214,6 +232,38 @@ def heat_map(matrix: Tensor, label: str) -> bytes:
 def spectra(values: Mapping[str, Tensor]) -> bytes:
     """The share of the sum of squares that each singular value explains, by layer."""
     figure, axes = _axes("index of the singular value", "share of the sum of squares")
+    _draw_spectra(axes, values)
+    return _png(figure)
+
+
+def spectra_of(values: Mapping[str, Spectrum]) -> bytes:
+    """Spectra of standard deviations and of means, side by side on one scale.
+
+    Args:
+        values: what :func:`leanbayes.spectrum` gives; members of a mixture are averaged.
+    """
+    figure = _figure((2 * _SIZE[0], _SIZE[1]))
+    sides = {
+        "standard deviations": {name: _shares(found.scale) for name, found in values.items()},
+        "means": {name: _shares(found.mean) for name, found in values.items()},
+    }
+    drawn = [shares for side in sides.values() for shares in side.values()]
+    lowest = float(torch.cat([torch.ones(1), *drawn]).min())
+    for column, (title, shares) in enumerate(sides.items(), 1):
+        label = "share of the sum of squares" if column == 1 else ""
+        axes = _on(figure, "index of the singular value", label, (1, 2, column))
+        _draw_spectra(axes, shares)
+        axes.set_title(title)
+        axes.set_ylim(0.5 * lowest, 2)
+    return _png(figure)
+
+
+def _shares(shares: Tensor) -> Tensor:
+    average = shares.reshape(-1, shares.shape[-1]).mean(0)
+    return average[average > _ROUNDING]
+
+
+def _draw_spectra(axes: Axes, values: Mapping[str, Tensor]) -> None:
     for index, (name, shares) in enumerate(values.items()):
         kept = shares[shares > 0]
         x = list(range(1, len(kept) + 1))
@@ -221,7 +271,6 @@ def spectra(values: Mapping[str, Tensor]) -> bytes:
     axes.set_yscale("log")
     _whole_numbers(axes)
     _legend(axes, len(values))
-    return _png(figure)
 
 
 def image_grid(images: Tensor, titles: Sequence[str], wrong: Sequence[bool]) -> bytes:
@@ -234,19 +283,109 @@ def image_grid(images: Tensor, titles: Sequence[str], wrong: Sequence[bool]) -> 
     """
     columns = min(4, len(titles))
     rows = math.ceil(len(titles) / columns)
-    figure = _figure((1.35 * columns, 1.6 * rows))
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for axes in grid.flat:
-        axes.set_axis_off()
-    for axes, image, title, bad in zip(grid.flat, images, titles, wrong, strict=False):
-        if image.shape[0] == 1:
-            axes.imshow(image[0].numpy(), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        else:
-            axes.imshow(image.permute(1, 2, 0).numpy(), interpolation="nearest")
-        axes.set_title(
+    figure = _figure((1.35 * columns, 1.57 * rows))
+    figure.set_layout_engine("none")
+    axes = figure.add_axes((0, 0, 1, 1))  # one for all: making many is slow
+    axes.set_axis_off()
+    for place, (image, title, bad) in enumerate(zip(images, titles, wrong, strict=True)):
+        top, left = 1.24 * (place // columns), 1.07 * (place % columns)
+        pixels = image[0] if image.shape[0] == 1 else image.permute(1, 2, 0)
+        axes.imshow(
+            pixels.numpy(),
+            extent=(left, left + 1, top + 1, top),
+            interpolation="nearest",
+            cmap="gray",  # like its limits, of no effect on colour images
+            vmin=0,
+            vmax=1,
+        )
+        axes.text(
+            left + 0.5,
+            top - 0.04,
             title.replace("$", r"\$"),
             fontsize=8,
+            horizontalalignment="center",
             color=WRONG if bad else "black",
             fontweight="bold" if bad else "normal",
         )
+    axes.set_xlim(-0.035, 1.07 * columns - 0.035)
+    axes.set_ylim(1.24 * rows - 0.2, -0.24)
+    return _png(figure)
+
+
+def estimates(values: Mapping[str, tuple[float, float]], xlabel: str) -> bytes:
+    """One dot for each name, with a standard error to both sides."""
+    figure = _figure((_SIZE[0], max(_SIZE[1], 0.22 * len(values) + 0.6)))
+    axes = _on(figure, xlabel, "")
+    rows = range(len(values))
+    axes.errorbar(
+        [value for value, _ in values.values()],
+        list(rows),
+        xerr=[error for _, error in values.values()],
+        fmt="o",
+        markersize=4,
+        color=COLOURS[0],
+        ecolor=COLOURS[4],
+    )
+    axes.set_yticks(list(rows), [_plain(name) for name in values], fontsize="small")
+    axes.invert_yaxis()
+    return _png(figure)
+
+
+def intervals(truth: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> bytes:
+    """Predictions over the truth, each with its interval; on the diagonal they are right."""
+    figure, axes = _axes("true", "predicted")
+    ends = [float(torch.cat([truth, mean]).min()), float(torch.cat([truth, mean]).max())]
+    axes.plot(ends, ends, color=GREY, linestyle="--", label="perfect prediction")
+    inside = (low <= truth) & (truth <= high)
+    for held, label, colour in (
+        (inside, "the interval holds the truth", COLOURS[0]),
+        (~inside, "it does not", WRONG),
+    ):
+        if bool(held.any()):
+            axes.vlines(truth[held], low[held], high[held], color=colour, alpha=0.45, linewidth=1)
+            marker = "o" if held is inside else "X"
+            axes.scatter(truth[held], mean[held], s=12, color=colour, marker=marker, label=label)
+    _legend(axes, 3)
+    return _png(figure)
+
+
+def coverage(nominal: Tensor, observed: Tensor, examples: int) -> bytes:
+    """How much intervals hold over what they promise; grey is two standard errors of chance."""
+    figure, axes = _axes("nominal level of the interval", "share of targets inside")
+    level = torch.linspace(0, 1, 101)
+    chance = 2 * (level * (1 - level) / examples).sqrt()
+    axes.fill_between(
+        level,
+        level - chance,
+        level + chance,
+        color="#BBBBBB",
+        alpha=0.6,
+        linewidth=0,
+        label="calibrated, ± 2 s.e.",
+    )
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle="--")
+    axes.plot(nominal, observed, marker="o", markersize=4, color=COLOURS[0], label="this model")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.02)
+    _legend(axes, 2)
+    return _png(figure)
+
+
+def errors(spread: Tensor, error: Tensor, groups: int = 10) -> bytes:
+    """Absolute errors over predicted standard deviations, and the root mean square by group."""
+    figure, axes = _axes("predicted standard deviation", "absolute error")
+    axes.scatter(spread, error, s=12, color=COLOURS[4], alpha=0.6, linewidth=0, label="targets")
+    order = spread.argsort()
+    parts = order.tensor_split(max(1, min(groups, len(order) // 5)))
+    axes.plot(
+        [float(spread[part].square().mean().sqrt()) for part in parts],
+        [float(error[part].square().mean().sqrt()) for part in parts],
+        marker="o",
+        color=COLOURS[1],
+        label="root mean square",
+    )
+    ends = [float(spread.min()), float(spread.max())]
+    axes.plot(ends, ends, color=GREY, linestyle="--", label="as predicted")
+    axes.set_ylim(bottom=0)
+    _legend(axes, 3)
     return _png(figure)

@@ -6,7 +6,7 @@ import base64
 import html
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Html", "element", "figure", "grid", "join", "page", "table"]
+__all__ = ["Html", "element", "figure", "grid", "join", "page", "section", "table"]
 
 STYLE = """
 :root { color-scheme: light; }
@@ -18,17 +18,23 @@ h1 { font-size: 1.7rem; line-height: 1.2; }
 h2 { margin-top: 3rem; padding-top: .6rem; border-top: 3px solid #0072b2; font-size: 1.4rem; }
 h3 { margin-top: 2rem; font-size: 1.1rem; }
 a { color: #0072b2; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; background:
+  linear-gradient(to right, #fff 30%, #fff0) 0 0 / 3rem 100% no-repeat local,
+  linear-gradient(to left, #fff 30%, #fff0) 100% 0 / 3rem 100% no-repeat local,
+  linear-gradient(to right, #0003, #0000) 0 0 / .7rem 100% no-repeat scroll,
+  linear-gradient(to left, #0003, #0000) 100% 0 / .7rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: .95rem; font-variant-numeric: tabular-nums; }
 p.caption { margin: .3rem 0; color: #444; }
 .facts td { overflow-wrap: anywhere; }
 th, td { padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #ddd; text-align: left;
   vertical-align: top; }
 td:first-child { min-width: 8rem; }
+.numbers { font-size: .875rem; }
+@media (min-width: 60rem) { .numbers td:first-child { min-width: 12.5rem; } }
 thead th { border-bottom: 2px solid #888; }
 td.number { text-align: right; white-space: nowrap; }
 th.number { text-align: right; }
-.grid { display: grid; gap: 1.5rem;
+.grid { display: grid; gap: 1.5rem; margin-top: 1.2rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
 figure { margin: 0; max-width: 36rem; break-inside: avoid; }
 img { display: block; width: 100%; height: auto; }
@@ -43,7 +49,12 @@ footer { margin-top: 3rem; color: #444; font-size: .9rem; }
   article + article { break-before: page; }
   h3 { break-after: avoid; }
   tr, .notice { break-inside: avoid; }
-  .scroll { overflow: visible; }
+  .scroll { overflow: visible; background: none; }
+  .facts, figcaption { font-size: 8.5pt; }
+  p.caption { break-after: avoid; }
+  .numbers { font-size: 7pt; }
+  .numbers th, .numbers td { padding: .15rem .4rem .15rem 0; }
+  .numbers td:first-child { min-width: 6rem; }
   .grid { grid-template-columns: 1fr 1fr; }
 }
 """
@@ -113,6 +124,11 @@ def figure(png: bytes, caption: str) -> Html:
 def grid(figures: Iterable[Html]) -> Html:
     """Figures beside each other where there is room."""
     return element("div", join(figures), class_="grid")
+
+
+def section(title: str, *parts: str) -> Html:
+    """A part of a page under its own heading."""
+    return element("section", element("h3", title), join(parts))
 
 
 def page(title: str, body: str) -> str:

@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leanbayes.lab import plots
+from leanbayes.lab.data import Dataset
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.report.folder import RunFolder
-from leanbayes.lab.report.html import Html, element, figure, grid, join, table
+from leanbayes.lab.report.html import Html, element, figure, grid, section, table
 from leanbayes.lab.report.study import (
     MOST_OUTSIDE,
     Study,
     auroc,
     calibration_bins,
+    class_log_probs,
     explained,
     is_images,
     raw_images,
     rejection_curve,
     scale_matrices,
 )
+from leanbayes.lab.weights import log_alphas, quartiles, signal_to_noise
 from leanbayes.metrics import Estimate
-from leanbayes.model import random_maps
-from leanbayes.posteriors import Dropout
 
 __all__ = [
     "METRICS",
     "calibration",
     "certain_images",
     "dropout_rates",
-    "learning_curves",
     "number",
     "out_of_distribution",
     "results",
@@ -50,6 +51,11 @@ METRICS = {
     "ece": "calibration error (15 bins)",
     "entropy": "predictive entropy",
     "mutual_information": "mutual information",
+    "disagreement": "disagreement of samples",
+    "diversity": "disagreement over error",
+    "kl_diversity": "KL between samples",
+    "auroc": "AUROC",
+    "auc_pr": "average precision",
     "squared_error": "squared error",
 }
 _MOST_LAYERS = 12
@@ -109,7 +115,7 @@ def what_was_run(run: RunFolder) -> Html:
         "The recipe and what it took.",
         words=2,
     )
-    return _section("What was run", body, whole)
+    return section("What was run", body, whole)
 
 
 def _described(name: str, options: Mapping[str, object]) -> str:
@@ -122,7 +128,7 @@ def _training(recipe: Recipe) -> str:
     return (
         f"{training.epochs} epochs in batches of {training.batch_size}, {optimizer.name} with "
         f"learning rate {optimizer.lr:g} ({recipe.learning_rate.kind}), "
-        f"KL weight {recipe.kl.kind}"
+        f"KL weight {_described(recipe.kl.kind, recipe.kl.options)}"
     )
 
 
@@ -151,7 +157,7 @@ def results(run: RunFolder) -> Html:
     if run.recipe.cut and published is not None:
         text = f"Not the published settings: {run.recipe.cut}"
         parts.append(element("p", text, class_="notice"))
-    return _section("Results", *parts)
+    return section("Results", *parts)
 
 
 def _difference(ours: Estimate | None, theirs: float | None) -> str:
@@ -162,74 +168,42 @@ def _difference(ours: Estimate | None, theirs: float | None) -> str:
     return f"{gap:+.4f}{errors}"
 
 
-def learning_curves(run: RunFolder) -> Html:
-    """−ELBO, NLL, accuracy and the KL of each layer, by epoch."""
-    columns = run.columns
-    epochs = columns.get("epoch", [])
-    if not epochs:
-        return Html()
-    x = [epoch + 1 for epoch in epochs]
-    figures = []
-    for key, label in (
-        ("negative_elbo", "−ELBO per example"),
-        ("nll", "NLL per example"),
-        ("accuracy", "accuracy"),
-    ):
-        lines = {
-            part: columns[f"{part}/{key}"]
-            for part in ("train", "validation")
-            if f"{part}/{key}" in columns
-        }
-        if lines:
-            parts = " and ".join(lines)
-            figures.append(
-                figure(plots.curves(x, lines, label), f"{label[0].upper()}{label[1:]}: {parts}.")
-            )
-    layers = _largest(
-        {
-            name.removeprefix("kl/").removeprefix("model.") or "layer": values
-            for name, values in columns.items()
-            if name.startswith("kl/")
-        }
-    )
-    if layers:
-        caption = "KL from the prior by layer, in nats."
-        figures.append(figure(plots.curves(x, layers, "KL (nats)", log=True), caption))
-    if "kl_weight" in columns and len(set(columns["kl_weight"])) > 1:
-        weight = plots.curves(x, {"weight": columns["kl_weight"]}, "weight of the KL")
-        figures.append(figure(weight, "The weight of the KL in the loss, averaged over an epoch."))
-    return _section("Learning curves", grid(figures)) if figures else Html()
+class _Judged(NamedTuple):
+    """Test examples: the predicted class, its probability, the entropy, and the truth."""
+
+    labels: Tensor
+    confidence: Tensor
+    entropy: Tensor
+    truth: Tensor
+
+    @property
+    def right(self) -> Tensor:
+        return self.labels == self.truth
 
 
-def _largest(layers: dict[str, list[float]]) -> dict[str, list[float]]:
-    """The layers with most KL at the end; the sum of the others as one line."""
-    if len(layers) <= _MOST_LAYERS:
-        return layers
-    kept = sorted(layers, key=lambda name: layers[name][-1])[-_MOST_LAYERS + 1 :]
-    others = [values for name, values in layers.items() if name not in kept]
-    shown = {name: values for name, values in layers.items() if name in kept}
-    return {**shown, f"{len(others)} others": [sum(step) for step in zip(*others, strict=True)]}
-
-
-def _right(found: Study) -> tuple[Tensor, Tensor, Tensor]:
-    """Confidence, entropy and rightness of every test example."""
-    assert found.test is not None
-    assert found.dataset is not None
-    probs, y = found.test.probs, found.dataset.test[: found.test.samples.shape[1]].y
-    return probs.amax(-1), found.test.entropy, found.test.labels == y
+def _judged(found: Study) -> _Judged | None:
+    """What was predicted where every example has one class; else None."""
+    if found.test is None or found.dataset is None:
+        return None
+    y = found.dataset.test[: found.test.samples.shape[1]].y
+    log_probs = class_log_probs(found.test, y)
+    if log_probs is None:
+        return None
+    probs = log_probs.exp()
+    confidence, labels = probs.max(-1)
+    return _Judged(labels, confidence, torch.special.entr(probs).sum(-1), y.flatten().long())
 
 
 def calibration(found: Study) -> Html:
-    """Reliability diagram and accuracy-rejection curve."""
-    if found.test is None:
+    """Reliability diagram, accuracy-rejection curve, and entropy of right and wrong predictions."""
+    judged = _judged(found)
+    if judged is None:
         return Html()
-    confidence, entropy, right = _right(found)
-    if right.ndim != 1:
-        return Html()
+    confidence, entropy, right = judged.confidence, judged.entropy, judged.right
     bins = calibration_bins(confidence, right)
     rejected, accuracy = rejection_curve(entropy, right)
     half = float(accuracy[len(accuracy) // 2])
-    return _section(
+    return section(
         "Calibration",
         grid(
             [
@@ -245,9 +219,24 @@ def calibration(found: Study) -> Html:
                     f"rejected first. Accuracy is {number(float(accuracy[0]))} on all examples "
                     f"and {number(half)} on the more certain half.",
                 ),
+                *_entropies(entropy, right),
             ]
         ),
     )
+
+
+def _entropies(entropy: Tensor, right: Tensor) -> list[Html]:
+    groups = {"right": entropy[right], "wrong": entropy[~right]}
+    if not all(len(group) for group in groups.values()):
+        return []
+    means = " and ".join(f"{number(float(e.mean()))} where {name}" for name, e in groups.items())
+    return [
+        figure(
+            plots.histograms(groups, "entropy (nats)"),
+            f"Entropy of right and of wrong predictions, on average {means}: a model that knows "
+            "what it does not know has more of it where it is wrong.",
+        )
+    ]
 
 
 def out_of_distribution(found: Study) -> Html:
@@ -257,7 +246,7 @@ def out_of_distribution(found: Study) -> Html:
     inside = found.test.entropy[:MOST_OUTSIDE]
     groups = {name: prediction.entropy for name, prediction in found.outside.items()}
     told = "; ".join(f"{name} {number(auroc(inside, e))}" for name, e in groups.items())
-    return _section(
+    return section(
         "In and out of distribution",
         grid(
             [
@@ -274,25 +263,53 @@ def out_of_distribution(found: Study) -> Html:
 
 def scales(found: Study) -> Html:
     """Standard deviations of the weights: heat maps and spectra."""
-    matrices = {} if found.model is None else scale_matrices(found.model)
+    if found.model is None:
+        return Html()
+    matrices = scale_matrices(found.model)
     if not matrices:
         return Html()
     shown = dict(list(matrices.items())[:_MOST_LAYERS])
     spectra = {name: explained(scale) for name, scale in shown.items()}
-    figures = [
-        figure(
-            plots.spectra(spectra),
-            "Spectra of the matrices of standard deviations σ: the share of Σσ² that each "
-            "singular value explains.",
-        )
-    ]
+    figures = [] if all(len(shares) < 2 for shares in spectra.values()) else [_spectra(spectra)]
     figures += [
         figure(plots.heat_map(scale, "σ"), f"σ of {name}, {_shape(scale)}; {_range(scale)}.")
         for name, scale in shown.items()
     ]
     left = len(matrices) - len(shown)
     note = [element("p", f"The first {len(shown)} layers; {left} more are left out.")]
-    return _section("Standard deviations of the weights", *(note if left else ()), grid(figures))
+    return section(
+        "Standard deviations of the weights",
+        _signals(found.model),
+        *(note if left else ()),
+        grid(figures),
+    )
+
+
+def _signals(model: nn.Module) -> Html:
+    """How far weights stand out of their own noise."""
+    ratios = signal_to_noise(model)
+    if not ratios:
+        return Html()
+    rows = [
+        (
+            name,
+            f"{ratio.numel():,}",
+            number(quartiles(ratio).median),
+            f"{float((ratio < 1).float().mean()):.1%}",
+        )
+        for name, ratio in ratios.items()
+    ]
+    header = ("Layer", "Weights", "Median SNR", "SNR\u00a0<\u00a01")
+    caption = "Signal-to-noise ratios |μ| / σ: weights below 1 are more noise than signal."
+    return table(header, rows, caption)
+
+
+def _spectra(spectra: Mapping[str, Tensor]) -> Html:
+    return figure(
+        plots.spectra(spectra),
+        "Spectra of the matrices of standard deviations σ: the share of Σσ² that each singular "
+        "value explains.",
+    )
 
 
 def _shape(matrix: Tensor) -> str:
@@ -309,14 +326,8 @@ def _range(scale: Tensor) -> str:
 
 def dropout_rates(found: Study) -> Html:
     """Log α of every layer of Gaussian dropout, and how sparse it could be."""
-    if found.model is None:
-        return Html()
-    with torch.no_grad():
-        layers = {
-            name or "layer": -layer.posterior().log_inverse_alpha().flatten().cpu()
-            for name, layer in random_maps(found.model)
-            if isinstance(layer.posterior.recipe, Dropout)
-        }
+    found_alphas = {} if found.model is None else log_alphas(found.model)
+    layers = {name: alpha.flatten().cpu() for name, alpha in found_alphas.items()}
     if not layers:
         return Html()
     rows = [
@@ -328,14 +339,14 @@ def dropout_rates(found: Study) -> Html:
         )
         for name, alpha in layers.items()
     ]
-    header = ("Layer", "Weights", "Median log α", f"log α > {_SPARSE:g}")
+    header = ("Layer", "Weights", "Median log α", f"log\u00a0α\u00a0>\u00a0{_SPARSE:g}")
     shown = dict(list(layers.items())[:_MOST_LAYERS])
     single = all(bool((alpha == alpha[0]).all()) for alpha in shown.values())
     if single:
         png = plots.bars({name: float(alpha[0]) for name, alpha in shown.items()}, "log α")
     else:
         png = plots.histograms(shown, "log α")
-    return _section(
+    return section(
         "Dropout rates",
         table(header, rows, "Weights with a large α are mostly noise, and can be removed."),
         grid([figure(png, "log α of the weights, by layer.")]),
@@ -344,32 +355,31 @@ def dropout_rates(found: Study) -> Html:
 
 def certain_images(found: Study) -> Html:
     """The test images with least and with most entropy."""
-    if found.test is None or found.dataset is None or not is_images(found.dataset):
+    judged = _judged(found)
+    if judged is None or found.dataset is None or not is_images(found.dataset):
         return Html()
-    _, entropy, right = _right(found)
-    order = entropy.argsort(stable=True)
+    order = judged.entropy.argsort(stable=True)
     figures = [
-        _images(found, order[:_IMAGES], right, "Most certain"),
-        _images(found, order.flip(0)[:_IMAGES], right, "Least certain"),
+        _images(found.dataset, judged, order[:_IMAGES], "Most certain"),
+        _images(found.dataset, judged, order.flip(0)[:_IMAGES], "Least certain"),
     ]
-    return _section("Most and least certain images", grid(figures))
+    return section("Most and least certain images", grid(figures))
 
 
-def _images(found: Study, index: Tensor, right: Tensor, which: str) -> Html:
-    assert found.test is not None
-    assert found.dataset is not None
-    x, y = found.dataset.test.take(index)
-    raw = raw_images(x, found.dataset).float()
+def _images(dataset: Dataset, judged: _Judged, index: Tensor, which: str) -> Html:
+    x, _ = dataset.test.take(index)
+    raw = raw_images(x, dataset).float()
     low, high = raw.amin(), raw.amax()
     images = ((raw - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
-    labels = found.test.labels[index].tolist()
     titles = [
-        _name(found, guess)
+        _name(dataset, guess)
         if guess == truth
-        else f"{_name(found, guess)}, not {_name(found, truth)}"
-        for guess, truth in zip(labels, y.tolist(), strict=True)
+        else f"{_name(dataset, guess)}, not {_name(dataset, truth)}"
+        for guess, truth in zip(
+            judged.labels[index].tolist(), judged.truth[index].tolist(), strict=True
+        )
     ]
-    wrong = (~right[index]).tolist()
+    wrong = (~judged.right[index]).tolist()
     return figure(
         plots.image_grid(images, titles, wrong),
         f"{which}: {len(titles)} test images and what the model takes them for; {sum(wrong)} "
@@ -377,11 +387,5 @@ def _images(found: Study, index: Tensor, right: Tensor, which: str) -> Html:
     )
 
 
-def _name(found: Study, label: int) -> str:
-    assert found.dataset is not None
-    classes = found.dataset.classes
-    return classes[label] if label < len(classes) else str(label)
-
-
-def _section(title: str, *parts: str) -> Html:
-    return element("section", element("h3", title), join(parts))
+def _name(dataset: Dataset, label: int) -> str:
+    return dataset.classes[label] if label < len(dataset.classes) else str(label)

@@ -9,22 +9,23 @@ import torch
 from torch import Tensor, nn
 from torchmetrics.functional.classification import binary_auroc
 
-from leanbayes.io import load as load_model
 from leanbayes.lab import data
 from leanbayes.lab.data import Dataset
+from leanbayes.lab.predictions import load_run
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.report.folder import RunFolder
-from leanbayes.lab.run import build_model, likelihood_of
-from leanbayes.layers import RandomMap
-from leanbayes.likelihoods import Categorical
+from leanbayes.likelihoods import Bernoulli, Categorical, Likelihood
 from leanbayes.model import random_maps
 from leanbayes.predict import Prediction, predict
+from leanbayes.spectrum import explained as explained_by
+from leanbayes.spectrum import is_matrix
 
 __all__ = [
     "Bins",
     "Study",
     "auroc",
     "calibration_bins",
+    "class_log_probs",
     "explained",
     "inverted",
     "is_images",
@@ -48,7 +49,7 @@ class Study:
     Attributes:
         model: the trained model.
         dataset: the data it was trained on.
-        test: class probabilities on test examples.
+        test: predictions on test examples.
         outside: the same on images made from them, by what was done to them.
         problems: one sentence for each part that is missing.
     """
@@ -64,31 +65,36 @@ def study(run: RunFolder) -> Study:
     """Load what can be loaded, predict what can be predicted; never download anything."""
     recipe = run.recipe
     problems: list[str] = []
-    model, dataset = _model(run, problems), _dataset(recipe, problems)
-    if model is None or dataset is None or not isinstance(likelihood_of(recipe), Categorical):
-        return Study(model, dataset, None, {}, tuple(problems))
+    trained, dataset = _trained(run, problems), _dataset(recipe, problems)
+    if trained is None or dataset is None:
+        return Study(trained and trained[0], dataset, None, {}, tuple(problems))
+    model, likelihood = trained
     examples = dataset.test[:MOST_EXAMPLES]
-    test = _predict(model, recipe, examples.x)
+    if isinstance(likelihood, Bernoulli) and examples.y.numel() != len(examples):
+        problems.append(
+            "This model predicts many yes or no at once, such as the pixels of an image, so there "
+            "is no diagram of its calibration."
+        )
+        return Study(model, dataset, None, {}, tuple(problems))
+    test = _predict(model, likelihood, recipe, examples.x)
     outside = {}
-    if is_images(dataset):
+    if is_images(dataset) and isinstance(likelihood, Categorical):
         few = examples[:MOST_OUTSIDE].x
-        outside = {
-            "inverted": _predict(model, recipe, inverted(few, dataset)),
-            "pixels shuffled": _predict(model, recipe, shuffled(few, dataset, recipe.seed)),
+        foreign = {
+            "inverted": inverted(few, dataset),
+            "pixels shuffled": shuffled(few, dataset, recipe.seed),
         }
+        outside = {name: _predict(model, likelihood, recipe, x) for name, x in foreign.items()}
     return Study(model, dataset, test, outside, tuple(problems))
 
 
-def _model(run: RunFolder, problems: list[str]) -> nn.Module | None:
-    if run.recipe.posterior is None:
-        problems.append("This is a plain network, whose weights a run folder does not keep.")
-        return None
-    plain = run.recipe.model_copy(update={"posterior": None, "prior": None})
+def _trained(run: RunFolder, problems: list[str]) -> tuple[nn.Module, Likelihood] | None:
     try:
-        return load_model(build_model(plain), run.path / "model")
-    except (OSError, ValueError) as error:
+        _, model, likelihood = load_run(run.path)
+    except (OSError, ValueError, RuntimeError) as error:
         problems.append(f"The trained model could not be read: {error}.")
         return None
+    return model, likelihood.requires_grad_(False)
 
 
 def _dataset(recipe: Recipe, problems: list[str]) -> Dataset | None:
@@ -100,9 +106,33 @@ def _dataset(recipe: Recipe, problems: list[str]) -> Dataset | None:
         return None
 
 
-def _predict(model: nn.Module, recipe: Recipe, x: Tensor) -> Prediction:
+def _predict(model: nn.Module, likelihood: Likelihood, recipe: Recipe, x: Tensor) -> Prediction:
     chosen = recipe.evaluation
-    return predict(model, x, samples=chosen.samples, batch_size=chosen.batch_size, seed=recipe.seed)
+    return predict(
+        model,
+        x,
+        samples=chosen.samples,
+        batch_size=chosen.batch_size,
+        seed=recipe.seed,
+        likelihood=likelihood,
+    )
+
+
+def class_log_probs(prediction: Prediction, y: Tensor) -> Tensor | None:
+    """Log probabilities ``[examples, classes]``; None where an example has not just one class.
+
+    A Bernoulli output is two classes.
+
+    Example:
+        >>> prediction = Prediction(torch.zeros(1, 3, 1), Bernoulli())
+        >>> class_log_probs(prediction, torch.ones(3, 1)).exp()[0]
+        tensor([0.5000, 0.5000])
+    """
+    one = y.numel() == len(y)
+    if not one or not isinstance(prediction.likelihood, Categorical | Bernoulli):
+        return None
+    log_probs = prediction.log_probs
+    return log_probs.reshape(len(y), log_probs.shape[-1])
 
 
 def is_images(dataset: Dataset) -> bool:
@@ -198,25 +228,14 @@ def scale_matrices(model: nn.Module) -> dict[str, Tensor]:
     found = {}
     with torch.no_grad():
         for name, layer in random_maps(model):
-            if layer.members == 1 and _is_matrix(layer):
+            if layer.members == 1 and is_matrix(layer):
                 scale = layer.posterior().variance.sqrt().cpu()
                 if bool(scale.isfinite().all()) and bool((scale > 0).any()):
                     found[name or "layer"] = scale
     return found
 
 
-def _is_matrix(layer: RandomMap) -> bool:
-    shape = layer.posterior().event_shape
-    return len(shape) == 2 and min(shape) > 1
-
-
 def explained(scale: Tensor) -> Tensor:
-    """Squared singular values over their sum; of a large matrix only the first."""
-    if min(scale.shape) <= _FULL_SPECTRUM:
-        values = torch.linalg.svdvals(scale.double())
-    else:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            values = torch.svd_lowrank(scale.double(), q=_SPECTRUM, niter=4)[1]
-    shares: Tensor = values.square() / scale.double().square().sum()
+    """Squared singular values over their sum, the first that are not rounding."""
+    shares = explained_by(scale, None if min(scale.shape) <= _FULL_SPECTRUM else _SPECTRUM)
     return shares[shares > torch.finfo(scale.dtype).eps ** 2][:_SPECTRUM]

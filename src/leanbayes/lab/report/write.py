@@ -7,14 +7,20 @@ from pathlib import Path
 
 from leanbayes.lab.files import write_text
 from leanbayes.lab.report import sections
+from leanbayes.lab.report.curves import learning_curves
 from leanbayes.lab.report.folder import RunFolder, read_run
 from leanbayes.lab.report.html import Html, element, join, page, table
+from leanbayes.lab.report.regression import regression
 from leanbayes.lab.report.study import study
 
 __all__ = ["write_report"]
 
+_COMPARED = {"negative_elbo", "nll", "accuracy", "brier", "ece", "auroc", "squared_error"}
 
-def write_report(runs: Sequence[Path], out: Path) -> Path:
+
+def write_report(
+    runs: Sequence[Path], out: Path, *, title: str | None = None, opening: Sequence[Html] = ()
+) -> Path:
     """Write one HTML page about run folders, which needs no other file and no network.
 
     A damaged or missing part of a run costs its sections, and a sentence says so. A folder that
@@ -23,6 +29,8 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     Args:
         runs: folders that :func:`leanbayes.lab.run.train` has written, finished or not.
         out: the page.
+        title: its heading, if not the names of the runs.
+        opening: what to say before the runs.
 
     Returns:
         The path of the page.
@@ -31,8 +39,8 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         raise ValueError("there is nothing to report; give one or more run folders")
     folders = [read_run(path) for path in runs]
     names = [folder.recipe.name for folder in folders]
-    title = f"leanbayes: {', '.join(names)}" if len(names) < 4 else f"leanbayes: {len(names)} runs"
-    parts = [element("h1", title)]
+    title = title or f"leanbayes: {', '.join(names) if len(names) < 4 else f'{len(names)} runs'}"
+    parts = [element("h1", title), *opening]
     if len(folders) > 1:
         parts += [_contents(names), _overview(folders)]
     parts += [_run(folder, index) for index, folder in enumerate(folders)]
@@ -50,7 +58,7 @@ def _contents(names: Sequence[str]) -> Html:
 def _overview(folders: Sequence[RunFolder]) -> Html:
     """All runs in one table, each followed by the published row it stands for."""
     measured = {name for folder in folders for name in folder.metrics}
-    names = [name for name in sections.METRICS if name in measured]
+    names = [name for name in sections.METRICS if name in measured & _COMPARED]
     rows = []
     for folder in folders:
         ours = folder.metrics
@@ -74,8 +82,9 @@ def _run(folder: RunFolder, index: int) -> Html:
     parts = [
         sections.what_was_run(folder),
         sections.results(folder),
-        sections.learning_curves(folder),
+        learning_curves(folder),
         sections.calibration(found),
+        regression(found),
         sections.out_of_distribution(found),
         sections.certain_images(found),
         sections.scales(found),
