@@ -4,7 +4,7 @@ INSTALLED := .venv/.installed
 
 .PHONY: demo test lint bench clean
 
-demo: $(INSTALLED)  ## train every family on the digits of scikit-learn and print one table
+demo: $(INSTALLED)  ## train every family on the digits of scikit-learn: a table and an HTML report
 	$(BIN)/leanbayes demo
 
 test: $(INSTALLED) lint  ## style, types and the whole suite

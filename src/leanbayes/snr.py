@@ -63,7 +63,7 @@ class GradientSNR:
     gradients are multiplied by ``c``, the second changes by ``1 / c²``: compare it only between
     losses of one scale. Pure noise gives :func:`noise_floor`, not 0.
 
-    A number whose gradient does not vary has the ratio ∞, and so has its layer; one whose
+    A number whose gradient does not vary has the ratio ∞, and so has its layer's mean; one whose
     gradients are all zero has neither signal nor noise and is left out.
 
     Memory: ``window`` times the watched parameters; for the scales of a mean field that is
@@ -172,21 +172,27 @@ class GradientSNR:
                 ring.gradients = None if gradients is None else gradients.to(parameter).clone()
 
     @torch.no_grad()
-    def values(self, definition: Definition | None = None) -> dict[str, float]:
+    def values(
+        self, definition: Definition | None = None, *, median: bool = False
+    ) -> dict[str, float]:
         """The ratio of every layer, by the names of ``named_kl``; NaN until its window is full.
 
         Args:
             definition: another one than the object's own.
+            median: of the layer's numbers, instead of their mean as in the papers. A few scales
+                whose unit is off get no gradient but that of the KL, which hardly varies, and
+                outweigh all others in a mean.
         """
         chosen = definition or self.definition
-        return {name: self._ratio(layer, chosen) for name, layer in self._layers.items()}
+        return {name: self._ratio(layer, chosen, median) for name, layer in self._layers.items()}
 
-    def _ratio(self, parameters: list[nn.Parameter], definition: Definition) -> float:
+    def _ratio(self, parameters: list[nn.Parameter], definition: Definition, median: bool) -> float:
         rings = [self._rings[p] for p in parameters]
         if not all(ring.full for ring in rings):
             return float("nan")
         recorded = [ring.gradients for ring in rings if ring.gradients is not None]
-        return float(torch.cat([self._ratios(g, definition) for g in recorded]).nanmean())
+        ratios = torch.cat([self._ratios(gradients, definition) for gradients in recorded])
+        return float(ratios.nanmedian() if median else ratios.nanmean())
 
     def _ratios(self, gradients: Tensor, definition: Definition) -> Tensor:
         """One ratio for each number; 0 / 0 is NaN, and not averaged."""

@@ -38,7 +38,7 @@ def result(tmp_path_factory):
 def test_a_result_has_what_was_probed(result):
     assert set(result["probe"]) == {"4", "30"}
     for step, found in result["probe"].items():
-        assert set(found["snr"]) == {"gradient", "square"}
+        assert set(found["snr"]) == {"gradient", "square", "median"}
         assert result["metrics"][f"snr_{step}"]["value"] == found["snr"]["gradient"]["dense1"]
         assert result["metrics"][f"negative_elbo_{step}"]["value"] == found["negative_elbo"]
         assert found["snr"]["gradient"]["dense1"] > 1
@@ -62,6 +62,8 @@ def test_the_ratio_is_that_of_the_window_before_the_step(result):
     g = torch.stack(kept).double()
     by_hand = (g.square().mean(0) / g.var(0, correction=0)).mean()
     assert result["metrics"]["snr_4"]["value"] == pytest.approx(float(by_hand), rel=1e-4)
+    middle = (g.square().mean(0) / g.var(0, correction=0)).median()
+    assert result["metrics"]["snr_median_4"]["value"] == pytest.approx(float(middle), rel=1e-4)
 
 
 def test_probing_does_not_change_the_training(result, tmp_path):

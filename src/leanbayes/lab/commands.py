@@ -245,12 +245,13 @@ def compress(
 def archive(
     runs: Annotated[list[Path], typer.Argument(help="Finished run folders.")],
     out: Annotated[Path, typer.Option(help="The folder of results.")],
+    label: Annotated[str, typer.Option(help="Goes into the names of the files.")] = "",
 ) -> None:
     """Keep result, recipe and curves of runs, a small file each, for tables and pages."""
     from leanbayes.lab.papers.archive import archive as keep
 
     for run in runs:
-        Console().print(f"Written to {keep(run, out)}", highlight=False, soft_wrap=True)
+        Console().print(f"Written to {keep(run, out, label)}", highlight=False, soft_wrap=True)
 
 
 def page(

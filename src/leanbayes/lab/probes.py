@@ -12,9 +12,11 @@ from leanbayes.lab.data import Batches
 from leanbayes.lab.recipe import Probe as Spec
 from leanbayes.lightning import BayesianModule
 from leanbayes.recipes import nearest
-from leanbayes.snr import GradientSNR
+from leanbayes.snr import Definition, GradientSNR
 
 __all__ = ["Probe"]
+
+_DEFINITIONS: tuple[Definition, ...] = ("gradient", "square")
 
 
 class Probe(L.Callback):
@@ -76,7 +78,8 @@ class Probe(L.Callback):
             return
         assert isinstance(pl_module, BayesianModule)
         assert self._watch is not None
-        snr = {name: self._watch.values(name) for name in ("gradient", "square")}
+        snr: dict[str, Any] = {name: self._watch.values(name) for name in _DEFINITIONS}
+        snr["median"] = self._watch.values(median=True)
         self.found[step] = {"negative_elbo": self._negative_elbo(pl_module), "snr": snr}
         self._watch.reset()
 
@@ -91,9 +94,10 @@ class Probe(L.Callback):
         return total / len(self.validation.examples)
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """What goes into the result: ``snr_STEP`` and ``negative_elbo_STEP``."""
+        """What goes into the result: ``snr_STEP``, its median, and ``negative_elbo_STEP``."""
         values = {}
         for step, found in self.found.items():
             values[f"snr_{step}"] = found["snr"]["gradient"][self.spec.layer]
+            values[f"snr_median_{step}"] = found["snr"]["median"][self.spec.layer]
             values[f"negative_elbo_{step}"] = found["negative_elbo"]
         return {name: {"value": value, "error": 0.0} for name, value in values.items()}

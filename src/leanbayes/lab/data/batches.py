@@ -13,7 +13,7 @@ from leanbayes.lab.data.dataset import Examples
 
 __all__ = ["Batches"]
 
-GATHERED = 512
+GATHERED = 1024
 """Examples fetched at once: small batches share the cost of a call and still fit the cache."""
 
 

@@ -15,12 +15,13 @@ _POINTS = 60
 _DIGITS = 5
 
 
-def archive(run: str | Path, out: str | Path) -> Path:
-    """Write ``NAME-seedSEED.json`` of a finished run.
+def archive(run: str | Path, out: str | Path, label: str = "") -> Path:
+    """Write ``NAME-seedSEED.json`` of a finished run, or ``NAME-LABEL-seedSEED.json``.
 
     Args:
         run: the run folder.
         out: the folder of such files, which ``leanbayes table`` reads.
+        label: tells runs of one recipe under several budgets apart.
     """
     found = read_run(run)
     if not found.result:
@@ -29,8 +30,9 @@ def archive(run: str | Path, out: str | Path) -> Path:
     history = {
         name: [_rounded(values[index]) for index in kept] for name, values in found.columns.items()
     }
-    name = f"{found.recipe.name}-seed{found.recipe.seed}.json"
-    return write_json(Path(out) / name, {**found.result, "history": history})
+    parts = [found.recipe.name, label, f"seed{found.recipe.seed}"]
+    name = "-".join(part for part in parts if part)
+    return write_json(Path(out) / f"{name}.json", {**found.result, "history": history})
 
 
 def _rounded(value: float) -> float | None:
