@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leanbayes.lab.files import write_json
+from leanbayes.lab.recipe import parse_yaml
 from leanbayes.lab.report.folder import read_run
 
 __all__ = ["archive", "thinned"]
@@ -32,7 +33,10 @@ def archive(run: str | Path, out: str | Path, label: str = "") -> Path:
     }
     parts = [found.recipe.name, label, f"seed{found.recipe.seed}"]
     name = "-".join(part for part in parts if part)
-    return write_json(Path(out) / f"{name}.json", {**found.result, "history": history})
+    recipe = parse_yaml(found.recipe.to_yaml())
+    return write_json(
+        Path(out) / f"{name}.json", {**found.result, "recipe": recipe, "history": history}
+    )
 
 
 def _rounded(value: float) -> float | None:
