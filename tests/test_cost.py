@@ -45,6 +45,18 @@ def test_local_k_tied_of_rank_two(layer):
     assert max(relative_flops(lb.KTied(rank=2), lb.local, layer)) <= K_TIED_LIMIT[layer]
 
 
+@pytest.mark.parametrize("estimator", [lb.local, lb.weights])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_KT16_a_tied_step_takes_no_more_arithmetic_than_a_mean_field_one(layer, estimator):
+    """Products alone; ``benchmarks/step_cost.py`` has the time."""
+    tied = relative_flops(lb.KTied(rank=2), estimator, layer)
+    free = relative_flops(lb.MeanField(), estimator, layer)
+    if estimator is lb.local:
+        assert max(tied) < 0.6 * min(free)
+    else:
+        assert max(tied) <= 1.06 * min(free)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_local_k_tied_takes_two_skinny_products(layer, rank):
