@@ -190,6 +190,7 @@ def _post_training(folder: Path, name: str) -> str:
             for metric in published["full"]
         }
         if found:
+            cells["nll + kl"] = Cell(metrics["nll"]["value"] + metrics["kl"]["value"])
             cells["parameters"] = Cell(found[title]["parameters"])
         rows.append(Row(name, title, cells, ran=bool(found)))
     return markdown(rows)
