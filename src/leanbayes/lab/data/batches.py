@@ -13,7 +13,7 @@ from leanbayes.lab.data.dataset import Examples
 
 __all__ = ["Batches"]
 
-GATHERED = 1024
+GATHERED = 512
 """Examples fetched at once: small batches share the cost of a call and still fit the cache."""
 
 
@@ -90,10 +90,11 @@ class Batches:
 
     def _gather(self, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """This rank's parts of the batches that lie one after another in ``index``."""
-        parts = [batch[self.rank :: self.ranks] for batch in index.split(self.size)]
-        x, y = self.examples.take(torch.cat(parts) if len(parts) > 1 else parts[0])
-        sizes = [len(part) for part in parts]
-        return zip(x.split(sizes), y.split(sizes), strict=True)
+        if self.ranks > 1:
+            index = torch.cat([batch[self.rank :: self.ranks] for batch in index.split(self.size)])
+        x, y = self.examples.take(index)
+        mine = self.size // self.ranks
+        return zip(x.split(mine), y.split(mine), strict=True)
 
     def in_order(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Every example once, as stored and not augmented: for evaluation."""
