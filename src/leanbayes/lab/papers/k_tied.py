@@ -17,9 +17,11 @@ from leanbayes.lab import plots
 from leanbayes.lab.files import write_bytes
 from leanbayes.lab.papers import Cell, Row, experiments, markdown, merge_seeds, table
 from leanbayes.lab.papers.page import Blocks
+from leanbayes.spectrum import Spectrum
 
 __all__ = ["POST_TRAINING", "blocks"]
 
+_RATIOS = ("gradient", "median", "square")
 _MLP_CNN_LSTM = ("negative_elbo", "nll", "accuracy")
 _RESNET = (*_MLP_CNN_LSTM, "brier", "ece")
 
@@ -100,12 +102,11 @@ def blocks(results: Path, page: Path) -> Blocks:
     def spectra(argument: str) -> str:
         name, caption = _split(argument)
         found = _read(results / "post_training" / f"{name}.json")["spectra"]
-        lines = {
-            f"{layer}, {kind}": torch.tensor(found[layer][key])
-            for key, kind in (("scale", "σ"), ("mean", "means"))
-            for layer in found
+        layers = {
+            layer: Spectrum(torch.tensor(shares["scale"]), torch.tensor(shares["mean"]))
+            for layer, shares in found.items()
         }
-        return picture(f"spectra-{name}", plots.spectra(lines), caption)
+        return picture(f"spectra-{name}", plots.spectra_of(layers), caption)
 
     def heat_maps(argument: str) -> str:
         name, caption = _split(argument)
@@ -131,7 +132,7 @@ def blocks(results: Path, page: Path) -> Blocks:
             epochs = history["epoch"]
             lines[name] = history[column]
         slug = column.replace("/", "-") + "-" + names.replace(", ", "-")
-        return picture(slug, plots.curves(epochs, lines, column, log=True), caption)
+        return picture(slug, plots.curves(epochs, lines, _ylabel(column), log=True), caption)
 
     return {
         "table": lambda title: _table(table("k_tied", [results]), title),
@@ -148,6 +149,14 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; run and archive it first")
     return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _ylabel(column: str) -> str:
+    """A column of the metrics in words."""
+    kind, _, name = column.partition("/")
+    if kind == "scale":
+        return f"mean σ of {name.removeprefix('model.')}"
+    return f"{kind} {name.replace('negative_elbo', '−ELBO')}"
 
 
 def _split(argument: str) -> tuple[str, str]:
@@ -197,16 +206,14 @@ def _post_training(folder: Path, name: str) -> str:
 
 
 def _probes(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Ratios of both definitions in every layer, and the −ELBO, at the probed steps."""
-    lines = [
-        "| run | seed | step | −ELBO | layer | E[g²]/Var[g] | E[g²]/Var[g²] |",
-        "|---" * 7 + "|",
-    ]
+    """The −ELBO and the ratios of the probed layer, a line for every run and step."""
+    header = ["run", "seed", "step", "−ELBO", "mean of E[g²]/Var[g]", "median", "E[g²]/Var[g²]"]
+    lines = [header, ["---"] * len(header)]
     for run in runs:
+        layer = run["recipe"]["probe"]["layer"]
         for step, found in run["probe"].items():
-            layer = run["recipe"]["probe"]["layer"]
-            ratios = (found["snr"][kind][layer] for kind in ("gradient", "square"))
-            cells = [run["name"], run["seed"], step, f"{found['negative_elbo']:.2f}", layer]
-            shown = [*map(str, cells), *(f"{ratio:.3g}" for ratio in ratios)]
-            lines.append(f"| {' | '.join(shown)} |")
-    return "\n".join(lines)
+            ratios = [found["snr"].get(kind, {}).get(layer) for kind in _RATIOS]
+            shown = ["–" if ratio is None else f"{ratio:.3g}" for ratio in ratios]
+            elbo = f"{found['negative_elbo']:.2f}"
+            lines.append([run["name"], str(run["seed"]), step, elbo, *shown])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
