@@ -141,8 +141,10 @@ def test_it_parses_in_both_budgets_and_says_what_it_is(file):
     assert paper.name == file.stem
     assert paper.published.paper == file.parent.name
     assert paper.data.name in names()
-    assert bool(paper.budgets) != paper.cut.startswith("nothing")
+    assert bool(paper.budgets) != cpu.cut.startswith("nothing")
     if paper.budgets:
+        assert cpu.cut
+        assert not paper.cut
         assert cpu.training.epochs < paper.training.epochs
     for name, value in paper.published.values.items():
         assert 0 < value < HIGHEST[re.sub(r"_\d+$", "", name)]  # at a step

@@ -57,7 +57,7 @@ def recipe(**changes):
         "published": {
             "paper": "k_tied",
             "row": 'MLP "k" = 2',
-            "values": {"accuracy": 0.125, "unheard_of": 7.25},
+            "values": {"accuracy": 0.125, "unheard_of": 7.25, "parameters": 1000},
             "note": "<script>alert(1)</script>",
         },
         "cut": "3 epochs & no more",
@@ -215,6 +215,9 @@ def test_numbers_are_those_of_the_run(tied, alone):
     assert f"{accuracy.value - 0.125:+.4f}" in page.text
     assert "not measured" in page.text
     assert "7.2500" in page.text
+    trained = sum(run.result["parameters"].values())
+    assert f"{trained:,}" in page.text
+    assert f"{trained - 1000:+,}" in page.text
     assert f"means {run.result['parameters']['means']:,}" in page.text
     assert run.result["versions"]["torch"] in page.text
 

@@ -188,3 +188,10 @@ def test_twenty_kills_at_random_moments_change_nothing(reference, tmp_path, requ
         result = json.loads((folder / "result.json").read_text())
         assert comparable(result) == comparable(reference[1])
     assert kills == 20
+
+
+def test_words_about_a_recipe_may_change_before_it_is_resumed(reference):
+    folder, result = reference
+    assert train(recipe(cut="said in other words"), folder, resume=True, progress=False) == result
+    with pytest.raises(ValueError, match="another recipe: 'seed' was 42 and is now 1"):
+        train(recipe(seed=1), folder, resume=True, progress=False)

@@ -69,15 +69,21 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def data_list() -> None:
-    """List the data sets, where each lies, and its licence."""
+def data_list(
+    checksums: Annotated[
+        bool, typer.Option("--checksums", help="Compare every file; takes a while.")
+    ] = False,
+) -> None:
+    """List the data sets, where each lies, its licence, and whether its checksums are right."""
     from leanbayes.lab.data import listing
 
-    shown = Table("name", "task", "where", "size", "licence")
-    for entry in listing():
+    shown = Table()
+    for heading in ("name", "where", "size", "licence", "checksums"):
+        shown.add_column(heading, overflow="fold", no_wrap=heading in ("name", "size"))
+    for entry in listing(checksums=checksums):
         where = "not here" if entry.where is None and entry.size else str(entry.where or "embedded")
         size = f"{entry.size / 1e6:.1f} MB" if entry.size else ""
-        shown.add_row(entry.name, entry.task, where, size, entry.licence)
+        shown.add_row(entry.name, where, size, entry.licence, str(entry.state))
     Console().print(shown)
 
 

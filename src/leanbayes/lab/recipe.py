@@ -260,7 +260,8 @@ class Recipe(_Section):
     """Everything that defines a run.
 
     ``posterior: null`` trains the plain network. ``budgets`` holds what differs under ``cpu`` (2
-    cores, under an hour) from the published settings, and ``cut`` says it in words.
+    cores, under an hour) from the published settings, and ``cut`` says it in words; a recipe that
+    is read under the published settings has no cut.
     """
 
     name: str
@@ -313,7 +314,10 @@ def read_recipe(
         raise ValueError(f"recipe {path} is not valid YAML: {first_line}") from error
     if not isinstance(values, dict):
         raise ValueError(f"recipe {path} is not a mapping of keys to values")
-    values = apply_settings(values, values.get("budgets", {}).get(budget, {}))
+    budgets = values.get("budgets", {})
+    if budgets and budget not in budgets:
+        values = {**values, "cut": ""}
+    values = apply_settings(values, budgets.get(budget, {}))
     values = apply_settings(values, settings or {})
     return check_recipe(values, str(path))
 

@@ -48,6 +48,7 @@ __all__ = [
     "train",
 ]
 
+_DESCRIBING = {"published", "cut", "choices"}
 _SCHEDULES: dict[str, Any] = {
     "constant": schedules.Constant,
     "linear": schedules.Linear,
@@ -239,7 +240,7 @@ def _check_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:
     started = check_recipe(parse_yaml(written.read_text(encoding="utf-8")), str(written))
     before, now = (parse_yaml(either.to_yaml()) for either in (started, recipe))
     for key, value in now.items():
-        if before[key] != value:
+        if key not in _DESCRIBING and before[key] != value:
             raise ValueError(
                 f"{folder} was started with another recipe: {key!r} was {before[key]!r} and is "
                 f"now {value!r}; undo the change, or choose another --out"

@@ -271,7 +271,7 @@ def _row(budgets: Mapping[Budget, Recipe], run: _Run | None) -> Row:
         budget=budget,
         seed=run.result.get("seed") if run else None,
         note=published.note if published else "",
-        cut=recipe.cut if budget == "cpu" else "",
+        cut=budgets["cpu"].cut if budget == "cpu" else "",
     )
 
 

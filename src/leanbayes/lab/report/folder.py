@@ -39,6 +39,12 @@ class RunFolder:
         """The test metrics of the result."""
         return _estimates(self.result.get("metrics", {}))
 
+    @property
+    def parameters(self) -> int | None:
+        """How many numbers were trained."""
+        counts = self.result.get("parameters")
+        return sum(counts.values()) if counts else None
+
 
 def _estimates(metrics: Mapping[str, Any]) -> dict[str, Estimate]:
     return {

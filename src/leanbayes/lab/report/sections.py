@@ -135,7 +135,8 @@ def _training(recipe: Recipe) -> str:
 def results(run: RunFolder) -> Html:
     """Our test metrics next to the published ones."""
     ours, published = run.metrics, run.recipe.published
-    theirs = {} if published is None else published.values
+    theirs = {} if published is None else dict(published.values)
+    counted = theirs.pop("parameters", None)
     if not ours and not theirs:
         return Html()
     names = [n for n in METRICS if n in ours or n in theirs]
@@ -148,6 +149,9 @@ def results(run: RunFolder) -> Html:
             row.append(number(theirs[name]) if name in theirs else "–")
             row.append(_difference(ours.get(name), theirs.get(name)))
         rows.append(row)
+    if counted is not None and run.parameters is not None:
+        difference = f"{run.parameters - counted:+,.0f}"
+        rows.append(["trained parameters", f"{run.parameters:,}", f"{counted:,.0f}", difference])
     header = ["Metric", "Ours", *(() if published is None else ("Published", "Difference"))]
     caption = "On the test set, ± one standard error over examples."
     parts: list[str] = [table(header, rows, caption)]
