@@ -25,6 +25,7 @@ from leanbayes.lab.report.study import (
     calibration_bins,
     explained,
     inverted,
+    mean_matrices,
     rejection_curve,
     scale_matrices,
     shuffled,
@@ -368,6 +369,9 @@ def test_scales_and_spectra_are_those_of_the_posterior():
     eigenvalues = torch.linalg.eigvalsh(scale.T @ scale).flip(0)[:2]
     torch.testing.assert_close(shares[:2], eigenvalues / eigenvalues.sum())
     assert math.isclose(float(shares.sum()), 1.0)
+    (mean,) = mean_matrices(model).values()
+    torch.testing.assert_close(mean, model.weight.detach())
+    assert mean_matrices(lb.convert(torch.nn.Linear(6, 5), lb.ZeroMean(), lb.LogUniform())) == {}
 
 
 def test_mixtures_and_points_have_no_scale_matrix():

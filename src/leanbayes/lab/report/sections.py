@@ -22,6 +22,7 @@ from leanbayes.lab.report.study import (
     class_log_probs,
     explained,
     is_images,
+    mean_matrices,
     raw_images,
     rejection_curve,
     scale_matrices,
@@ -273,8 +274,8 @@ def scales(found: Study) -> Html:
     if not matrices:
         return Html()
     shown = dict(list(matrices.items())[:_MOST_LAYERS])
-    spectra = {name: explained(scale) for name, scale in shown.items()}
-    figures = [] if all(len(shares) < 2 for shares in spectra.values()) else [_spectra(spectra)]
+    means = {n: mean for n, mean in mean_matrices(found.model).items() if n in shown}
+    figures = [*_spectra(shown, "standard deviations σ"), *_spectra(means, "means μ")]
     figures += [
         figure(plots.heat_map(scale, "σ"), f"σ of {name}, {_shape(scale)}; {_range(scale)}.")
         for name, scale in shown.items()
@@ -308,12 +309,13 @@ def _signals(model: nn.Module) -> Html:
     return table(header, rows, caption)
 
 
-def _spectra(spectra: Mapping[str, Tensor]) -> Html:
-    return figure(
-        plots.spectra(spectra),
-        "Spectra of the matrices of standard deviations σ: the share of Σσ² that each singular "
-        "value explains.",
-    )
+def _spectra(matrices: Mapping[str, Tensor], what: str) -> list[Html]:
+    """One picture, unless there is nothing but rank 1."""
+    spectra = {name: explained(matrix) for name, matrix in matrices.items()}
+    if all(len(shares) < 2 for shares in spectra.values()):
+        return []
+    caption = f"Spectra of the {what}: the share of the sum of squares in each singular value."
+    return [figure(plots.spectra(spectra), caption)]
 
 
 def _shape(matrix: Tensor) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "explained",
     "inverted",
     "is_images",
+    "mean_matrices",
     "raw_images",
     "rejection_curve",
     "scale_matrices",
@@ -233,6 +234,13 @@ def scale_matrices(model: nn.Module) -> dict[str, Tensor]:
                 if bool(scale.isfinite().all()) and bool((scale > 0).any()):
                     found[name or "layer"] = scale
     return found
+
+
+def mean_matrices(model: nn.Module) -> dict[str, Tensor]:
+    """The means of the same layers, where they are not all zero."""
+    scales = scale_matrices(model)
+    means = {name or "layer": layer.posterior().mean for name, layer in random_maps(model)}
+    return {name: means[name].detach().cpu() for name in scales if bool(means[name].any())}
 
 
 def explained(scale: Tensor) -> Tensor:
