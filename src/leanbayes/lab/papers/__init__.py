@@ -227,12 +227,18 @@ def text(rows: Sequence[Row]) -> str:
 def _grid(rows: Sequence[Row]) -> list[list[str]]:
     shown = {name for row in rows for name, cell in row.cells.items() if cell != Cell()}
     metrics = [name for name in _METRICS if name in shown]
-    metrics += sorted(shown.difference(_METRICS))
+    metrics += sorted(shown.difference(_METRICS), key=_by_step)
     header = ["row", "run", *(name.replace("_", " ") for name in metrics)]
     return [header] + [
         [row.title, row.run, *(str(row.cells.get(name, Cell())) for name in metrics)]
         for row in rows
     ]
+
+
+def _by_step(metric: str) -> tuple[str, int]:
+    """Metrics at a step come in the order of steps."""
+    name, _, step = metric.rpartition("_")
+    return (name, int(step)) if step.isdigit() else (metric, 0)
 
 
 def _rows(paper: str, runs: Mapping[str, list[_Run]], folder: Path) -> Iterator[Row]:
