@@ -17,7 +17,8 @@ from sklearn.metrics import (
 import leanbayes as lb
 from leanbayes import metrics
 from leanbayes.lab.corrupt import CORRUPTIONS, SEVERITIES, corrupted_means, mean_corruption_error
-from leanbayes.lab.evaluate import summarise
+from leanbayes.lab.data import Examples
+from leanbayes.lab.evaluate import evaluate, summarise
 from leanbayes.predict import Prediction
 from leanbayes.testing import assert_mean, threshold
 
@@ -224,3 +225,16 @@ def test_r18_corruption_error_weighs_by_a_reference():
     expected = (ours.sum(1) / theirs.sum(1)).mean()
     assert mean_corruption_error(errors, reference) == pytest.approx(expected)
     assert mean_corruption_error(reference, reference) == pytest.approx(1.0)
+
+
+def test_the_elbo_is_the_average_nll_and_the_kl():
+    """With cross entropies of each sample by torch; the NLL of all samples is never higher."""
+    x, y = torch.randn(30, 4), torch.randint(3, (30,))
+    model = lb.convert(torch.nn.Linear(4, 3), lb.MeanField(0.5), lb.Normal(1.0))
+    found = evaluate(model, Examples(x, y), lb.Categorical(), samples=9, seed=3, data_size=30)
+    samples = lb.predict(model, x, samples=9, seed=3).samples
+    each = [float(torch.nn.functional.cross_entropy(sample, y)) for sample in samples]
+    kl = float(lb.kl(model).detach()) / 30
+    assert found["average_nll"]["value"] == pytest.approx(np.mean(each), rel=1e-5)
+    assert found["negative_elbo"]["value"] == pytest.approx(np.mean(each) + kl, rel=1e-5)
+    assert found["nll"]["value"] < found["average_nll"]["value"]

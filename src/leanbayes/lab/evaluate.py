@@ -60,6 +60,7 @@ def evaluate(
         with torch.no_grad():
             per_example = float(kl(model)) / data_size
         gibbs = metrics.average(-likelihood.log_prob(prediction.samples, examples.y).mean(0))
+        values["average_nll"] = gibbs
         values["kl"] = Estimate(per_example, 0.0)
         values["negative_elbo"] = Estimate(gibbs.value + per_example, gibbs.error)
     return {name: estimate._asdict() for name, estimate in values.items()}

@@ -46,6 +46,7 @@ __all__ = [
 METRICS = {
     "negative_elbo": "−ELBO per example",
     "nll": "negative log likelihood",
+    "average_nll": "NLL of single samples, on average",
     "kl": "KL per training example",
     "accuracy": "accuracy",
     "brier": "Brier score",
