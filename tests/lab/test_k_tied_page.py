@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from leanbayes.lab.papers.k_tied import blocks
+from leanbayes.lab.papers.blocks import Results
 from leanbayes.lab.papers.page import refreshed
 
 pytest.importorskip("matplotlib")
@@ -17,7 +17,8 @@ PAGE = ROOT / "docs" / "papers" / "k_tied.md"
 def test_its_tables_are_those_of_the_results(tmp_path):
     """Run ``leanbayes page k_tied`` if this fails."""
     text = PAGE.read_text(encoding="utf-8")
-    assert refreshed(text, blocks(ROOT / "results" / "k_tied", tmp_path / PAGE.name)) == text
+    results = Results("k_tied", ROOT / "results" / "k_tied", tmp_path / PAGE.name)
+    assert refreshed(text, results.blocks()) == text
 
 
 def test_its_pictures_are_there():

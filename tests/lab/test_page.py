@@ -12,7 +12,8 @@ from leanbayes.lab.data import load
 from leanbayes.lab.files import write_json
 from leanbayes.lab.papers import Cell, experiments, merge_seeds, table
 from leanbayes.lab.papers.archive import archive
-from leanbayes.lab.papers.k_tied import POST_TRAINING, blocks
+from leanbayes.lab.papers.blocks import Results
+from leanbayes.lab.papers.k_tied import POST_TRAINING
 from leanbayes.lab.papers.page import refresh, refreshed
 from leanbayes.lab.predictions import load_run
 from leanbayes.lab.recipe import check_recipe
@@ -136,7 +137,7 @@ def test_blocks_are_made_anew_and_prose_is_left_alone(results, tmp_path):
         "<!-- seeds: mnist-mlp-full -->\n<!-- end -->\nlast\n".replace("\\\n", "\n"),
         encoding="utf-8",
     )
-    refresh(page, blocks(results, page))
+    refresh(page, Results("k_tied", results, page).blocks())
     text = page.read_text(encoding="utf-8")
     assert "old" not in text
     assert "more words" in text
@@ -150,7 +151,7 @@ def test_blocks_are_made_anew_and_prose_is_left_alone(results, tmp_path):
         assert picture.read_bytes().startswith(b"\x89PNG".replace(b"\\\x89", b"\x89"))
         assert f"k_tied/{name}.png" in text
     again = page.read_bytes()
-    refresh(page, blocks(results, page))
+    refresh(page, Results("k_tied", results, page).blocks())
     assert page.read_bytes() == again
 
 

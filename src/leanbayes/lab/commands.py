@@ -266,10 +266,10 @@ def page(
     output: Annotated[Path, typer.Option(help="The page, whose blocks are made anew.")],
 ) -> None:
     """Make tables and pictures of a paper's page anew from files of results."""
-    from leanbayes.lab.papers.k_tied import blocks
+    from leanbayes.lab.papers.blocks import Results
     from leanbayes.lab.papers.page import refresh
 
-    written = refresh(output, blocks(results, output))
+    written = refresh(output, Results(paper, results, output).blocks())
     Console().print(f"Written to {written}", highlight=False, soft_wrap=True)
 
 

@@ -1,0 +1,175 @@
+"""What stands in the blocks of a paper's page: tables and pictures made from files of results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leanbayes.lab import plots
+from leanbayes.lab.files import write_bytes
+from leanbayes.lab.papers import Cell, Row, experiments, markdown, merge_seeds, table
+from leanbayes.lab.papers.k_tied import POST_TRAINING
+from leanbayes.lab.papers.page import Blocks
+from leanbayes.spectrum import Spectrum
+
+__all__ = ["Results"]
+
+_RATIOS = ("gradient", "median", "square")
+
+
+class Results:
+    """The results of a paper, as blocks of its page.
+
+    Args:
+        paper: its name.
+        folder: archived runs, with what ``leanbayes compress`` wrote in ``post_training/``.
+        page: the page; its pictures lie in a folder of the same name.
+    """
+
+    def __init__(self, paper: str, folder: Path, page: Path) -> None:
+        self.paper = paper
+        self.folder = folder
+        self.pictures = page.with_suffix("")
+
+    def blocks(self) -> Blocks:
+        """What makes every kind of block; a caption comes after ``|``."""
+        return {
+            "table": self.table,
+            "seeds": self.seeds,
+            "post-training": self.post_training,
+            "probes": self.probes,
+            "spectra": self.spectra,
+            "heat-maps": self.heat_maps,
+            "curves": self.curves,
+        }
+
+    def table(self, experiment: str) -> str:
+        """The rows of an experiment, merged over seeds."""
+        found = experiments(merge_seeds(table(self.paper, [self.folder])))
+        if experiment not in found:
+            raise ValueError(
+                f"no experiment is called {experiment!r}; there are {', '.join(found)}"
+            )
+        return markdown(found[experiment])
+
+    def seeds(self, name: str) -> str:
+        """Every seed of a recipe, by metric."""
+        runs = self._runs(name)
+        if not runs:
+            return "Not run."
+        lines = []
+        for metric in ("accuracy", "nll", "negative_elbo"):
+            values = ", ".join(f"{run['metrics'][metric]['value']:.4f}" for run in runs)
+            lines.append(f"{metric.replace('_', ' ')}: {values}")
+        return f"Seeds {', '.join(str(run['seed']) for run in runs)}: " + "; ".join(lines) + "."
+
+    def post_training(self, name: str) -> str:
+        """A trained mean field, its truncations and its tied versions."""
+        path = self.folder / "post_training" / f"{name}.json"
+        found = _read(path)["rows"] if path.is_file() else {}
+        published = POST_TRAINING[name]
+        rows = []
+        for title in found or published:
+            cells = _cells(found.get(title, {}), published.get(title, {}), published["full"])
+            rows.append(Row(name, title, cells, ran=bool(found)))
+        return markdown(rows)
+
+    def probes(self, names: str) -> str:
+        """The −ELBO and the ratios of the probed layer, a line for every run and step."""
+        header = ["run", "seed", "step", "−ELBO", "mean of E[g²]/Var[g]", "median", "E[g²]/Var[g²]"]
+        lines = [header, ["---"] * len(header)]
+        for run in (run for name in names.split(", ") for run in self._runs(name)):
+            layer = run["recipe"]["probe"]["layer"]
+            for step, found in run["probe"].items():
+                ratios = [found["snr"].get(kind, {}).get(layer) for kind in _RATIOS]
+                shown = ["–" if ratio is None else f"{ratio:.3g}" for ratio in ratios]
+                elbo = f"{found['negative_elbo']:.2f}"
+                lines.append([run["name"], str(run["seed"]), step, elbo, *shown])
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+    def spectra(self, argument: str) -> str:
+        """``RUN | caption``: what singular values explain of standard deviations and means."""
+        name, caption = _split(argument)
+        layers = {
+            layer: Spectrum(torch.tensor(shares["scale"]), torch.tensor(shares["mean"]))
+            for layer, shares in self._compressed(name)["spectra"].items()
+        }
+        return self._picture(f"spectra-{name}", plots.spectra_of(layers), caption)
+
+    def heat_maps(self, argument: str) -> str:
+        """``RUN/LAYER | caption``: the kept part of a matrix, and of it rank 1 and rank 2."""
+        name, caption = _split(argument)
+        run, _, layer = name.partition("/")
+        scale = torch.tensor(self._compressed(run)["maps"][layer])
+        u, s, v = torch.linalg.svd(scale, full_matrices=False)
+        shown = {"full": scale}
+        shown.update({f"rank {k}": (u[:, :k] * s[:k]) @ v[:k] for k in (1, 2)})
+        return "\n\n".join(
+            self._picture(
+                f"{run}-{layer}-{title.replace(' ', '-')}",
+                plots.heat_map(matrix, f"σ, {title}"),
+                f"{caption}: {title}",
+            )
+            for title, matrix in shown.items()
+        )
+
+    def curves(self, argument: str) -> str:
+        """``COLUMN of RUN, RUN, … | caption``: a column of the metrics over epochs."""
+        what, caption = _split(argument)
+        column, _, names = what.partition(" of ")
+        histories = {name: self._runs(name)[0]["history"] for name in names.split(", ")}
+        epochs = max((history["epoch"] for history in histories.values()), key=len)
+        lines = {name: history[column] for name, history in histories.items()}
+        png = plots.curves(epochs, lines, _ylabel(column), log=True)
+        return self._picture(f"{column}-{names}".replace("/", "-").replace(", ", "-"), png, caption)
+
+    def _runs(self, name: str) -> list[dict[str, Any]]:
+        return [_read(path) for path in sorted(self.folder.glob(f"{name}-seed*.json"))]
+
+    def _compressed(self, name: str) -> dict[str, Any]:
+        return _read(self.folder / "post_training" / f"{name}.json")
+
+    def _picture(self, name: str, png: bytes, caption: str) -> str:
+        write_bytes(self.pictures / f"{name}.png", png)
+        return f"![{caption}]({self.pictures.name}/{name}.png)\n\n*{caption}*"
+
+
+def _cells(
+    row: Mapping[str, Any], printed: Mapping[str, float], columns: Iterable[str]
+) -> dict[str, Cell]:
+    metrics = row.get("metrics", {})
+    cells = {
+        name: Cell(
+            metrics.get(name, {}).get("value"),
+            metrics.get(name, {}).get("error"),
+            printed.get(name),
+        )
+        for name in columns
+    }
+    if row:
+        cells["nll + kl"] = Cell(metrics["nll"]["value"] + metrics["kl"]["value"])
+        cells["parameters"] = Cell(row["parameters"])
+    return cells
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; run and archive it first")
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _ylabel(column: str) -> str:
+    """A column of the metrics in words."""
+    kind, _, name = column.partition("/")
+    if kind == "scale":
+        return f"mean σ of {name.removeprefix('model.')}"
+    return f"{kind} {name.replace('negative_elbo', '−ELBO')}"
+
+
+def _split(argument: str) -> tuple[str, str]:
+    what, _, caption = argument.partition(" | ")
+    return what, caption
