@@ -205,8 +205,8 @@ class RecordSNR(L.Callback):
     """Records the signal-to-noise ratio of gradients at chosen steps (001, figure 2).
 
     Gradients are kept in the last ``window`` optimiser steps before a record alone, before they
-    are clipped. Loggers get ``snr/<layer>``. A checkpoint holds the history, not the gradients: a
-    run resumed within a window goes without that record.
+    are clipped. Loggers get ``snr/<layer>``. A checkpoint holds the history and, within a window,
+    the gradients: a resumed run has the same records.
 
     Args:
         every: record at multiples of so many steps.
@@ -234,6 +234,7 @@ class RecordSNR(L.Callback):
         self.options = options
         self.history: list[tuple[int, dict[str, float]]] = []
         self._snr: GradientSNR | None = None
+        self._recorded: dict[str, Any] = {}
 
     def _is_due(self, step: int) -> bool:
         return step in self.at if self.every is None else step % self.every == 0
@@ -241,6 +242,8 @@ class RecordSNR(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         model = pl_module.model if isinstance(pl_module, BayesianModule) else pl_module
         self._snr = GradientSNR(model, self.window, **self.options)
+        if self._recorded:
+            self._snr.load_state_dict(self._recorded)
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
@@ -258,13 +261,16 @@ class RecordSNR(L.Callback):
                 logger.log_metrics({f"snr/{name}": v for name, v in values.items()}, step=step)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._recorded = self._snr.state_dict() if self._snr else {}
         self._snr = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"history": self.history}
+        recorded = self._snr.state_dict() if self._snr else self._recorded
+        return {"history": self.history, "recorded": recorded}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.history = [(int(step), dict(values)) for step, values in state_dict["history"]]
+        self._recorded = dict(state_dict["recorded"])
 
 
 class StopOnNonFinite(L.Callback):

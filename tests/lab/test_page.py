@@ -163,3 +163,25 @@ def test_an_unknown_block_is_named():
 def test_every_truncated_row_has_a_recipe():
     for name in POST_TRAINING:
         assert (ROOT / "recipes" / "k_tied" / f"{name}.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("block", "sentence"),
+    [
+        ("table: MLP on MNST", "no experiment is called 'MLP on MNST'"),
+        ("post-training: mnist-mlp-ful", "no truncated run 'mnist-mlp-ful'.*'mnist-mlp-full'"),
+        ("heat-maps: mnist-mlp-full/dense9 | x", "no layer 'dense9'"),
+        ("spectra: nothing | x", "nothing.json does not exist; run and archive it first"),
+        ("curves: train/nll of nothing | x", "has no run of nothing"),
+        ("curves: train/nil of mnist-mlp-full | x", "no column 'train/nil'.*'train/nll'"),
+    ],
+)
+def test_a_block_that_cannot_be_made_says_why(block, sentence, results, tmp_path):
+    made = Results("k_tied", results, tmp_path / "page.md").blocks()
+    with pytest.raises((ValueError, FileNotFoundError), match=sentence):
+        refreshed(f"<!-- {block} -->\n<!-- end -->\n", made)
+
+
+def test_a_page_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"k\.md does not exist"):
+        refresh(tmp_path / "k.md", {})

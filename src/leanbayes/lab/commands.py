@@ -215,6 +215,8 @@ def table(
     from leanbayes.lab.papers import experiments, markdown, merge_seeds
     from leanbayes.lab.papers import table as rows
 
+    if not runs.exists():
+        print(f"{runs} does not exist, so there is nothing but published numbers", file=sys.stderr)
     found = rows(paper, [runs] if runs.exists() else [])
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for title, part in experiments(found if every_seed else merge_seeds(found)).items():

@@ -6,64 +6,50 @@ from typing import Any
 
 import lightning as L
 import torch
-from torch.optim import Optimizer
 
 from leanbayes.lab.data import Batches
 from leanbayes.lab.recipe import Probe as Spec
-from leanbayes.lightning import BayesianModule
+from leanbayes.lightning import BayesianModule, RecordSNR
 from leanbayes.recipes import nearest
-from leanbayes.snr import Definition, GradientSNR
+from leanbayes.snr import Definition
 
 __all__ = ["Probe"]
 
 _DEFINITIONS: tuple[Definition, ...] = ("gradient", "square")
 
 
-class Probe(L.Callback):
+class Probe(RecordSNR):
     """Measures at the steps of a recipe's ``probe``; what it found lies in every checkpoint.
 
-    Gradients are kept only during the window before such a step. The noise of a measurement does
-    not change that of the training.
+    The noise of a measurement does not change that of the training.
 
     Args:
         spec: steps, layer and window.
         validation: what the −ELBO is taken on.
+
+    Attributes:
+        found: the −ELBO and the ratios of every layer, by step.
     """
 
     def __init__(self, spec: Spec, validation: Batches) -> None:
-        self.spec = spec
+        super().__init__(at=spec.steps, window=spec.window)
+        self.layer = spec.layer
         self.validation = validation
         self.found: dict[int, dict[str, Any]] = {}
-        self._watch: GradientSNR | None = None
-        self._recorded: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"found": self.found, "recorded": self._watch.state_dict() if self._watch else {}}
+        return {**super().state_dict(), "found": self.found}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
         self.found = dict(state_dict["found"])
-        self._recorded = dict(state_dict["recorded"])
-        if self._watch and self._recorded:
-            self._watch.load_state_dict(self._recorded)
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, BayesianModule)
-        self._watch = GradientSNR(pl_module.model, self.spec.window)
-        layers = self._watch.values()
-        if self.spec.layer not in layers:
-            raise ValueError(
-                f"probe.layer {self.spec.layer!r} is unknown{nearest(self.spec.layer, layers)}"
-            )
-        if self._recorded:
-            self._watch.load_state_dict(self._recorded)
-
-    def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
-    ) -> None:
-        step = trainer.global_step + 1
-        assert self._watch is not None
-        if any(0 <= measured - step < self.spec.window for measured in self.spec.steps):
-            self._watch.update()
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        assert self._snr is not None
+        layers = self._snr.values()
+        if self.layer not in layers:
+            raise ValueError(f"probe.layer {self.layer!r} is unknown{nearest(self.layer, layers)}")
 
     def on_train_batch_end(
         self,
@@ -73,15 +59,14 @@ class Probe(L.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        step = trainer.global_step
-        if step not in self.spec.steps:
+        if not self._is_due(trainer.global_step):
             return
         assert isinstance(pl_module, BayesianModule)
-        assert self._watch is not None
-        snr: dict[str, Any] = {name: self._watch.values(name) for name in _DEFINITIONS}
-        snr["median"] = self._watch.values(median=True)
-        self.found[step] = {"negative_elbo": self._negative_elbo(pl_module), "snr": snr}
-        self._watch.reset()
+        assert self._snr is not None
+        snr: dict[str, Any] = {name: self._snr.values(name) for name in _DEFINITIONS}
+        snr["median"] = self._snr.values(median=True)
+        elbo = self._negative_elbo(pl_module)
+        self.found[trainer.global_step] = {"negative_elbo": elbo, "snr": snr}
 
     @torch.no_grad()
     def _negative_elbo(self, module: BayesianModule) -> float:
@@ -97,7 +82,7 @@ class Probe(L.Callback):
         """What goes into the result: ``snr_STEP``, its median, and ``negative_elbo_STEP``."""
         values = {}
         for step, found in self.found.items():
-            values[f"snr_{step}"] = found["snr"]["gradient"][self.spec.layer]
-            values[f"snr_median_{step}"] = found["snr"]["median"][self.spec.layer]
+            values[f"snr_{step}"] = found["snr"]["gradient"][self.layer]
+            values[f"snr_median_{step}"] = found["snr"]["median"][self.layer]
             values[f"negative_elbo_{step}"] = found["negative_elbo"]
         return {name: {"value": value, "error": 0.0} for name, value in values.items()}

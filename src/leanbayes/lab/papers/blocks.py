@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from leanbayes.lab import plots
+from leanbayes.lab.data.problems import choose
 from leanbayes.lab.files import write_bytes
 from leanbayes.lab.papers import Cell, Row, experiments, markdown, merge_seeds, table
 from leanbayes.lab.papers.k_tied import POST_TRAINING
@@ -71,7 +72,7 @@ class Results:
         """A trained mean field, its truncations and its tied versions."""
         path = self.folder / "post_training" / f"{name}.json"
         found = _read(path)["rows"] if path.is_file() else {}
-        published = POST_TRAINING[name]
+        published = choose("truncated run", name, POST_TRAINING)
         rows = []
         for title in found or published:
             cells = _cells(found.get(title, {}), published.get(title, {}), published["full"])
@@ -104,7 +105,7 @@ class Results:
         """``RUN/LAYER | caption``: the kept part of a matrix, and of it rank 1 and rank 2."""
         name, caption = _split(argument)
         run, _, layer = name.partition("/")
-        scale = torch.tensor(self._compressed(run)["maps"][layer])
+        scale = torch.tensor(choose("layer", layer, self._compressed(run)["maps"]))
         u, s, v = torch.linalg.svd(scale, full_matrices=False)
         shown = {"full": scale}
         shown.update({f"rank {k}": (u[:, :k] * s[:k]) @ v[:k] for k in (1, 2)})
@@ -121,14 +122,20 @@ class Results:
         """``COLUMN of RUN, RUN, … | caption``: a column of the metrics over epochs."""
         what, caption = _split(argument)
         column, _, names = what.partition(" of ")
-        histories = {name: self._runs(name)[0]["history"] for name in names.split(", ")}
+        histories = {name: self._first(name)["history"] for name in names.split(", ")}
         epochs = max((history["epoch"] for history in histories.values()), key=len)
-        lines = {name: history[column] for name, history in histories.items()}
+        lines = {name: choose("column", column, found) for name, found in histories.items()}
         png = plots.curves(epochs, lines, _ylabel(column), log=True)
         return self._picture(f"{column}-{names}".replace("/", "-").replace(", ", "-"), png, caption)
 
     def _runs(self, name: str) -> list[dict[str, Any]]:
         return [_read(path) for path in sorted(self.folder.glob(f"{name}-seed*.json"))]
+
+    def _first(self, name: str) -> dict[str, Any]:
+        runs = self._runs(name)
+        if not runs:
+            raise FileNotFoundError(f"{self.folder} has no run of {name}; run and archive it first")
+        return runs[0]
 
     def _compressed(self, name: str) -> dict[str, Any]:
         return _read(self.folder / "post_training" / f"{name}.json")

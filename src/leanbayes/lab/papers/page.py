@@ -46,4 +46,6 @@ def refreshed(text: str, blocks: Blocks) -> str:
 def refresh(page: str | Path, blocks: Blocks) -> Path:
     """Make every block of a file anew."""
     page = Path(page)
+    if not page.is_file():
+        raise FileNotFoundError(f"page {page} does not exist; write its prose and blocks first")
     return write_text(page, refreshed(page.read_text(encoding="utf-8"), blocks))
