@@ -134,30 +134,67 @@ def test_blocks_are_made_anew_and_prose_is_left_alone(results, tmp_path):
         "<!-- spectra: mnist-mlp-full | Shares. -->\n<!-- end -->\n"
         "<!-- heat-maps: mnist-mlp-full/dense1 | Standard deviations -->\n<!-- end -->\n"
         "<!-- curves: scale/model.dense1 of mnist-mlp-full | Mean σ. -->\n<!-- end -->\n"
-        "<!-- seeds: mnist-mlp-full -->\n<!-- end -->\nlast\n".replace("\\\n", "\n"),
+        "<!-- seeds: mnist-mlp-full -->\n<!-- end -->\nlast\n",
         encoding="utf-8",
     )
     refresh(page, Results("k_tied", results, page).blocks())
     text = page.read_text(encoding="utf-8")
     assert "old" not in text
     assert "more words" in text
-    assert text.endswith("last\n".replace("\\\n", "\n"))
+    assert text.endswith("last\n")
     assert "| MLP on MNIST, full | other, 2 seeds |" in text
     assert "| truncated 1 | ran |" in text
     assert "(3.41)" in text
     assert "Seeds 1, 2: accuracy:" in text
     for name in ("spectra-mnist-mlp-full", "mnist-mlp-full-dense1-rank-2"):
         picture = tmp_path / "k_tied" / f"{name}.png"
-        assert picture.read_bytes().startswith(b"\x89PNG".replace(b"\\\x89", b"\x89"))
+        assert picture.read_bytes().startswith(b"\x89PNG")
         assert f"k_tied/{name}.png" in text
     again = page.read_bytes()
     refresh(page, Results("k_tied", results, page).blocks())
     assert page.read_bytes() == again
 
 
+def probed(seed, elbo, median):
+    snr = {"median": {"dense2": median}, "gradient": {"dense2": 8.0}, "square": {"dense2": None}}
+    return {
+        "name": "mnist-mlp-snr-k2",
+        "seed": seed,
+        "metrics": {},
+        "recipe": {
+            "probe": {"layer": "dense2"},
+            "published": {"values": {"snr_1000": 7500.0, "negative_elbo_1000": 42.74}},
+        },
+        "probe": {"1000": {"negative_elbo": elbo, "snr": snr}},
+    }
+
+
+def test_probes_are_averaged_over_seeds_next_to_what_is_printed(tmp_path):
+    for seed, elbo, median in ((1, 20.0, 1000.0), (2, 22.0, 2000.0)):
+        name = f"mnist-mlp-snr-k2-seed{seed}.json"
+        write_json(tmp_path / name, probed(seed, elbo, median))
+    block = Results("k_tied", tmp_path, tmp_path / "page.md").probes("mnist-mlp-snr-k2, other")
+    *_, line, missing = block.splitlines()
+    assert line == "| mnist-mlp-snr-k2, 2 seeds | 1000 | 21 (42.74) | 1500 (7500) | 8 | – |"
+    assert missing.startswith("| other | not run |")
+
+
+def test_runs_of_several_lengths_are_not_in_one_picture(results, tmp_path):
+    longer = json.loads((results / "mnist-mlp-full-seed1.json").read_text())
+    longer["history"] = {name: column * 2 for name, column in longer["history"].items()}
+    write_json(tmp_path / "mnist-mlp-full-seed1.json", longer)
+    write_json(
+        tmp_path / "mnist-mlp-k2-seed1.json",
+        json.loads((results / "mnist-mlp-full-seed1.json").read_text()),
+    )
+    made = Results("k_tied", tmp_path, tmp_path / "page.md")
+    with pytest.raises(ValueError, match="mnist-mlp-k2 has other epochs"):
+        made.curves("train/nll of mnist-mlp-full, mnist-mlp-k2 | x")
+
+
 def test_an_unknown_block_is_named():
     with pytest.raises(ValueError, match="block 'tabel' is unknown; did you mean 'table'"):
-        refreshed("<!-- tabel: x -->\n<!-- end -->".replace("\\\n", "\n"), {"table": str})
+        refreshed("<!-- tabel: x -->\n<!-- end -->", {"table": str})
 
 
 def test_every_truncated_row_has_a_recipe():

@@ -66,6 +66,20 @@ def test_the_ratio_is_that_of_the_window_before_the_step(result):
     assert result["metrics"]["snr_median_4"]["value"] == pytest.approx(float(middle), rel=1e-4)
 
 
+def test_a_ratio_that_is_not_finite_is_not_in_the_result(tmp_path):
+    """Where nothing moves, all gradients of a full batch without noise are the same."""
+    still = recipe(
+        estimator="mean",
+        optimizer={"name": "sgd", "lr": 1e-30},
+        training={"epochs": 2, "batch_size": 2000},
+        probe={"steps": [2], "layer": "dense1", "window": 2},
+    )
+    result = train(still, tmp_path / "run", progress=False)
+    assert result["probe"]["2"]["snr"]["median"]["dense1"] is None
+    assert "snr_median_2" not in result["metrics"]
+    assert "Infinity" not in (tmp_path / "run" / "result.json").read_text()
+
+
 def test_probing_does_not_change_the_training(result, tmp_path):
     plain = train(recipe(probe=None), tmp_path / "run", progress=False)
     for name, value in plain["metrics"].items():

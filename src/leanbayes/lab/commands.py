@@ -240,7 +240,9 @@ def compress(
     from leanbayes.lab.compression import compress_run
     from leanbayes.lab.files import write_json
 
-    found = compress_run(run, rank or (1, 2, 3), include=include or ("**",), samples=samples)
+    found = compress_run(
+        run, rank or (1, 2, 3), include=include or ("**",), samples=samples, progress=True
+    )
     shown = Table("standard deviations", "parameters", "−ELBO", "NLL", title=str(run))
     for name, row in found["rows"].items():
         values = (row["metrics"][metric]["value"] for metric in ("negative_elbo", "nll"))

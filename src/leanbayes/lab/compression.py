@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.progress import track
 from torch import Tensor, nn
 
 from leanbayes.compress import tie, truncate
@@ -29,6 +31,7 @@ def compress_run(
     *,
     include: Sequence[str] = ("**",),
     samples: int = 100,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """Evaluate a finished run, its truncations (001, Table 2) and its k-tied versions.
 
@@ -37,6 +40,7 @@ def compress_run(
         ranks: the ranks of the standard deviations.
         include: patterns of the layers to change.
         samples: predictive samples.
+        progress: show a progress bar.
 
     Returns:
         ``rows`` of metrics and parameter counts by ``full``, ``truncated k`` and ``tied k``;
@@ -60,10 +64,12 @@ def compress_run(
         )
         return {"metrics": metrics, "parameters": count_parameters(changed).total}
 
-    rows = {"full": row(model)}
+    changes: dict[str, Callable[[], nn.Module]] = {"full": lambda: model}
     for rank in ranks:
-        rows[f"truncated {rank}"] = row(truncate(model, rank, include=include))
-        rows[f"tied {rank}"] = row(tie(model, rank, include=include))
+        changes[f"truncated {rank}"] = partial(truncate, model, rank, include=include)
+        changes[f"tied {rank}"] = partial(tie, model, rank, include=include)
+    shown = track(changes.items(), "Ranks", disable=not progress)
+    rows = {name: row(change()) for name, change in shown}
     return {
         "name": recipe.name,
         "include": list(include),

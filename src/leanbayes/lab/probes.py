@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
@@ -28,7 +30,8 @@ class Probe(RecordSNR):
         validation: what the −ELBO is taken on.
 
     Attributes:
-        found: the −ELBO and the ratios of every layer, by step.
+        found: the −ELBO and the ratios of every layer, by step; a ratio is ``None`` where
+            gradients are the same in the whole window, so that it is not finite.
     """
 
     def __init__(self, spec: Spec, validation: Batches) -> None:
@@ -63,8 +66,8 @@ class Probe(RecordSNR):
             return
         assert isinstance(pl_module, BayesianModule)
         assert self._snr is not None
-        snr: dict[str, Any] = {name: self._snr.values(name) for name in _DEFINITIONS}
-        snr["median"] = self._snr.values(median=True)
+        snr: dict[str, Any] = {name: _finite(self._snr.values(name)) for name in _DEFINITIONS}
+        snr["median"] = _finite(self._snr.values(median=True))
         elbo = self._negative_elbo(pl_module)
         self.found[trainer.global_step] = {"negative_elbo": elbo, "snr": snr}
 
@@ -80,9 +83,18 @@ class Probe(RecordSNR):
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """What goes into the result: ``snr_STEP``, its median, and ``negative_elbo_STEP``."""
-        values = {}
+        values: dict[str, float | None] = {}
         for step, found in self.found.items():
             values[f"snr_{step}"] = found["snr"]["gradient"][self.layer]
             values[f"snr_median_{step}"] = found["snr"]["median"][self.layer]
             values[f"negative_elbo_{step}"] = found["negative_elbo"]
-        return {name: {"value": value, "error": 0.0} for name, value in values.items()}
+        return {
+            name: {"value": value, "error": 0.0}
+            for name, value in values.items()
+            if value is not None
+        }
+
+
+def _finite(ratios: Mapping[str, float]) -> dict[str, float | None]:
+    """Strict JSON has no infinity."""
+    return {name: ratio if math.isfinite(ratio) else None for name, ratio in ratios.items()}

@@ -23,7 +23,9 @@ __all__ = [
     "experiments",
     "find_results",
     "markdown",
+    "mean_of",
     "merge_seeds",
+    "seeds_of",
     "table",
     "text",
 ]
@@ -120,10 +122,8 @@ class Row:
         if not self.ran:
             return _NOT_RUN
         words = [self.budget] if self.budget else []
-        if self.seeds > 1:
-            words.append(f"{self.seeds} seeds")
-        elif self.seed is not None:
-            words.append(f"seed {self.seed}")
+        if self.seeds > 1 or self.seed is not None:
+            words.append(seeds_of(self.seeds, self.seed))
         return ", ".join(words) or "ran"
 
 
@@ -173,19 +173,35 @@ def merge_seeds(rows: Sequence[Row]) -> list[Row]:
     return [_merged(group) if len(group) > 1 else group[0] for group in alike.values()]
 
 
+def seeds_of(count: int, first: int | None) -> str:
+    """The seeds of a row in a few words.
+
+    Example:
+        >>> seeds_of(3, 42), seeds_of(1, 42)
+        ('3 seeds', 'seed 42')
+    """
+    return f"{count} seeds" if count > 1 else f"seed {first}"
+
+
 def _merged(rows: Sequence[Row]) -> Row:
     cells = {
         name: replace(
             cell,
-            ours=_mean([row.cells[name].ours for row in rows]),
-            error=_mean([row.cells[name].error for row in rows]),
+            ours=mean_of([row.cells[name].ours for row in rows]),
+            error=mean_of([row.cells[name].error for row in rows]),
         )
         for name, cell in rows[0].cells.items()
     }
     return replace(rows[0], cells=cells, seed=None, seeds=len(rows))
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean, if all values are known.
+
+    Example:
+        >>> mean_of([1.0, 2.0]), mean_of([1.0, None])
+        (1.5, None)
+    """
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -12,14 +14,23 @@ import torch
 from leanbayes.lab import plots
 from leanbayes.lab.data.problems import choose
 from leanbayes.lab.files import write_bytes
-from leanbayes.lab.papers import Cell, Row, experiments, markdown, merge_seeds, table
+from leanbayes.lab.papers import (
+    Cell,
+    Row,
+    experiments,
+    markdown,
+    mean_of,
+    merge_seeds,
+    seeds_of,
+    table,
+)
 from leanbayes.lab.papers.k_tied import POST_TRAINING
 from leanbayes.lab.papers.page import Blocks
 from leanbayes.spectrum import Spectrum
 
 __all__ = ["Results"]
 
-_RATIOS = ("gradient", "median", "square")
+_RATIOS = ("median", "gradient", "square")
 
 
 class Results:
@@ -80,16 +91,16 @@ class Results:
         return markdown(rows)
 
     def probes(self, names: str) -> str:
-        """The −ELBO and the ratios of the probed layer, a line for every run and step."""
-        header = ["run", "seed", "step", "−ELBO", "mean of E[g²]/Var[g]", "median", "E[g²]/Var[g²]"]
+        """The −ELBO and the ratios of the probed layer at every step: means over the seeds.
+
+        What the paper prints stands in brackets; its ratio stands by the median.
+        """
+        header = ["run", "step", "−ELBO", "median of E[g²]/Var[g]", "mean", "mean of E[g²]/Var[g²]"]
         lines = [header, ["---"] * len(header)]
-        for run in (run for name in names.split(", ") for run in self._runs(name)):
-            layer = run["recipe"]["probe"]["layer"]
-            for step, found in run["probe"].items():
-                ratios = [found["snr"].get(kind, {}).get(layer) for kind in _RATIOS]
-                shown = ["–" if ratio is None else f"{ratio:.3g}" for ratio in ratios]
-                elbo = f"{found['negative_elbo']:.2f}"
-                lines.append([run["name"], str(run["seed"]), step, elbo, *shown])
+        for name in names.split(", "):
+            runs = self._runs(name)
+            title = f"{name}, {seeds_of(len(runs), runs[0]['seed'])}" if runs else name
+            lines += [[title, *cells] for cells in _probed(runs)] or [[name, *["not run"] * 5]]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def spectra(self, argument: str) -> str:
@@ -119,23 +130,34 @@ class Results:
         )
 
     def curves(self, argument: str) -> str:
-        """``COLUMN of RUN, RUN, … | caption``: a column of the metrics over epochs."""
+        """``COLUMN of RUN, RUN, … | caption``: a column of the metrics over epochs.
+
+        Where there are several seeds, the line is their mean inside their range.
+        """
         what, caption = _split(argument)
         column, _, names = what.partition(" of ")
-        histories = {name: self._first(name)["history"] for name in names.split(", ")}
-        epochs = max((history["epoch"] for history in histories.values()), key=len)
-        lines = {name: choose("column", column, found) for name, found in histories.items()}
-        png = plots.curves(epochs, lines, _ylabel(column), log=True)
+        epochs: list[float] = []
+        lines, bands = {}, {}
+        for name in names.split(", "):
+            histories = [run["history"] for run in self._some(name)]
+            if any(history["epoch"] != (epochs or history["epoch"]) for history in histories):
+                raise ValueError(f"{name} has other epochs than the other runs of this picture")
+            epochs = histories[0]["epoch"]
+            seeds = [_numbers(choose("column", column, history)) for history in histories]
+            at_once = list(zip(*seeds, strict=True))
+            lines[name] = [fmean(values) for values in at_once]
+            bands[name] = ([min(values) for values in at_once], [max(values) for values in at_once])
+        png = plots.curves(epochs, lines, _ylabel(column), log=True, bands=bands)
         return self._picture(f"{column}-{names}".replace("/", "-").replace(", ", "-"), png, caption)
 
     def _runs(self, name: str) -> list[dict[str, Any]]:
         return [_read(path) for path in sorted(self.folder.glob(f"{name}-seed*.json"))]
 
-    def _first(self, name: str) -> dict[str, Any]:
+    def _some(self, name: str) -> list[dict[str, Any]]:
         runs = self._runs(name)
         if not runs:
             raise FileNotFoundError(f"{self.folder} has no run of {name}; run and archive it first")
-        return runs[0]
+        return runs
 
     def _compressed(self, name: str) -> dict[str, Any]:
         return _read(self.folder / "post_training" / f"{name}.json")
@@ -161,6 +183,29 @@ def _cells(
         cells["nll + kl"] = Cell(metrics["nll"]["value"] + metrics["kl"]["value"])
         cells["parameters"] = Cell(row["parameters"])
     return cells
+
+
+def _probed(runs: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """A line for every step: step, −ELBO, and the ratios of the layer that was probed."""
+    if not runs:
+        return
+    recipe = runs[0]["recipe"]
+    layer, printed = recipe["probe"]["layer"], (recipe.get("published") or {}).get("values", {})
+    for step in runs[0]["probe"]:
+        found = [run["probe"][step] for run in runs]
+        elbo = mean_of([seed["negative_elbo"] for seed in found])
+        ratios = [mean_of([seed["snr"][kind].get(layer) for seed in found]) for kind in _RATIOS]
+        cells = [
+            Cell(elbo, published=printed.get(f"negative_elbo_{step}")),
+            Cell(ratios[0], published=printed.get(f"snr_{step}")),
+            *map(Cell, ratios[1:]),
+        ]
+        yield [step, *map(str, cells)]
+
+
+def _numbers(column: Iterable[float | None]) -> list[float]:
+    """The values; what was not finite, and is not in the file, is not a number."""
+    return [math.nan if value is None else value for value in column]
 
 
 def _read(path: Path) -> dict[str, Any]:
