@@ -6,12 +6,11 @@ import time
 
 import pytest
 import torch
-import torch.nn.functional as F
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import leanbayes as lb
+from digits import images, train
 from leanbayes.compress import tied_factors
 
 COMPRESSIONS = [lb.truncate, lb.tie]
@@ -34,8 +33,7 @@ def divergence(before, after):
 
 @pytest.fixture(scope="module")
 def digits():
-    data, target = load_digits(return_X_y=True)
-    return torch.tensor(data / 8 - 1).float(), torch.tensor(target)
+    return images()
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +44,7 @@ def trained(digits, request):
         nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)
     )
     model = lb.convert(net, lb.MeanField(), lb.Normal(0.3))
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
-    for _ in range(600):
-        chosen = torch.randint(len(x), (200,))
-        optimizer.zero_grad()
-        nll = F.cross_entropy(model(x[chosen]), y[chosen])
-        lb.elbo(nll, lb.kl(model), data_size=len(x)).loss.backward()
-        optimizer.step()
+    train(model, x, y, steps=600, lr=3e-2, batch=200)
     return model
 
 

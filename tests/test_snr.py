@@ -7,12 +7,11 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from lightning.pytorch.loggers import CSVLogger
-from sklearn.datasets import load_digits
 from torch import nn
 
 import leanbayes as lb
+from digits import images, train
 from leanbayes.lightning import BayesianModule, RecordSNR
 from leanbayes.snr import noise_floor
 from leanbayes.testing import assert_mean
@@ -185,25 +184,21 @@ def test_KT9_tied_scales_have_a_higher_ratio_early_in_training():
     """With smooth activations and one weight draw. With ReLU the order of the averages is the
     other way round here: the few units that are hardly ever on have next to no noise, and the
     average over ratios is theirs (the medians keep the order)."""
-    data, target = load_digits(return_X_y=True)
-    x, y = torch.tensor(data / 8 - 1).float(), torch.tensor(target)
+    x, y = images()
     net = nn.Sequential(
         nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10)
     )
 
     def ratios(posterior):
         model = lb.convert(net, posterior, lb.Normal(0.3), lb.weights)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-        snr, found = lb.GradientSNR(model), []
-        for step in range(1, 101):
-            chosen = torch.randint(len(x), (100,))
-            optimizer.zero_grad()
-            nll = F.cross_entropy(model(x[chosen]), y[chosen])
-            lb.elbo(nll, lb.kl(model), data_size=len(x)).loss.backward()
-            snr.update()
-            optimizer.step()
-            if step % 50 == 0:
-                found.append(snr.values()["2"])
+        found = []
+        with lb.GradientSNR(model) as snr:
+
+            def after(step):
+                if step % 50 == 0:
+                    found.append(snr.values()["2"])
+
+            train(model, x, y, steps=100, lr=1e-3, after=after)
         return found
 
     full = ratios(lb.MeanField())

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from sklearn.datasets import load_digits
 from torch import nn
 
 import leanbayes as lb
+from digits import images, train
 from leanbayes.lab import plots
 from leanbayes.spectrum import explained
 
@@ -98,19 +97,12 @@ def test_spectra_are_drawn():
 
 
 def test_KT6_standard_deviations_are_low_rank_and_means_are_not():
-    data, target = load_digits(return_X_y=True)
-    x, y = torch.tensor(data / 8 - 1).float(), torch.tensor(target)
+    x, y = images()
     net = nn.Sequential(
         nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
     )
     model = lb.convert(net, lb.MeanField(), lb.Normal(0.3))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(400):
-        chosen = torch.randint(len(x), (200,))
-        optimizer.zero_grad()
-        nll = F.cross_entropy(model(x[chosen]), y[chosen])
-        lb.elbo(nll, lb.kl(model), data_size=len(x)).loss.backward()
-        optimizer.step()
+    train(model, x, y, steps=400, lr=1e-2, batch=200)
     assert (lb.predict(model, x, samples=20).labels == y).float().mean() > 0.9
     found = lb.spectrum(model)
     assert len(found) == 3

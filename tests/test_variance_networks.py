@@ -7,11 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from scipy import integrate, optimize, special, stats
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import leanbayes as lb
+from digits import images, train
 from leanbayes.distributions import ARD, FixedMap, LocationScale, LogUniform
 from leanbayes.kl import cross_entropy
 from leanbayes.ops import Conv, Linear
@@ -120,20 +120,10 @@ def test_VN1_moments_and_their_gradients_are_the_analytic_ones(layer):
 
 
 def digits():
-    data, target = load_digits(return_X_y=True)
-    order = torch.randperm(len(data))
-    x, y = torch.tensor(data / 16, dtype=torch.float32)[order], torch.tensor(target)[order]
+    x, y = images()
+    order = torch.randperm(len(x))
+    x, y = (x[order] + 1) / 2, y[order]
     return x[:1300], y[:1300], x[1300:], y[1300:]
-
-
-def train(model, x, y, steps=250, batch=100):
-    optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
-    for _ in range(steps):
-        some = torch.randint(len(x), (batch,))
-        nll = F.cross_entropy(model(x[some]), y[some])
-        optimiser.zero_grad()
-        lb.elbo(nll, lb.kl(model), data_size=len(x)).loss.backward()
-        optimiser.step()
 
 
 def accuracy(model, x, y, estimator):
@@ -147,7 +137,7 @@ def test_VN2_mean_propagation_is_chance_for_a_variance_network_alone(posterior):
     hidden, head = nn.Linear(100, 100, bias=False), nn.Linear(100, 10)
     net = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), hidden, nn.ReLU(), head)
     model = lb.convert(net, posterior, lb.LogUniform(), include=("2",))
-    train(model, x, y)
+    train(model, x, y, steps=250, lr=5e-3)
     assert accuracy(model, test_x, test_y, lb.auto) > 0.8
     mean_propagation = accuracy(model, test_x, test_y, lb.mean)
     if isinstance(posterior, lb.Dropout):
@@ -167,7 +157,7 @@ def test_VN4_lenet_trained_by_moment_matching_works_when_sampled(noise):
         *(nn.Linear(64, 100, bias=False), nn.ReLU(), nn.Linear(100, 10)),
     )
     model = lb.convert(lenet, lb.ZeroMean(noise), lb.Flat(), lb.local, include=("8",))
-    train(model, x, y)
+    train(model, x, y, steps=250, lr=5e-3)
     assert accuracy(model, test_x, test_y, lb.local) > 0.8
     assert accuracy(model, test_x, test_y, lb.weights) > 0.8
 
