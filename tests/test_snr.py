@@ -63,6 +63,33 @@ def test_ratios_are_averages_over_the_numbers_of_a_layer(definition, role, corre
         assert math.isclose(value, expected, rel_tol=1e-10)
 
 
+def test_quiet_numbers_outweigh_others_in_a_mean_but_not_when_pooled():
+    """One number has a gradient that hardly varies, and a small one."""
+    model = converted(lb.MeanField(), 5, 4)
+
+    def gradients(parameter):
+        gradient = torch.randn_like(parameter) + 1
+        gradient.flatten()[0] = 1e-3 + 1e-9 * torch.randn(())
+        return gradient
+
+    snr = lb.GradientSNR(model)
+    assert feed(snr, model, gradients)["0"] > 1e8
+    pooled, median = (snr.values(average=average)["0"] for average in ("pooled", "median"))
+    assert 1.5 < median < 4
+    assert 1.5 < pooled < 3
+
+
+def test_pooled_is_all_signal_over_all_noise():
+    model = converted().double()
+    kept, gradients = recorded(model)
+    snr = lb.GradientSNR(model)
+    feed(snr, model, gradients)
+    for name, value in snr.values(average="pooled").items():
+        watched = scales(model.get_submodule(name))
+        g = np.concatenate([torch.stack(kept[p]).flatten(1).numpy() for p in watched], 1)
+        assert math.isclose(value, (g**2).sum() / (len(g) * g.var(0).sum()), rel_tol=1e-10)
+
+
 @pytest.mark.parametrize(("correction", "floor"), [(0, 8 / 7), (1, 0.9 * 8 / 7)])
 def test_pure_noise_gives_the_floor(correction, floor):
     """1 + 1/(n − 3) for n = 10 steps; 256 layers of 64 numbers would show an error of 1 %."""
@@ -175,18 +202,26 @@ def test_bad_options_are_refused(options, message):
         lb.GradientSNR(converted(), **options)
 
 
+def test_an_unknown_average_is_refused():
+    with pytest.raises(ValueError, match="average"):
+        lb.GradientSNR(converted()).values(average="mode")
+
+
 def test_a_model_without_scales_is_refused():
     with pytest.raises(ValueError, match="scales"):
         lb.GradientSNR(converted(lb.Point()))
 
 
-def test_KT9_tied_scales_have_a_higher_ratio_early_in_training():
-    """With smooth activations and one weight draw. With ReLU the order of the averages is the
-    other way round here: the few units that are hardly ever on have next to no noise, and the
-    average over ratios is theirs (the medians keep the order)."""
+@pytest.mark.parametrize(
+    ("activation", "average"),
+    [(nn.Tanh, "mean"), (nn.ReLU, "pooled"), (nn.ReLU, "median")],
+)
+def test_KT9_tied_scales_have_a_higher_ratio_early_in_training(activation, average):
+    """With one draw of the weights. With ReLU the means of ratios have the other order: they are
+    those of the few units that are hardly ever on and have next to no noise."""
     x, y = images()
     net = nn.Sequential(
-        nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10)
+        nn.Linear(64, 64), activation(), nn.Linear(64, 64), activation(), nn.Linear(64, 10)
     )
 
     def ratios(posterior):
@@ -196,7 +231,7 @@ def test_KT9_tied_scales_have_a_higher_ratio_early_in_training():
 
             def after(step):
                 if step % 50 == 0:
-                    found.append(snr.values()["2"])
+                    found.append(snr.values(average=average)["2"])
 
             train(model, x, y, steps=100, lr=1e-3, after=after)
         return found

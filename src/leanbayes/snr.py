@@ -16,6 +16,7 @@ from leanbayes.recipes import require, require_choice, require_count
 __all__ = ["GradientSNR", "noise_floor"]
 
 Definition = Literal["gradient", "square"]
+Average = Literal["mean", "median", "pooled"]
 
 
 def noise_floor(window: int = 10, correction: int = 0) -> float:
@@ -173,35 +174,43 @@ class GradientSNR:
 
     @torch.no_grad()
     def values(
-        self, definition: Definition | None = None, *, median: bool = False
+        self, definition: Definition | None = None, *, average: Average = "mean"
     ) -> dict[str, float]:
         """The ratio of every layer, by the names of ``named_kl``; NaN until its window is full.
 
         Args:
             definition: another one than the object's own.
-            median: of the layer's numbers, instead of their mean as in the papers. A few scales
-                whose unit is off get no gradient but that of the KL, which hardly varies, and
-                outweigh all others in a mean.
+            average: over the layer's numbers: the ``"mean"`` of their ratios, as in the papers,
+                their ``"median"``, or ``"pooled"``, all signal over all noise. Scales whose unit
+                is off get no gradient but that of the KL, which hardly varies: in a mean a few of
+                them outweigh all others, when pooled they count for what little they move.
         """
+        require_choice("average", average, ("mean", "median", "pooled"))
         chosen = definition or self.definition
-        return {name: self._ratio(layer, chosen, median) for name, layer in self._layers.items()}
+        return {name: self._ratio(layer, chosen, average) for name, layer in self._layers.items()}
 
-    def _ratio(self, parameters: list[nn.Parameter], definition: Definition, median: bool) -> float:
+    def _ratio(
+        self, parameters: list[nn.Parameter], definition: Definition, average: Average
+    ) -> float:
         rings = [self._rings[p] for p in parameters]
         if not all(ring.full for ring in rings):
             return float("nan")
         recorded = [ring.gradients for ring in rings if ring.gradients is not None]
-        ratios = torch.cat([self._ratios(gradients, definition) for gradients in recorded])
-        return float(ratios.nanmedian() if median else ratios.nanmean())
+        parts = [self._signal_and_noise(gradients, definition) for gradients in recorded]
+        signal, noise = (torch.cat(part) for part in zip(*parts, strict=True))
+        if average == "pooled":
+            return float(signal.sum() / noise.sum())
+        ratios = signal / noise  # 0 / 0 is NaN, and not averaged
+        return float(ratios.nanmean() if average == "mean" else ratios.nanmedian())
 
-    def _ratios(self, gradients: Tensor, definition: Definition) -> Tensor:
-        """One ratio for each number; 0 / 0 is NaN, and not averaged."""
+    def _signal_and_noise(self, gradients: Tensor, definition: Definition) -> tuple[Tensor, Tensor]:
+        """``E[g²]`` and the variance over the window, of each number."""
         gradients = gradients.cpu().double().flatten(1)
         squares = gradients.square()
         varying = squares if definition == "square" else gradients
         constant = (varying == varying[:1]).all(0)
         variance = varying.var(0, correction=self.correction).masked_fill(constant, 0.0)
-        return squares.mean(0) / variance
+        return squares.mean(0), variance
 
 
 def _watched(model: nn.Module, role: Role) -> dict[str, list[nn.Parameter]]:

@@ -155,8 +155,9 @@ def test_blocks_are_made_anew_and_prose_is_left_alone(results, tmp_path):
     assert page.read_bytes() == again
 
 
-def probed(seed, elbo, median):
-    snr = {"median": {"dense2": median}, "gradient": {"dense2": 8.0}, "square": {"dense2": None}}
+def probed(seed, elbo, pooled):
+    layers = {"pooled": pooled, "median": 9.0, "gradient": 8.0, "square": None}
+    snr = {kind: {"dense2": ratio} for kind, ratio in layers.items()}
     return {
         "name": "mnist-mlp-snr-k2",
         "seed": seed,
@@ -170,12 +171,12 @@ def probed(seed, elbo, median):
 
 
 def test_probes_are_averaged_over_seeds_next_to_what_is_printed(tmp_path):
-    for seed, elbo, median in ((1, 20.0, 1000.0), (2, 22.0, 2000.0)):
+    for seed, elbo, pooled in ((1, 20.0, 1000.0), (2, 22.0, 2000.0)):
         name = f"mnist-mlp-snr-k2-seed{seed}.json"
-        write_json(tmp_path / name, probed(seed, elbo, median))
+        write_json(tmp_path / name, probed(seed, elbo, pooled))
     block = Results("k_tied", tmp_path, tmp_path / "page.md").probes("mnist-mlp-snr-k2, other")
     *_, line, missing = block.splitlines()
-    assert line == "| mnist-mlp-snr-k2, 2 seeds | 1000 | 21 (42.74) | 1500 (7500) | 8 | – |"
+    assert line == "| mnist-mlp-snr-k2, 2 seeds | 1000 | 21 (42.74) | 1500 (7500) | 9 | 8 | – |"
     assert missing.startswith("| other | not run |")
 
 

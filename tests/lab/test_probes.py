@@ -38,7 +38,7 @@ def result(tmp_path_factory):
 def test_a_result_has_what_was_probed(result):
     assert set(result["probe"]) == {"4", "30"}
     for step, found in result["probe"].items():
-        assert set(found["snr"]) == {"gradient", "square", "median"}
+        assert set(found["snr"]) == {"gradient", "square", "median", "pooled"}
         assert result["metrics"][f"snr_{step}"]["value"] == found["snr"]["gradient"]["dense1"]
         assert result["metrics"][f"negative_elbo_{step}"]["value"] == found["negative_elbo"]
         assert found["snr"]["gradient"]["dense1"] > 1
@@ -64,6 +64,8 @@ def test_the_ratio_is_that_of_the_window_before_the_step(result):
     assert result["metrics"]["snr_4"]["value"] == pytest.approx(float(by_hand), rel=1e-4)
     middle = (g.square().mean(0) / g.var(0, correction=0)).median()
     assert result["metrics"]["snr_median_4"]["value"] == pytest.approx(float(middle), rel=1e-4)
+    pooled = g.square().mean() / g.var(0, correction=0).mean()
+    assert result["metrics"]["snr_pooled_4"]["value"] == pytest.approx(float(pooled), rel=1e-4)
 
 
 def test_a_ratio_that_is_not_finite_is_not_in_the_result(tmp_path):

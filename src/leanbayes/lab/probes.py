@@ -13,11 +13,12 @@ from leanbayes.lab.data import Batches
 from leanbayes.lab.recipe import Probe as Spec
 from leanbayes.lightning import BayesianModule, RecordSNR
 from leanbayes.recipes import nearest
-from leanbayes.snr import Definition
+from leanbayes.snr import Average, Definition
 
 __all__ = ["Probe"]
 
 _DEFINITIONS: tuple[Definition, ...] = ("gradient", "square")
+_AVERAGES: tuple[Average, ...] = ("median", "pooled")
 
 
 class Probe(RecordSNR):
@@ -67,7 +68,8 @@ class Probe(RecordSNR):
         assert isinstance(pl_module, BayesianModule)
         assert self._snr is not None
         snr: dict[str, Any] = {name: _finite(self._snr.values(name)) for name in _DEFINITIONS}
-        snr["median"] = _finite(self._snr.values(median=True))
+        for average in _AVERAGES:
+            snr[average] = _finite(self._snr.values(average=average))
         elbo = self._negative_elbo(pl_module)
         self.found[trainer.global_step] = {"negative_elbo": elbo, "snr": snr}
 
@@ -82,11 +84,12 @@ class Probe(RecordSNR):
         return total / len(self.validation.examples)
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """What goes into the result: ``snr_STEP``, its median, and ``negative_elbo_STEP``."""
+        """What goes into the result, by step: the −ELBO, and the ratio by every average."""
         values: dict[str, float | None] = {}
         for step, found in self.found.items():
             values[f"snr_{step}"] = found["snr"]["gradient"][self.layer]
-            values[f"snr_median_{step}"] = found["snr"]["median"][self.layer]
+            for average in _AVERAGES:
+                values[f"snr_{average}_{step}"] = found["snr"][average][self.layer]
             values[f"negative_elbo_{step}"] = found["negative_elbo"]
         return {
             name: {"value": value, "error": 0.0}

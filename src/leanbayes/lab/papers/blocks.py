@@ -30,7 +30,7 @@ from leanbayes.spectrum import Spectrum
 
 __all__ = ["Results"]
 
-_RATIOS = ("median", "gradient", "square")
+_RATIOS = ("pooled", "median", "gradient", "square")
 
 
 class Results:
@@ -93,14 +93,15 @@ class Results:
     def probes(self, names: str) -> str:
         """The −ELBO and the ratios of the probed layer at every step: means over the seeds.
 
-        What the paper prints stands in brackets; its ratio stands by the median.
+        What the paper prints stands in brackets; its ratio stands by the pooled one.
         """
-        header = ["run", "step", "−ELBO", "median of E[g²]/Var[g]", "mean", "mean of E[g²]/Var[g²]"]
+        ratios = ["E[g²]/Var[g] pooled", "median", "mean", "mean of E[g²]/Var[g²]"]
+        header = ["run", "step", "−ELBO", *ratios]
         lines = [header, ["---"] * len(header)]
         for name in names.split(", "):
             runs = self._runs(name)
             title = f"{name}, {seeds_of(len(runs), runs[0]['seed'])}" if runs else name
-            lines += [[title, *cells] for cells in _probed(runs)] or [[name, *["not run"] * 5]]
+            lines += [[title, *cells] for cells in _probed(runs)] or [[name, *["not run"] * 6]]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
     def spectra(self, argument: str) -> str:
@@ -194,7 +195,9 @@ def _probed(runs: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
     for step in runs[0]["probe"]:
         found = [run["probe"][step] for run in runs]
         elbo = mean_of([seed["negative_elbo"] for seed in found])
-        ratios = [mean_of([seed["snr"][kind].get(layer) for seed in found]) for kind in _RATIOS]
+        ratios = [
+            mean_of([seed["snr"].get(kind, {}).get(layer) for seed in found]) for kind in _RATIOS
+        ]
         cells = [
             Cell(elbo, published=printed.get(f"negative_elbo_{step}")),
             Cell(ratios[0], published=printed.get(f"snr_{step}")),
