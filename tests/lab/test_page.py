@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import leanbayes as lb
+from leanbayes.cli import app
 from leanbayes.lab.compression import compress_run, thin
 from leanbayes.lab.data import load
 from leanbayes.lab.files import write_json
@@ -112,6 +114,14 @@ def test_a_compressed_run_has_a_row_for_every_rank(runs, results):
     assert {"seed", "versions", "recipe", "seconds"} <= set(found)
 
 
+def test_the_command_prints_what_was_compressed(results):
+    shown = CliRunner().invoke(app(), ["table", "k_tied", "--runs", str(results)])
+    assert shown.exit_code == 0, shown.output
+    ours = shown.output.split("mnist-mlp-full after training")[1].split("after training")[0]
+    assert "| truncated 2 | seed 1 |" in ours
+    assert "| full | not run | – (0.835) |" in shown.output
+
+
 def test_only_the_chosen_layers_are_compressed(runs):
     found = compress_run(runs / "1", [1], include=["dense1"], samples=2)["rows"]
     model = load_run(runs / "1")[1]
@@ -143,7 +153,7 @@ def test_blocks_are_made_anew_and_prose_is_left_alone(results, tmp_path):
     assert "more words" in text
     assert text.endswith("last\n")
     assert "| MLP on MNIST, full | other, 2 seeds |" in text
-    assert "| truncated 1 | ran |" in text
+    assert "| truncated 1 | seed 1 |" in text
     assert "(3.41)" in text
     assert "Seeds 1, 2: accuracy:" in text
     for name in ("spectra-mnist-mlp-full", "mnist-mlp-full-dense1-rank-2"):

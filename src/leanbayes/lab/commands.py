@@ -214,6 +214,7 @@ def table(
     """Print our numbers next to the published ones, from files of results."""
     from leanbayes.lab.papers import experiments, markdown, merge_seeds
     from leanbayes.lab.papers import table as rows
+    from leanbayes.lab.papers.k_tied import POST_TRAINING, compressed_runs, post_training
 
     if not runs.exists():
         print(f"{runs} does not exist, so there is nothing but published numbers", file=sys.stderr)
@@ -221,6 +222,11 @@ def table(
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for title, part in experiments(found if every_seed else merge_seeds(found)).items():
         console.print(f"{title}\n\n{markdown(part)}")
+    if paper == "k_tied":
+        compressed = compressed_runs(runs)
+        for name in POST_TRAINING:
+            part = post_training(name, compressed.get(name))
+            console.print(f"{name} after training\n\n{markdown(part)}")
 
 
 def compress(

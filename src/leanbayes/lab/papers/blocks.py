@@ -16,7 +16,6 @@ from leanbayes.lab.data.problems import choose
 from leanbayes.lab.files import write_bytes
 from leanbayes.lab.papers import (
     Cell,
-    Row,
     experiments,
     markdown,
     mean_of,
@@ -24,7 +23,7 @@ from leanbayes.lab.papers import (
     seeds_of,
     table,
 )
-from leanbayes.lab.papers.k_tied import POST_TRAINING
+from leanbayes.lab.papers.k_tied import post_training
 from leanbayes.lab.papers.page import Blocks
 from leanbayes.spectrum import Spectrum
 
@@ -82,13 +81,7 @@ class Results:
     def post_training(self, name: str) -> str:
         """A trained mean field, its truncations and its tied versions."""
         path = self.folder / "post_training" / f"{name}.json"
-        found = _read(path)["rows"] if path.is_file() else {}
-        published = choose("truncated run", name, POST_TRAINING)
-        rows = []
-        for title in found or published:
-            cells = _cells(found.get(title, {}), published.get(title, {}), published["full"])
-            rows.append(Row(name, title, cells, ran=bool(found)))
-        return markdown(rows)
+        return markdown(post_training(name, _read(path) if path.is_file() else None))
 
     def probes(self, names: str) -> str:
         """The −ELBO and the ratios of the probed layer at every step: means over the seeds.
@@ -166,24 +159,6 @@ class Results:
     def _picture(self, name: str, png: bytes, caption: str) -> str:
         write_bytes(self.pictures / f"{name}.png", png)
         return f"![{caption}]({self.pictures.name}/{name}.png)\n\n*{caption}*"
-
-
-def _cells(
-    row: Mapping[str, Any], printed: Mapping[str, float], columns: Iterable[str]
-) -> dict[str, Cell]:
-    metrics = row.get("metrics", {})
-    cells = {
-        name: Cell(
-            metrics.get(name, {}).get("value"),
-            metrics.get(name, {}).get("error"),
-            printed.get(name),
-        )
-        for name in columns
-    }
-    if row:
-        cells["nll + kl"] = Cell(metrics["nll"]["value"] + metrics["kl"]["value"])
-        cells["parameters"] = Cell(row["parameters"])
-    return cells
 
 
 def _probed(runs: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:

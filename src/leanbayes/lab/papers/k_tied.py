@@ -6,9 +6,15 @@ Figure 5 and Table 3; 002, Figure 2) come from ``leanbayes compress``, one file 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
-__all__ = ["POST_TRAINING"]
+from leanbayes.lab.data.problems import choose
+from leanbayes.lab.papers import Cell, Row
+
+__all__ = ["POST_TRAINING", "compressed_runs", "post_training"]
 
 _MLP_CNN_LSTM = ("negative_elbo", "nll", "accuracy")
 _RESNET = (*_MLP_CNN_LSTM, "brier", "ece")
@@ -69,3 +75,49 @@ POST_TRAINING: Mapping[str, Mapping[str, Mapping[str, float]]] = {
     )
 }
 """Published metrics of a mean field and its truncations, by recipe; Brier scores less one there."""
+
+
+def post_training(name: str, found: Mapping[str, Any] | None) -> list[Row]:
+    """The rows of a trained mean field, its truncations and its tied versions.
+
+    Args:
+        name: of its recipe.
+        found: what :func:`leanbayes.lab.compression.compress_run` says; published rows if ``None``.
+    """
+    published = choose("truncated run", name, POST_TRAINING)
+    ours: Mapping[str, Any] = found["rows"] if found else {}
+    return [
+        Row(
+            name,
+            title,
+            _cells(ours.get(title, {}), published.get(title, {}), published["full"]),
+            ran=found is not None,
+            seed=found["seed"] if found else None,
+        )
+        for title in ours or published
+    ]
+
+
+def compressed_runs(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """What ``leanbayes compress`` wrote below a folder, by recipe."""
+    files = [*sorted(folder.rglob("compress.json")), *sorted(folder.glob("post_training/*.json"))]
+    found = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    return {run["name"]: run for run in found if run["name"] in POST_TRAINING}
+
+
+def _cells(
+    row: Mapping[str, Any], printed: Mapping[str, float], columns: Iterable[str]
+) -> dict[str, Cell]:
+    metrics = row.get("metrics", {})
+    cells = {
+        name: Cell(
+            metrics.get(name, {}).get("value"),
+            metrics.get(name, {}).get("error"),
+            printed.get(name),
+        )
+        for name in columns
+    }
+    if row:
+        cells["nll + kl"] = Cell(metrics["nll"]["value"] + metrics["kl"]["value"])
+        cells["parameters"] = Cell(row["parameters"])
+    return cells
