@@ -258,7 +258,7 @@ def _by_step(metric: str) -> tuple[str, int]:
 
 
 def _rows(paper: str, runs: Mapping[str, list[_Run]], folder: Path) -> Iterator[Row]:
-    files = sorted((folder / paper).glob("*.yaml"))
+    files = sorted((folder / paper).glob("*.yaml"), key=lambda file: file.stem)
     if not files:
         raise FileNotFoundError(f"{folder / paper} holds no recipes; say where they are")
     for file in files:
@@ -282,7 +282,9 @@ def _row(budgets: Mapping[Budget, Recipe], run: _Run | None) -> Row:
             measured.get(name, {}).get("error"),
             values.get(name),
         )
-        for name in dict.fromkeys((*_ALWAYS_SHOWN, _SUM, *values, *filter(_is_probed, measured)))
+        for name in dict.fromkeys(
+            (*_ALWAYS_SHOWN, _SUM, "parameters", *values, *filter(_is_probed, measured))
+        )
     }
     budget = _budget_of(run, budgets)
     return Row(
