@@ -90,8 +90,8 @@ def test_seeds_are_averaged(results):
 def test_rows_are_grouped_by_experiment():
     rows = table("k_tied", [])
     found = experiments(rows)
-    assert [row.title for row in found["MLP on MNIST"]] == [
-        f"MLP on MNIST, {k}" for k in ("full", "k = 1", "k = 2", "k = 3")
+    assert [row.title for row in found["LeNet on CIFAR-100"]] == [
+        f"LeNet on CIFAR-100, {k}" for k in ("full", "k = 1", "k = 2", "k = 3")
     ]
     assert sum(map(len, found.values())) == len(rows)
 
