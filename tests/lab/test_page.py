@@ -15,7 +15,7 @@ from leanbayes.lab.files import write_json
 from leanbayes.lab.papers import Cell, experiments, merge_seeds, table
 from leanbayes.lab.papers.archive import archive
 from leanbayes.lab.papers.blocks import Results
-from leanbayes.lab.papers.k_tied import POST_TRAINING
+from leanbayes.lab.papers.k_tied import POST_TRAINING, compressed_runs
 from leanbayes.lab.papers.page import refresh, refreshed
 from leanbayes.lab.predictions import load_run
 from leanbayes.lab.recipe import check_recipe
@@ -120,6 +120,26 @@ def test_the_command_prints_what_was_compressed(results):
     ours = shown.output.split("mnist-mlp-full after training")[1].split("after training")[0]
     assert "| truncated 2 | seed 1 |" in ours
     assert "| full | not run | – (0.835) |" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"), [('{"name": "mni', "is damaged"), ("[]", "is not what leanbayes")]
+)
+def test_a_damaged_file_is_named(content, sentence, tmp_path):
+    path = tmp_path / "post_training" / "mnist-mlp-full.json"
+    path.parent.mkdir()
+    path.write_text(content)
+    with pytest.raises(ValueError, match=rf"mnist-mlp-full\.json {sentence}"):
+        compressed_runs(tmp_path)
+
+
+def test_seeds_that_were_probed_at_several_steps_are_not_averaged(tmp_path):
+    later = probed(2, 22.0, 2000.0)
+    later["probe"] = {"5000": later["probe"]["1000"]}
+    for run in (probed(1, 20.0, 1000.0), later):
+        write_json(tmp_path / f"mnist-mlp-snr-k2-seed{run['seed']}.json", run)
+    with pytest.raises(ValueError, match="probed at several steps"):
+        Results("k_tied", tmp_path, tmp_path / "page.md").probes("mnist-mlp-snr-k2")
 
 
 def test_only_the_chosen_layers_are_compressed(runs):

@@ -93,6 +93,8 @@ class Results:
         lines = [header, ["---"] * len(header)]
         for name in names.split(", "):
             runs = self._runs(name)
+            if any(run.get("probe", {}).keys() != runs[0].get("probe", {}).keys() for run in runs):
+                raise ValueError(f"seeds of {name} were probed at several steps; run them again")
             title = f"{name}, {seeds_of(len(runs), runs[0]['seed'])}" if runs else name
             lines += [[title, *cells] for cells in _probed(runs)] or [[name, *["not run"] * 6]]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -163,7 +165,7 @@ class Results:
 
 def _probed(runs: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
     """A line for every step: step, −ELBO, and the ratios of the layer that was probed."""
-    if not runs:
+    if not runs or not runs[0].get("probe"):
         return
     recipe = runs[0]["recipe"]
     layer, printed = recipe["probe"]["layer"], (recipe.get("published") or {}).get("values", {})
@@ -189,7 +191,10 @@ def _numbers(column: Iterable[float | None]) -> list[float]:
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; run and archive it first")
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); archive its run again") from error
 
 
 def _ylabel(column: str) -> str:

@@ -101,8 +101,18 @@ def post_training(name: str, found: Mapping[str, Any] | None) -> list[Row]:
 def compressed_runs(folder: Path) -> dict[str, Mapping[str, Any]]:
     """What ``leanbayes compress`` wrote below a folder, by recipe."""
     files = [*sorted(folder.rglob("compress.json")), *sorted(folder.glob("post_training/*.json"))]
-    found = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    found = [_read(file) for file in files]
     return {run["name"]: run for run in found if run["name"] in POST_TRAINING}
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged ({error}); compress its run again") from error
+    if not isinstance(found, dict) or not {"name", "rows", "seed"} <= found.keys():
+        raise ValueError(f"{file} is not what leanbayes compress writes; compress its run again")
+    return found
 
 
 def _cells(
