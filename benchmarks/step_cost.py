@@ -39,6 +39,7 @@ from leanbayes.lab.files import write_json
 
 DATA_SIZE = 50_000
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+ESTIMATORS = {"weights": lb.weights, "local": lb.local, "flipout": lb.flipout}
 
 
 def mlp() -> nn.Module:
@@ -74,6 +75,14 @@ SETUPS = {
 SINGLE = tuple(
     dataclasses.replace(family, include=("**",)) for family in FAMILIES if family.networks == 1
 )
+
+
+def chosen(group: str | None, estimator: str | None) -> list[Family]:
+    """The plain network and the families of a group, all with one estimator if it is named."""
+    families = [f for f in SINGLE if group in (None, f.group) or f.name == DETERMINISTIC.name]
+    if estimator is None:
+        return families
+    return [dataclasses.replace(f, estimator=ESTIMATORS[estimator]) for f in families]
 
 
 def predict_step(model: nn.Module, x: Tensor) -> Callable[[], object]:
@@ -130,15 +139,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="threads of torch; its own choice by default")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu for a busy machine")
     parser.add_argument("--setup", choices=SETUPS, action="append", help="all by default")
+    parser.add_argument("--group", choices=sorted({f.group for f in SINGLE}), help="all by default")
+    parser.add_argument("--estimator", choices=ESTIMATORS, help="for all families; else their own")
     parser.add_argument("--out", type=Path, default=Path("results/step_cost.json"))
     options = parser.parse_args()
     if options.rounds < 2:
         parser.error(f"--rounds is {options.rounds}; quartiles need at least 2")
     if options.threads:
         torch.set_num_threads(options.threads)
+    families = chosen(options.group, options.estimator)
     setups = {}
     for name in options.setup or SETUPS:
-        setups[name] = measure(SETUPS[name], SINGLE, options.rounds, CLOCKS[options.clock])
+        setups[name] = measure(SETUPS[name], families, options.rounds, CLOCKS[options.clock])
         show(name, setups[name])
     options.out.parent.mkdir(parents=True, exist_ok=True)
     machine = {
@@ -151,6 +163,7 @@ def main() -> None:
         "versions": versions(),
         "machine": machine,
         "rounds": options.rounds,
+        "estimator": options.estimator,
         "setups": setups,
     }
     write_json(options.out, results)

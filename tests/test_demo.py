@@ -373,15 +373,20 @@ def test_importing_leanbayes_needs_none_of_the_lab():
 # the benchmark
 
 
-def test_the_benchmark_measures_every_family_against_the_plain_network():
+@pytest.fixture(scope="module")
+def step_cost():
     path = Path(__file__).parents[1] / "benchmarks" / "step_cost.py"
     spec = importlib.util.spec_from_file_location("step_cost", path)
-    step_cost = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = step_cost
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(step_cost)
+        spec.loader.exec_module(module)
     finally:
         del sys.modules[spec.name]
+    return module
+
+
+def test_the_benchmark_measures_every_family_against_the_plain_network(step_cost):
     small = step_cost.Setup(
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)),
         batch=4,
@@ -392,3 +397,11 @@ def test_the_benchmark_measures_every_family_against_the_plain_network():
     assert result["families"]["deterministic"]["step"] == {"median": 1.0, "low": 1.0, "high": 1.0}
     for costs in result["families"].values():
         assert all(0 < cost["low"] <= cost["median"] <= cost["high"] for cost in costs.values())
+
+
+def test_the_benchmark_takes_a_group_with_one_estimator(step_cost):
+    families = step_cost.chosen("independent", "weights")
+    assert families[0].posterior is None
+    assert {f.group for f in families[1:]} == {"independent"}
+    assert all(f.estimator == lb.weights for f in families)
+    assert step_cost.chosen(None, None) == list(step_cost.SINGLE)

@@ -253,3 +253,20 @@ def test_a_block_that_cannot_be_made_says_why(block, sentence, results, tmp_path
 def test_a_page_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"k\.md does not exist"):
         refresh(tmp_path / "k.md", {})
+
+
+def test_costs_of_a_step_stand_beside_the_published_ones(tmp_path):
+    families = {
+        "mean field": {"step": {"median": 3.0, "low": 2.75, "high": 3.25}},
+        "k-tied, rank 3": {"step": {"median": 2.5, "low": 2.25, "high": 3.0}},
+    }
+    path = tmp_path / "benchmarks" / "step_cost.json"
+    write_json(path, {"setups": {"mlp_1024": {"families": families}}})
+    costs = Results("k_tied", tmp_path, tmp_path / "page.md").costs
+    lines = costs("mlp_1024").splitlines()
+    assert lines[2:] == [
+        "| mean field | 3 (3.585) | 2.75 – 3.25 |",
+        "| k-tied, rank 3 | 2.5 | 2.25 – 3 |",
+    ]
+    with pytest.raises(ValueError, match="mlp_1024"):
+        costs("mlp_2048")

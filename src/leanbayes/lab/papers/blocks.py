@@ -23,7 +23,7 @@ from leanbayes.lab.papers import (
     seeds_of,
     table,
 )
-from leanbayes.lab.papers.k_tied import post_training
+from leanbayes.lab.papers.k_tied import STEP_COST, post_training
 from leanbayes.lab.papers.page import Blocks
 from leanbayes.spectrum import Spectrum
 
@@ -56,6 +56,7 @@ class Results:
             "spectra": self.spectra,
             "heat-maps": self.heat_maps,
             "curves": self.curves,
+            "costs": self.costs,
         }
 
     def table(self, experiment: str) -> str:
@@ -145,6 +146,20 @@ class Results:
             bands[name] = ([min(values) for values in at_once], [max(values) for values in at_once])
         png = plots.curves(epochs, lines, _ylabel(column), log=True, bands=bands)
         return self._picture(f"{column}-{names}".replace("/", "-").replace(", ", "-"), png, caption)
+
+    def costs(self, setup: str) -> str:
+        """What a training step of a set-up of ``benchmarks/step_cost.py`` costs."""
+        found = _read(self.folder / "benchmarks" / "step_cost.json")
+        families = choose("set-up", setup, found["setups"])["families"]
+        lines = [
+            "| posterior | step, relative to the plain network | quartiles |",
+            "| --- " * 3 + "|",
+        ]
+        for name, cost in families.items():
+            step = cost["step"]
+            cell = Cell(step["median"], published=STEP_COST.get(name))
+            lines.append(f"| {name} | {cell} | {step['low']:.3g} – {step['high']:.3g} |")
+        return "\n".join(lines)
 
     def _runs(self, name: str) -> list[dict[str, Any]]:
         return [_read(path) for path in sorted(self.folder.glob(f"{name}-seed*.json"))]
