@@ -233,6 +233,7 @@ def spectra(values: Mapping[str, Tensor]) -> bytes:
     """The share of the sum of squares that each singular value explains, by layer."""
     figure, axes = _axes("index of the singular value", "share of the sum of squares")
     _draw_spectra(axes, values)
+    _legend(axes, len(values))
     return _png(figure)
 
 
@@ -255,6 +256,7 @@ def spectra_of(values: Mapping[str, Spectrum]) -> bytes:
         _draw_spectra(axes, shares)
         axes.set_title(title)
         axes.set_ylim(0.5 * lowest, 2)
+    _legend(axes, len(values))
     return _png(figure)
 
 
@@ -270,7 +272,6 @@ def _draw_spectra(axes: Axes, values: Mapping[str, Tensor]) -> None:
         axes.plot(x, kept.tolist(), marker=".", label=_plain(name), **_look(index))
     axes.set_yscale("log")
     _whole_numbers(axes)
-    _legend(axes, len(values))
 
 
 def image_grid(images: Tensor, titles: Sequence[str], wrong: Sequence[bool]) -> bytes:
