@@ -90,9 +90,10 @@ def test_seeds_are_averaged(results):
 def test_rows_are_grouped_by_experiment():
     rows = table("k_tied", [])
     found = experiments(rows)
-    assert [row.title for row in found["LeNet on CIFAR-100"]] == [
-        f"LeNet on CIFAR-100, {k}" for k in ("full", "k = 1", "k = 2", "k = 3")
-    ]
+    for name, group in found.items():
+        assert all(row.title.startswith(name) for row in group)
+    titles = {row.title for row in found["LeNet on CIFAR-100"]}
+    assert titles >= {f"LeNet on CIFAR-100, {k}" for k in ("full", "k = 1", "k = 2", "k = 3")}
     assert sum(map(len, found.values())) == len(rows)
 
 

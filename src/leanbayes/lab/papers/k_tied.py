@@ -131,6 +131,6 @@ def _cells(
         for name in columns
     }
     if row:
-        cells["nll + kl"] = Cell(metrics["nll"]["value"] + metrics["kl"]["value"])
+        cells["kl"] = Cell(metrics["kl"]["value"])
         cells["parameters"] = Cell(row["parameters"])
     return cells
