@@ -15,7 +15,7 @@ from leanbayes.lab.files import write_json
 from leanbayes.lab.papers import Cell, experiments, merge_seeds, table
 from leanbayes.lab.papers.archive import archive
 from leanbayes.lab.papers.blocks import Results
-from leanbayes.lab.papers.k_tied import POST_TRAINING, compressed_runs
+from leanbayes.lab.papers.k_tied import POST_TRAINING, compressed_runs, post_training
 from leanbayes.lab.papers.page import refresh, refreshed
 from leanbayes.lab.predictions import load_run
 from leanbayes.lab.recipe import check_recipe
@@ -25,6 +25,10 @@ pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
 ROOT = Path(__file__).parents[2]
+CALIBRATED = {
+    name: {"value": 0.05, "error": 0.004}
+    for name in ("negative_elbo", "nll", "accuracy", "brier", "ece", "kl")
+}
 
 
 def recipe(seed):
@@ -92,8 +96,8 @@ def test_rows_are_grouped_by_experiment():
     found = experiments(rows)
     for name, group in found.items():
         assert all(row.title.startswith(name) for row in group)
-    titles = {row.title for row in found["LeNet on CIFAR-100"]}
-    assert titles >= {f"LeNet on CIFAR-100, {k}" for k in ("full", "k = 1", "k = 2", "k = 3")}
+    published = [f"MLP on MNIST, {k}" for k in ("full", "k = 1", "k = 2", "k = 3")]
+    assert [row.title for row in found["MLP on MNIST"] if row.title in published] == published
     assert sum(map(len, found.values())) == len(rows)
 
 
@@ -240,7 +244,7 @@ def test_every_truncated_row_has_a_recipe():
         ("table: MLP on MNST", "no experiment is called 'MLP on MNST'"),
         ("post-training: mnist-mlp-ful", "no truncated run 'mnist-mlp-ful'.*'mnist-mlp-full'"),
         ("heat-maps: mnist-mlp-full/dense9 | x", "no layer 'dense9'"),
-        ("spectra: nothing | x", "nothing.json does not exist; run and archive it first"),
+        ("spectra: nothing | x", "nothing.json does not exist; compress its run"),
         ("curves: train/nll of nothing | x", "has no run of nothing"),
         ("curves: train/nil of mnist-mlp-full | x", "no column 'train/nil'.*'train/nll'"),
     ],
@@ -271,3 +275,18 @@ def test_costs_of_a_step_stand_beside_the_published_ones(tmp_path):
     ]
     with pytest.raises(ValueError, match="mlp_1024"):
         costs("mlp_2048")
+    path.write_text("[]")
+    with pytest.raises(ValueError, match="is not a benchmark; run benchmarks/step_cost"):
+        costs("mlp_1024")
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="does not exist; run benchmarks/step_cost"):
+        costs("mlp_1024")
+
+
+def test_a_resnet_without_published_calibration_still_shows_its_own():
+    found = {"rows": {"full": {"metrics": CALIBRATED, "parameters": 5}}, "seed": 1}
+    (row,) = post_training("cifar10-resnet-he-full", found)
+    assert str(row.cells["ece"]) == "0.0500 ± 0.0040"
+    assert row.cells["nll"].published == 0.6384
+    (row,) = post_training("mnist-mlp-full", found)
+    assert "ece" not in row.cells

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["told_if_full", "write_bytes", "write_json", "write_text"]
+__all__ = ["read_object", "told_if_full", "write_bytes", "write_json", "write_text"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -63,3 +63,23 @@ def write_text(path: str | Path, text: str) -> Path:
 def write_json(path: str | Path, values: Any) -> Path:
     """Write values as readable JSON, in the same way."""
     return write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_object(path: Path, keys: Set[str], what: str, again: str) -> dict[str, Any]:
+    """Read a JSON object that has these keys.
+
+    Args:
+        path: the file.
+        keys: what the object cannot do without.
+        what: what such a file is, for the sentence about one that is something else.
+        again: how to get a good one.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; {again}")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); {again}") from error
+    if not isinstance(found, dict) or not keys <= found.keys():
+        raise ValueError(f"{path} is not {what}; {again}")
+    return found

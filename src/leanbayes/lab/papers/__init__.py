@@ -6,13 +6,13 @@ What stands before the comma of a row's title is its experiment: rows of one mak
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from leanbayes.lab.files import read_object
 from leanbayes.lab.recipe import Budget, Recipe, check_recipe, parse_yaml, read_recipe
 from leanbayes.recipes import nearest
 
@@ -315,12 +315,8 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
 
 def _read(path: Path) -> _Run:
     """A file of results, with the recipe inside it or beside it in a run folder."""
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); run its recipe again") from error
-    if not isinstance(result, dict) or not {"name", "metrics"} <= result.keys():
-        raise ValueError(f"{path} is not the result of a run; it needs a name and metrics")
+    what = "the result of a run (it needs a name and metrics)"
+    result = read_object(path, {"name", "metrics"}, what, "run its recipe again")
     beside = path.with_name("recipe.yaml")
     if "recipe" in result:
         return _Run(result, check_recipe(result["recipe"], str(path)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 
 from leanbayes.lab import plots
 from leanbayes.lab.data.problems import choose
-from leanbayes.lab.files import write_bytes
+from leanbayes.lab.files import read_object, write_bytes
 from leanbayes.lab.papers import (
     Cell,
     experiments,
@@ -23,7 +22,7 @@ from leanbayes.lab.papers import (
     seeds_of,
     table,
 )
-from leanbayes.lab.papers.k_tied import STEP_COST, post_training
+from leanbayes.lab.papers.k_tied import STEP_COST, post_training, read_compressed
 from leanbayes.lab.papers.page import Blocks
 from leanbayes.spectrum import Spectrum
 
@@ -82,7 +81,7 @@ class Results:
     def post_training(self, name: str) -> str:
         """A trained mean field, its truncations and its tied versions."""
         path = self.folder / "post_training" / f"{name}.json"
-        return markdown(post_training(name, _read(path) if path.is_file() else None))
+        return markdown(post_training(name, read_compressed(path) if path.is_file() else None))
 
     def probes(self, names: str) -> str:
         """The −ELBO and the ratios of the probed layer at every step: means over the seeds.
@@ -149,7 +148,8 @@ class Results:
 
     def costs(self, setup: str) -> str:
         """What a training step of a set-up of ``benchmarks/step_cost.py`` costs."""
-        found = _read(self.folder / "benchmarks" / "step_cost.json")
+        path = self.folder / "benchmarks" / "step_cost.json"
+        found = read_object(path, {"setups"}, "a benchmark", "run benchmarks/step_cost.py")
         families = choose("set-up", setup, found["setups"])["families"]
         lines = [
             "| posterior | step, relative to the plain network | quartiles |",
@@ -162,7 +162,9 @@ class Results:
         return "\n".join(lines)
 
     def _runs(self, name: str) -> list[dict[str, Any]]:
-        return [_read(path) for path in sorted(self.folder.glob(f"{name}-seed*.json"))]
+        files = sorted(self.folder.glob(f"{name}-seed*.json"))
+        keys = {"seed", "metrics"}
+        return [read_object(file, keys, "an archived run", "archive it again") for file in files]
 
     def _some(self, name: str) -> list[dict[str, Any]]:
         runs = self._runs(name)
@@ -170,8 +172,8 @@ class Results:
             raise FileNotFoundError(f"{self.folder} has no run of {name}; run and archive it first")
         return runs
 
-    def _compressed(self, name: str) -> dict[str, Any]:
-        return _read(self.folder / "post_training" / f"{name}.json")
+    def _compressed(self, name: str) -> Mapping[str, Any]:
+        return read_compressed(self.folder / "post_training" / f"{name}.json")
 
     def _picture(self, name: str, png: bytes, caption: str) -> str:
         write_bytes(self.pictures / f"{name}.png", png)
@@ -201,15 +203,6 @@ def _probed(runs: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
 def _numbers(column: Iterable[float | None]) -> list[float]:
     """The values; what was not finite, and is not in the file, is not a number."""
     return [math.nan if value is None else value for value in column]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; run and archive it first")
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); archive its run again") from error
 
 
 def _ylabel(column: str) -> str:

@@ -6,15 +6,15 @@ Figure 5 and Table 3; 002, Figure 2) come from ``leanbayes compress``, one file 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from leanbayes.lab.data.problems import choose
+from leanbayes.lab.files import read_object
 from leanbayes.lab.papers import Cell, Row
 
-__all__ = ["POST_TRAINING", "STEP_COST", "compressed_runs", "post_training"]
+__all__ = ["POST_TRAINING", "STEP_COST", "compressed_runs", "post_training", "read_compressed"]
 
 _MLP_CNN_LSTM = ("negative_elbo", "nll", "accuracy")
 _RESNET = (*_MLP_CNN_LSTM, "brier", "ece")
@@ -81,12 +81,13 @@ def post_training(name: str, found: Mapping[str, Any] | None) -> list[Row]:
         found: what :func:`leanbayes.lab.compression.compress_run` says; published rows if ``None``.
     """
     published = choose("truncated run", name, POST_TRAINING)
+    columns = _RESNET if "resnet" in name else _MLP_CNN_LSTM
     ours: Mapping[str, Any] = found["rows"] if found else {}
     return [
         Row(
             name,
             title,
-            _cells(ours.get(title, {}), published.get(title, {}), published["full"]),
+            _cells(ours.get(title, {}), published.get(title, {}), columns),
             ran=found is not None,
             seed=found["seed"] if found else None,
         )
@@ -97,18 +98,14 @@ def post_training(name: str, found: Mapping[str, Any] | None) -> list[Row]:
 def compressed_runs(folder: Path) -> dict[str, Mapping[str, Any]]:
     """What ``leanbayes compress`` wrote below a folder, by recipe."""
     files = [*sorted(folder.rglob("compress.json")), *sorted(folder.glob("post_training/*.json"))]
-    found = [_read(file) for file in files]
+    found = [read_compressed(file) for file in files]
     return {run["name"]: run for run in found if run["name"] in POST_TRAINING}
 
 
-def _read(file: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is damaged ({error}); compress its run again") from error
-    if not isinstance(found, dict) or not {"name", "rows", "seed"} <= found.keys():
-        raise ValueError(f"{file} is not what leanbayes compress writes; compress its run again")
-    return found
+def read_compressed(file: Path) -> Mapping[str, Any]:
+    """What ``leanbayes compress`` wrote to this file."""
+    keys = {"name", "rows", "seed", "spectra", "maps"}
+    return read_object(file, keys, "what leanbayes compress writes", "compress its run")
 
 
 def _cells(
