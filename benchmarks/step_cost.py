@@ -150,7 +150,10 @@ def main() -> None:
     families = chosen(options.group, options.estimator)
     setups = {}
     for name in options.setup or SETUPS:
-        setups[name] = measure(SETUPS[name], families, options.rounds, CLOCKS[options.clock])
+        try:
+            setups[name] = measure(SETUPS[name], families, options.rounds, CLOCKS[options.clock])
+        except ValueError as error:
+            parser.error(f"--estimator {options.estimator} does not suit every family: {error}")
         show(name, setups[name])
     options.out.parent.mkdir(parents=True, exist_ok=True)
     machine = {
