@@ -1,10 +1,11 @@
 """What the laboratory costs: an epoch of it against a bare torch loop over the same model and data.
 
-Both train 784-400-400-10 with 2-tied posteriors (001) in batches of 1024 with Adam. The laboratory
-does it as ``leanbayes train`` does: Lightning, its data batches, its callbacks, a checkpoint and
-the metrics of every epoch; validation is left out of both. Epochs take turns in one process.
-The images are MNIST if it lies in a folder that ``LEANBAYES_DATA`` names, else random pixels of
-the same size. The bare loop reads float images from memory and gathers each batch by its index.
+Both train 784-400-400-10 with 2-tied posteriors [k-tied] in batches of 1024 with Adam. The
+laboratory does it as ``leanbayes train`` does: Lightning, its data batches, its callbacks, a
+checkpoint and the metrics of every epoch; validation is left out of both. Epochs take turns in one
+process. The images are MNIST if it lies in a folder that ``LEANBAYES_DATA`` names, else random
+pixels of the same size. The bare loop reads float images from memory and gathers each batch by its
+index.
 
     python benchmarks/framework_cost.py --out results/framework_cost.json
 """

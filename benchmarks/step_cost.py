@@ -43,7 +43,7 @@ ESTIMATORS = {"weights": lb.weights, "local": lb.local, "flipout": lb.flipout}
 
 
 def mlp() -> nn.Module:
-    """784-400-400-10, the network of the k-tied paper (001)."""
+    """784-400-400-10, the network of the k-tied paper [k-tied]."""
     return nn.Sequential(
         nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 10)
     )

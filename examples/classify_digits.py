@@ -33,7 +33,7 @@ def shuffled(x):
 
 def train(model, x, y, epochs, kl_weight):
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
-    rise = lb.schedules.Linear(epochs / 2)
+    rise = lb.schedules.LinearRamp(epochs / 2)
     for epoch in range(epochs):
         for batch in torch.randperm(len(x)).split(100):
             loss = F.cross_entropy(model(x[batch]), y[batch])

@@ -38,7 +38,7 @@ def data(count):
 def train(model, likelihood, x, y, steps):
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     decay = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, steps)
-    weight = lb.schedules.Linear(steps / 2)
+    weight = lb.schedules.LinearRamp(steps / 2)
     for step in range(steps):
         nll = likelihood.nll(model(x), y)
         loss = lb.elbo(nll, lb.kl(model), data_size=len(x), weight=weight(step)).loss

@@ -8,17 +8,17 @@ from torch import nn
 from torch.distributions import Normal
 
 import leanbayes as lb
-from examples import POSTERIORS, suitable_prior
 from leanbayes import schedules
 from leanbayes.distributions import (
+    KroneckerNormal,
     KTiedNormal,
     LocationScale,
     Masked,
-    MatrixNormal,
     Rank1Mixture,
     Triangular,
 )
 from leanbayes.ops import Conv
+from registry import POSTERIORS, suitable_prior
 from test_convert import POSTERIOR, PRIOR, assert_unchanged, mlp, snapshot
 
 NAN = float("nan")
@@ -64,7 +64,7 @@ RECIPES = {
     "unknown perturbation": (lambda: lb.Rank1(perturb="times"), "choose one of add, multiply"),
     "unknown learning": (lambda: lb.Normal(1.0, learn="all"), "None, 'layer' or 'model'"),
     "unknown noise model": (lambda: lb.Gaussian(1.0, "learned"), "'fixed', 'learnt' or"),
-    "no steps": (lambda: schedules.Linear(0), "steps is 0; it must be positive"),
+    "no steps": (lambda: schedules.LinearRamp(0), "steps is 0; it must be positive"),
     "kernel of four": (lambda: Conv((1, 1, 1, 1)), "4 dimensions; 1, 2 or 3 are possible"),
 }
 
@@ -204,7 +204,7 @@ DISTRIBUTIONS = {
     ),
     "triangle": (lambda: Triangular(ones(2, 3)), "(2, 3)"),
     "Kronecker shapes": (
-        lambda: MatrixNormal(ones(2, 3), Triangular(ones(3, 3)), Triangular(ones(2, 2))),
+        lambda: KroneckerNormal(ones(2, 3), Triangular(ones(3, 3)), Triangular(ones(2, 2))),
         "3 rows and 2 columns do not fit",
     ),
     "mask": (lambda: Masked(LocationScale(ones(2, 3), ones(2, 3)), ones(3, 2)), "it needs (2, 3)"),

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributions import Distribution
 
 import leanbayes as lb
-from examples import POSTERIORS, suitable_prior
+from registry import POSTERIORS, suitable_prior
 from test_convert import LAYERS, POSTERIOR, PRIOR, first
 
 pytestmark = [  # what torch's own compiler warns about

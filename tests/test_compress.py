@@ -1,4 +1,6 @@
-"""Truncated and tied scales of trained models (001, section 3; 002, D.3): checklist item KT7."""
+"""Truncated and tied scales of trained models [k-tied, section 3; k-tied suppl., D.3]: checklist
+item KT7.
+"""
 
 import copy
 import math
@@ -13,7 +15,7 @@ import leanbayes as lb
 from digits import images, train
 from leanbayes.compress import tied_factors
 
-COMPRESSIONS = [lb.truncate, lb.tie]
+COMPRESSIONS = [lb.truncate, lb.to_k_tied]
 UNEVEN = lb.Scale(0.3, raw_spread=0.5)
 
 
@@ -75,10 +77,10 @@ def test_KT7_a_tied_posterior_loses_less_than_a_truncated_one(trained, digits):
                 divergence(old, scale_of(layer))
                 for old, (_, layer) in zip(before, lb.random_maps(made), strict=True)
             )
-            for made in (lb.truncate(trained, rank), lb.tie(trained, rank))
+            for made in (lb.truncate(trained, rank), lb.to_k_tied(trained, rank))
         )
         assert tied < truncated
-    assert negative_elbo(lb.tie(trained, 1), digits) < negative_elbo(
+    assert negative_elbo(lb.to_k_tied(trained, 1), digits) < negative_elbo(
         lb.truncate(trained, 1), digits
     )
 
@@ -191,7 +193,7 @@ def test_every_family_of_independent_normal_weights_is_compressed(compress, post
     layer = uneven(nn.Linear(9, 7), posterior).double()
     after = compress(layer, 2)
     kind = lb.MeanField if compress is lb.truncate else lb.KTied
-    assert isinstance(after.posterior.recipe, kind)
+    assert isinstance(after.posterior.spec, kind)
     assert torch.equal(after.posterior().mean, layer.posterior().mean)
     assert lb.kl(after).isfinite()
 
@@ -200,7 +202,7 @@ def test_every_family_of_independent_normal_weights_is_compressed(compress, post
 def test_what_has_that_rank_already_is_left(compress):
     layer = uneven(nn.Linear(9, 7), lb.KTied(2, UNEVEN))
     after = compress(layer, 3)
-    assert after.posterior.recipe == layer.posterior.recipe
+    assert after.posterior.spec == layer.posterior.spec
     assert torch.equal(scale_of(after), scale_of(layer))
 
 
@@ -230,7 +232,7 @@ def test_lstm_and_attention_are_compressed_and_biases_are_not(compress):
         if min(layer.posterior().event_shape) > 1:
             assert torch.linalg.matrix_rank(scale_of(changed[name]), rtol=1e-4) <= 2
         else:
-            assert changed[name].posterior.recipe == lb.MeanField()
+            assert changed[name].posterior.spec == lb.MeanField()
             assert torch.equal(scale_of(changed[name]), scale_of(layer))
     x = torch.randn(4, 3, 6)
     assert after["a"](x)[0].shape == (4, 3, 5)
@@ -244,7 +246,7 @@ def test_a_compressed_model_is_saved_loaded_and_trained(compress, tmp_path):
     lb.save(model, tmp_path / "model")
     again = lb.load(net, tmp_path / "model")
     for (_, a), (_, b) in zip(lb.random_maps(model), lb.random_maps(again), strict=True):
-        assert a.posterior.recipe == b.posterior.recipe
+        assert a.posterior.spec == b.posterior.spec
         assert torch.equal(scale_of(a), scale_of(b))
     before = [p.clone() for p in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -254,7 +256,9 @@ def test_a_compressed_model_is_saved_loaded_and_trained(compress, tmp_path):
 
 
 def test_parameters_of_a_tied_model_are_those_of_the_paper():
-    """MLP of 001: 956 820 with full and 484 008 with two-tied scales, biases mean field."""
+    """MLP of the k-tied paper: 956 820 with full and 484 008 with two-tied scales, biases mean
+    field.
+    """
     net = nn.Sequential(nn.Linear(784, 400), nn.Linear(400, 400), nn.Linear(400, 10))
     full = lb.convert(net, lb.MeanField(), lb.Normal(0.2), bias=lb.MeanField())
     tied = lb.convert(net, lb.KTied(2), lb.Normal(0.2), bias=lb.MeanField())

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 import leanbayes as lb
-from examples import ESTIMATORS, OPS, POSTERIORS, PRIORS, suitable_prior
 from leanbayes import ops, posteriors, priors
 from leanbayes.distributions import Noise
 from leanbayes.estimators import ESTIMATORS as PUBLIC_ESTIMATORS
 from leanbayes.ops import Usage
-from leanbayes.recipes import Recipe
+from leanbayes.spec import Spec
+from registry import ESTIMATORS, OPS, POSTERIORS, PRIORS, suitable_prior
 
 
 def _recipes(module, base):
@@ -114,4 +114,4 @@ def test_noise_enum_is_complete():
 
 
 def test_recipes_are_recipes():
-    assert all(isinstance(r, Recipe) for r in (*POSTERIORS.values(), *PRIORS.values()))
+    assert all(isinstance(r, Spec) for r in (*POSTERIORS.values(), *PRIORS.values()))

@@ -1,8 +1,9 @@
 """Bayesian linear regression: the one model whose evidence and posterior are known exactly.
 
 ``y = W x + ε`` with prior ``MN(0, I, diag(α)⁻¹)`` and noise precision ``β`` has the posterior
-``MN(M, I, V)``, ``V = (β XᵀX + diag α)⁻¹``, ``M = β Yᵀ X V`` (004, section 4.1). The matrix normal
-holds it; the best independent weights miss the evidence by ``out/2 · (Σ log V⁻¹_jj − logdet V⁻¹)``.
+``MN(M, I, V)``, ``V = (β XᵀX + diag α)⁻¹``, ``M = β Yᵀ X V`` [matrix normal, 4.1]. The matrix
+normal holds it; the best independent weights miss the evidence by
+``out/2 · (Σ log V⁻¹_jj − logdet V⁻¹)``.
 Point estimates, discrete weights and rank-one factors have no KL over weights to be compared.
 """
 
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, Normal
 
 import leanbayes as lb
-from examples import POSTERIORS
-from leanbayes.distributions import MatrixNormal, Triangular, WeightDistribution
+from leanbayes.distributions import KroneckerNormal, Triangular, WeightDistribution
 from leanbayes.testing import assert_mean
+from registry import POSTERIORS
 
 OUT, IN, EXAMPLES = 2, 5, 30
 NOISE = 0.5
@@ -66,10 +67,12 @@ class Regression:
         return self.x.mT @ self.x / NOISE**2 + torch.diag(self.alpha)
 
     @property
-    def posterior(self) -> MatrixNormal:
+    def posterior(self) -> KroneckerNormal:
         v = torch.linalg.inv(self.precision)
         columns = Triangular(torch.linalg.cholesky(v))
-        return MatrixNormal(self.y.mT @ self.x @ v / NOISE**2, Triangular(torch.eye(OUT)), columns)
+        return KroneckerNormal(
+            self.y.mT @ self.x @ v / NOISE**2, Triangular(torch.eye(OUT)), columns
+        )
 
     @property
     def log_evidence(self) -> Tensor:

@@ -189,9 +189,9 @@ def test_random_biases_are_maps_of_their_own(name):
     net, x = layer.module(), layer.input()
     model = lb.convert(net, lb.Point(), PRIOR, bias=POSTERIOR, bias_prior=lb.Normal(2.0))
     maps = dict(lb.random_maps(model))
-    biases = {n: m for n, m in maps.items() if m.posterior.recipe == POSTERIOR}
+    biases = {n: m for n, m in maps.items() if m.posterior.spec == POSTERIOR}
     assert (len(maps) - len(biases), len(biases)) == (layer.matrices, layer.biases)
-    assert all(m.prior.recipe == lb.Normal(2.0) for m in biases.values())
+    assert all(m.prior.spec == lb.Normal(2.0) for m in biases.values())
     with lb.using(model, lb.mean):
         torch.testing.assert_close(first(model(*x)), first(net(*x)), rtol=1e-12, atol=1e-12)
     if layer.biases:
@@ -244,7 +244,7 @@ def test_overrides_change_single_choices_and_later_ones_win():
     }
     model = lb.convert(Net(), POSTERIOR, PRIOR, overrides=overrides)
     maps = dict(lb.random_maps(model))
-    posteriors = {name: m.posterior.recipe for name, m in maps.items()}
+    posteriors = {name: m.posterior.spec for name, m in maps.items()}
     assert posteriors == {
         "stem": POSTERIOR,
         "body.0": lb.KTied(2),
@@ -253,7 +253,7 @@ def test_overrides_change_single_choices_and_later_ones_win():
         "again": POSTERIOR,
         "head": POSTERIOR,
     }
-    assert {n for n, m in maps.items() if m.prior.recipe == lb.He()} == {"head"}
+    assert {n for n, m in maps.items() if m.prior.spec == lb.He()} == {"head"}
     by_weights = {n for n, m in maps.items() if m.estimator is lb.weights}
     assert by_weights == {"body.0", "body.2.0", "body.2.0.bias"}
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
-from examples import POSTERIORS, suitable_prior
+from registry import POSTERIORS, suitable_prior
 
 LAYERS = {
     "dense": (lambda: nn.Linear(784, 400, bias=False), (64, 784)),

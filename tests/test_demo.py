@@ -56,7 +56,7 @@ def digits():
 
 
 def _result(name="k-tied, rank 2", group="independent", accuracy=0.975):
-    estimate, cost = lb.metrics.Estimate(accuracy, 0.008), demo.Ratio(1.8, 1.7, 1.9)
+    estimate, cost = lb.metrics.Score(accuracy, 0.008), demo.Ratio(1.8, 1.7, 1.9)
     return demo.Result(
         name, group, estimate, estimate, estimate, 0.02, 0.9, 0.95, 27134, 1.04, cost, 2.0
     )

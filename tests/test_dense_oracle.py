@@ -13,8 +13,8 @@ from torch import distributions as td
 from torch import nn
 
 import leanbayes as lb
-from examples import OPS, POSTERIORS, PRIORS
 from leanbayes.ops import Conv, ConvTranspose, Lookup
+from registry import OPS, POSTERIORS, PRIORS
 
 VALUE = {"rtol": 1e-10, "atol": 1e-10}
 GRADIENT = {"rtol": 1e-8, "atol": 1e-8}
@@ -80,7 +80,7 @@ def factor_covariance(log_diagonal, other, rank):
 
 def dense(learned, op):
     """Mean ``[out · in]`` and covariance of row-major ``vec W``, from the stored tensors alone."""
-    recipe, stored = learned.recipe, dict(learned.named_parameters())
+    recipe, stored = learned.spec, dict(learned.named_parameters())
     loc = op.matrix(stored["loc"]) if "loc" in stored else torch.zeros_like(stored["scale"])
     match recipe:
         case lb.Point():
@@ -110,9 +110,9 @@ def dense_prior(prior, mean, covariance, columns):
     """The multivariate normal that a normal prior of ``vec W`` is."""
     stored = dict(prior.named_parameters())
     loc, variance = torch.zeros_like(mean), torch.ones_like(mean)
-    match prior.recipe:
+    match prior.spec:
         case lb.Normal(learn=None):
-            loc, variance = loc + prior.recipe.loc, variance * prior.recipe.scale**2
+            loc, variance = loc + prior.spec.loc, variance * prior.spec.scale**2
         case lb.Normal():
             variance = variance * (2 * stored["scale"]).exp()
         case lb.He():

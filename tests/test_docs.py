@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from examples import OPS
 from leanbayes import estimators, posteriors, priors, schedules
 from leanbayes.distributions import WeightDistribution
 from leanbayes.ops import Conv, Linear
 from leanbayes.posteriors import POSTERIORS
+from registry import OPS
 
 ROOT = Path(__file__).parents[1]
 PAGES = {str(p.relative_to(ROOT)): p for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))}

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from examples import ESTIMATORS, POSTERIORS, suitable_prior
+from registry import ESTIMATORS, POSTERIORS, suitable_prior
 
 LAYERS = {
     "linear": (lambda: nn.Linear(3, 4), (3,)),

@@ -8,17 +8,17 @@ from torch import distributions as td
 from torch.distributions import kl_divergence
 
 import leanbayes as lb
-from examples import OPS, POSTERIORS, PRIORS, suitable_prior
 from leanbayes.distributions import (
     DiagonalLowRank,
+    KroneckerNormal,
     KTiedNormal,
     LocationScale,
     Masked,
-    MatrixNormal,
     Noise,
     Rank1Mixture,
 )
 from leanbayes.ops import Conv, Linear
+from registry import OPS, POSTERIORS, PRIORS, suitable_prior
 from test_dense_oracle import DENSE, EXACT, dense, moved
 
 CLOSED_PRIORS = [
@@ -57,7 +57,7 @@ def one_tied_and_matrix_normal(example):
     rows, columns = example.op.matrix(example.weight()).shape
     loc, u, v = randn(rows, columns), randn(rows).exp(), randn(columns).exp()
     tied = KTiedNormal(loc, u.unsqueeze(0), v.unsqueeze(0))
-    return tied, MatrixNormal(loc, DiagonalLowRank(u), DiagonalLowRank(v))
+    return tied, KroneckerNormal(loc, DiagonalLowRank(u), DiagonalLowRank(v))
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -308,7 +308,7 @@ def test_moments_of_other_noise_are_those_of_normal_noise(noise, op):
 
 
 def test_uniform_noise_has_the_published_width_and_bernoulli_noise_two_values():
-    """Uniform ``θ ε`` has variance ``θ²/3``; a Bernoulli weight is ``±θ`` (003, section 3.3)."""
+    """Uniform ``θ ε`` has variance ``θ²/3``; a Bernoulli weight is ``±θ`` [variance, 3.3]."""
     theta = randn(4, 3).abs() + 0.1
     uniform = LocationScale(None, theta / math.sqrt(3), "uniform")
     assert_same(uniform.variance, td.Uniform(-theta, theta).variance)

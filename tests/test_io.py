@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import leanbayes as lb
-from examples import ESTIMATORS, POSTERIORS, PRIORS, suitable_prior
 from leanbayes import io
 from leanbayes.ops import Linear
+from registry import ESTIMATORS, POSTERIORS, PRIORS, suitable_prior
 from test_convert import LAYERS, POSTERIOR, PRIOR, Net, assert_unchanged, first, mlp, snapshot
 
 SOURCE = pathlib.Path(lb.__file__).parent
@@ -34,8 +34,8 @@ def assert_same_model(a: nn.Module, b: nn.Module) -> None:
     assert list(maps_a) == list(maps_b)
     for name, layer in maps_a.items():
         other = maps_b[name]
-        assert layer.posterior.recipe == other.posterior.recipe, name
-        assert layer.prior.recipe == other.prior.recipe, name
+        assert layer.posterior.spec == other.posterior.spec, name
+        assert layer.prior.spec == other.prior.spec, name
         assert layer.estimator is other.estimator, name
         assert layer.op == other.op, name
     assert a.state_dict().keys() == b.state_dict().keys()
@@ -121,7 +121,7 @@ def test_single_maps_that_differ_from_their_layer(tmp_path):
 
     model = lb.convert(nn.LSTM(3, 4), lb.KTied(2), PRIOR, bias=POSTERIOR)
     changed = shaken(lb.map_posteriors(model, other))
-    assert len({m.posterior.recipe for _, m in lb.random_maps(changed)}) == 3
+    assert len({m.posterior.spec for _, m in lb.random_maps(changed)}) == 3
     round_trip(changed, nn.LSTM(3, 4), tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The k-tied Normal (001, 002): checklist items KT1–KT5, KT8, KT11, KT12 and KT17."""
+"""The k-tied Normal [k-tied]: checklist items KT1–KT5, KT8, KT11, KT12 and KT17."""
 
 import math
 from collections import OrderedDict
@@ -14,7 +14,7 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 from torch.func import functional_call
 
 import leanbayes as lb
-from leanbayes.distributions import DiagonalLowRank, KTiedNormal, MatrixNormal
+from leanbayes.distributions import DiagonalLowRank, KroneckerNormal, KTiedNormal
 from leanbayes.ops import Conv, Linear
 from leanbayes.testing import assert_mean
 
@@ -237,7 +237,7 @@ def kronecker_values(q):
 
 def test_KT5_rank_one_is_the_diagonal_matrix_normal():
     q = random_tied(1)
-    twin = MatrixNormal(q.loc, DiagonalLowRank(q.u[0]), DiagonalLowRank(q.v[0]))
+    twin = KroneckerNormal(q.loc, DiagonalLowRank(q.u[0]), DiagonalLowRank(q.v[0]))
     kronecker = torch.kron(torch.diag(q.u[0].square()), torch.diag(q.v[0].square()))
     torch.testing.assert_close(q.covariance(), kronecker)
     torch.testing.assert_close(twin.covariance(), kronecker)
@@ -378,7 +378,7 @@ def test_KT12_tied_lstm_learns_to_remember_the_first_step():
     optimiser = torch.optim.Adam([*lstm.parameters(), *head.parameters()], lr=0.02)
     for step in range(100):
         logits = head(lstm(x)[0][:, -1])
-        weight = lb.schedules.Linear(1000)(step)
+        weight = lb.schedules.LinearRamp(1000)(step)
         loss = lb.elbo(F.cross_entropy(logits, labels), lb.kl(lstm), data_size=512, weight=weight)
         optimiser.zero_grad()
         loss.loss.backward()

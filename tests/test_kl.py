@@ -15,15 +15,15 @@ from torch import distributions as td
 from torch.distributions import kl_divergence
 
 import leanbayes as lb
-from examples import POSTERIORS, PRIORS
 from leanbayes.distributions.log_uniform import log_uniform_kl_approximate, log_uniform_kl_exact
 from leanbayes.ops import Linear
 from leanbayes.testing import assert_mean
+from registry import POSTERIORS, PRIORS
 from test_dense_oracle import SOFTPLUS_FLOOR, dense, moved
 
 SHAPE = (8, 6)
 SAMPLES, REPEATS = 5_000, 100
-APPROXIMATION_ERROR = 0.0095  # of the published log-uniform KL, a weight (003, eq. 8)
+APPROXIMATION_ERROR = 0.0095  # of the published log-uniform KL, a weight [variance, eq. 8]
 POSITIVE = {"lognormal", "halfcauchy"}
 HEAVY = {"cauchy", "halfcauchy"}
 FACTORS = {"normal": td.Normal, "cauchy": td.Cauchy, "lognormal": td.LogNormal}
@@ -90,7 +90,7 @@ def learned_pair(posterior, prior):
 
 def log_prior(prior, mean, covariance):
     """``log p`` of flat weights or of factors, by torch's own distributions."""
-    recipe, stored = prior.recipe, dict(prior.named_parameters())
+    recipe, stored = prior.spec, dict(prior.named_parameters())
     match recipe:
         case lb.Normal(learn=None):
             p = td.Normal(double(recipe.loc), double(recipe.scale))
@@ -122,13 +122,13 @@ def log_prior(prior, mean, covariance):
 
 def log_ratios(learned, prior):
     """Samples of ``log q − log p``; the log density of a point counts as 0."""
-    if isinstance(learned.recipe, lb.Rank1):
+    if isinstance(learned.spec, lb.Rank1):
         return _factor_log_ratios(learned, prior)
     mean, covariance = dense(learned, Linear())
     log_p = log_prior(prior, mean, covariance)
-    if isinstance(learned.recipe, lb.Point):
+    if isinstance(learned.spec, lb.Point):
         return -log_p(mean).sum().expand(SAMPLES)
-    if getattr(learned.recipe, "noise", "normal") == "uniform":
+    if getattr(learned.spec, "noise", "normal") == "uniform":
         edge = covariance.diagonal().mul(3).sqrt()
         q = td.Independent(td.Uniform(-edge, edge), 1)
     else:
@@ -139,7 +139,7 @@ def log_ratios(learned, prior):
 
 def _factor_log_ratios(learned, prior):
     log_p, stored = log_prior(prior, None, None), dict(learned.named_parameters())
-    recipe, total = learned.recipe, torch.zeros(SAMPLES, dtype=torch.float64)
+    recipe, total = learned.spec, torch.zeros(SAMPLES, dtype=torch.float64)
     kinds = recipe.factors if isinstance(recipe.factors, tuple) else (recipe.factors,) * 2
     for name, kind in zip("rs", kinds, strict=True):
         if kind == "none":
@@ -157,7 +157,7 @@ def _factor_log_ratios(learned, prior):
 
 def entropy_gap(learned):
     """By how much a lower bound of the entropy raises the KL: only for MN + diagonal."""
-    if not getattr(learned.recipe, "diagonal", False):
+    if not getattr(learned.spec, "diagonal", False):
         return 0.0
     exact = td.MultivariateNormal(*dense(learned, Linear())).entropy()
     return (exact - learned().entropy()).detach()

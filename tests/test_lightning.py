@@ -98,10 +98,10 @@ def test_kl_schedule_counts_steps_or_epochs(tmp_path):
         def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
             weights.append(pl_module.kl_weight)
 
-    _trainer(tmp_path, 2, Watch()).fit(_module(schedule=lb.schedules.Linear(6)), _loader())
+    _trainer(tmp_path, 2, Watch()).fit(_module(schedule=lb.schedules.LinearRamp(6)), _loader())
     assert weights == pytest.approx([i / 6 for i in range(6)])
     weights.clear()
-    by_epoch = _module(schedule=lb.schedules.Linear(2), count="epoch")
+    by_epoch = _module(schedule=lb.schedules.LinearRamp(2), count="epoch")
     _trainer(tmp_path, 2, Watch()).fit(by_epoch, _loader())
     assert weights == pytest.approx([0.0] * 3 + [0.5] * 3)
 

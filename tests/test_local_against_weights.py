@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import leanbayes as lb
-from examples import OPS, POSTERIORS
 from leanbayes.distributions import KTiedNormal
 from leanbayes.ops import Usage
 from leanbayes.testing import assert_mean
+from registry import OPS, POSTERIORS
 from test_dense_oracle import dense, dense_op, moved
 
 SAMPLES = 6_000

@@ -1,4 +1,4 @@
-"""The matrix normal (004) against dense multivariate normals of ``vec W``."""
+"""The matrix normal [matrix normal] against dense multivariate normals of ``vec W``."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 import leanbayes as lb
-from leanbayes.distributions import ARD, DiagonalLowRank, GroupARD, MatrixNormal, Triangular
+from leanbayes.distributions import (
+    DiagonalLowRank,
+    GroupRelevanceNormal,
+    KroneckerNormal,
+    RelevanceNormal,
+    Triangular,
+)
 from leanbayes.ops import Conv, Linear
 from leanbayes.testing import assert_mean
 
@@ -89,11 +95,11 @@ class Case:
             leaf.requires_grad_()
 
     @property
-    def q(self) -> MatrixNormal:
+    def q(self) -> KroneckerNormal:
         rows, columns = (
             as_factor(self.kind, tensors) for tensors in (self.row_tensors, self.column_tensors)
         )
-        return MatrixNormal(self.loc, rows, columns, self.scale)
+        return KroneckerNormal(self.loc, rows, columns, self.scale)
 
     @property
     def rows(self) -> Tensor:
@@ -167,7 +173,7 @@ def test_MN1_samples_have_the_mean_and_the_kronecker_covariance(kind, diagonal):
 def test_MN1_the_scale_ambiguity_of_the_factors_changes_nothing():
     case, w = Case("triangular"), torch.randn(4, 3)
     rows, columns = Triangular(7 * case.row_tensors[0]), Triangular(case.column_tensors[0] / 7)
-    rescaled = MatrixNormal(case.loc, rows, columns)
+    rescaled = KroneckerNormal(case.loc, rows, columns)
     close(rescaled.log_prob(w), case.q.log_prob(w))
     close(rescaled.entropy(), case.q.entropy())
 
@@ -189,7 +195,9 @@ def test_MN2_kl_from_a_diagonal_prior(kind, shape):
 
 
 def test_MN2_kl_follows_algorithm_1_with_its_corrections():
-    """Squared prior scales in the trace, halved once, and the missing −nm (004, algorithm 1)."""
+    """Squared prior scales in the trace, halved once, and the missing −nm [matrix normal, algorithm
+    1].
+    """
     case = Case("triangular")
     a, b = case.row_tensors[0], case.column_tensors[0]
     n, m = case.shape
@@ -257,7 +265,7 @@ def test_MN3_noise_is_finite_where_the_printed_square_root_is_not():
     lower = torch.tensor([[1.0, 0.0], [-5.0, 1.0]])
     x = torch.tensor([[1.0, 1.0]])
     assert (x @ lower @ x.mT).item() < 0
-    q = MatrixNormal(torch.zeros(3, 2), Triangular(torch.eye(3)), Triangular(lower))
+    q = KroneckerNormal(torch.zeros(3, 2), Triangular(torch.eye(3)), Triangular(lower))
     moments = q.moments(x, Linear())
     close(moments.covariance(Linear())[0], (lower.mT @ x.mT).square().sum() * torch.eye(3))
     assert moments.rsample(Linear()).isfinite().all()
@@ -277,7 +285,7 @@ def test_MN4_ard_is_the_optimum_over_independent_precisions(kind):
 
     optimum = kl(log_precision)
     close(torch.autograd.grad(optimum, log_precision)[0], torch.zeros(case.shape))
-    close(kl_divergence(case.q, ARD()), optimum)
+    close(kl_divergence(case.q, RelevanceNormal()), optimum)
     for _ in range(5):
         assert kl(log_precision + 0.3 * torch.randn(case.shape)) > optimum
 
@@ -288,7 +296,7 @@ def test_MN4_ard_costs_the_hadamard_gap_more_than_independent_weights(kind):
     variance = case.covariance.diagonal()
     independent = 0.5 * (1 + case.loc.flatten() ** 2 / variance).log().sum()
     gap = 0.5 * (variance.log().sum() - torch.logdet(case.covariance))
-    close(kl_divergence(case.q, ARD()), independent + gap)
+    close(kl_divergence(case.q, RelevanceNormal()), independent + gap)
     close(case.q.total_correlation(), gap)
     if kind == "diagonal":
         close(gap, 0.0)
@@ -322,7 +330,7 @@ def test_MN5_gradient_and_block_updates_agree():
 def test_MN5_block_updates_are_the_printed_ones_and_never_raise_the_kl():
     case = Case("triangular")
     second = (case.loc**2 + case.covariance.diagonal().reshape(case.shape)).detach()
-    prior = GroupARD(0.5 + torch.rand(4), 0.5 + torch.rand(3))
+    prior = GroupRelevanceNormal(0.5 + torch.rand(4), 0.5 + torch.rand(3))
     before = kl_divergence(case.q, prior)
     for _ in range(5):
         gamma = prior.column_precision
@@ -338,8 +346,8 @@ def test_MN5_block_updates_are_the_printed_ones_and_never_raise_the_kl():
 
 def test_MN5_only_the_products_of_relevances_count():
     case, tau, gamma = Case("triangular"), torch.rand(4) + 0.5, torch.rand(3) + 0.5
-    rescaled = kl_divergence(case.q, GroupARD(9 * tau, gamma / 9))
-    close(kl_divergence(case.q, GroupARD(tau, gamma)), rescaled)
+    rescaled = kl_divergence(case.q, GroupRelevanceNormal(9 * tau, gamma / 9))
+    close(kl_divergence(case.q, GroupRelevanceNormal(tau, gamma)), rescaled)
     scale = torch.tensor([[(t * g) ** -0.5 for g in gamma] for t in tau])
     close(kl_divergence(case.q, Normal(0.0, scale)), rescaled)
 
@@ -371,7 +379,7 @@ def test_MN7_entropy_lies_between_the_simple_bounds_and_the_exact_one(kind, shap
 def test_MN7_the_bound_is_exact_where_the_parts_are_proportional():
     scale = torch.outer(0.5 + torch.rand(4), 0.5 + torch.rand(3))
     rows, columns = scale[:, 0] / scale[0, 0], scale[0]
-    q = MatrixNormal(
+    q = KroneckerNormal(
         torch.zeros(4, 3), Triangular(torch.diag(rows)), Triangular(torch.diag(columns)), 2 * scale
     )
     close(q.entropy(), exact_entropy(torch.diag(5 * scale.flatten() ** 2)))
@@ -390,7 +398,9 @@ def test_MN7_the_bound_is_exact_where_one_part_vanishes(tiny):
 def test_MN7_the_kl_is_too_large_by_what_the_entropy_is_too_small(kind, ard):
     case = Case(kind, diagonal=True)
     second = case.loc**2 + case.covariance.diagonal().reshape(case.shape)
-    prior = ARD() if ard else GroupARD(0.5 + torch.rand(4), 0.5 + torch.rand(3))
+    prior = (
+        RelevanceNormal() if ard else GroupRelevanceNormal(0.5 + torch.rand(4), 0.5 + torch.rand(3))
+    )
     scale = second.sqrt() if ard else prior.scale
     dense_prior = MultivariateNormal(torch.zeros(12), torch.diag(scale.flatten() ** 2))
     exact = kl_divergence(case.dense, dense_prior)
@@ -425,7 +435,10 @@ def test_MN11_the_schedule_weighs_the_kl_of_the_objective():
 def test_MN13_one_column_or_row_is_the_full_multivariate_normal(shape):
     lower, loc, one = *random_factor("triangular", 5), torch.randn(5), Triangular(torch.eye(1))
     factors = (Triangular(lower), one) if shape == (5, 1) else (one, Triangular(lower))
-    q, mvn = MatrixNormal(loc.reshape(shape), *factors), MultivariateNormal(loc, scale_tril=lower)
+    q, mvn = (
+        KroneckerNormal(loc.reshape(shape), *factors),
+        MultivariateNormal(loc, scale_tril=lower),
+    )
     z = torch.randn(7, 5)
     close(q.log_prob(z.reshape(7, *shape)), mvn.log_prob(z))
     close(q.entropy(), mvn.entropy())

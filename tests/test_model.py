@@ -8,8 +8,8 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import leanbayes as lb
-from examples import POSTERIORS, suitable_prior
 from leanbayes.distributions import LocationScale
+from registry import POSTERIORS, suitable_prior
 from test_convert import LAYERS, POSTERIOR, PRIOR, Net, first, mlp
 
 

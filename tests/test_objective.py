@@ -67,9 +67,11 @@ def test_constant():
 
 
 def test_linear_rises_after_its_delay():
-    rise = schedules.Linear(15, delay=5)
+    rise = schedules.LinearRamp(15, delay=5)
     assert [rise(t) for t in (0, 5, 12.5, 20, 99)] == [0.0, 0.0, 0.5, 1.0, 1.0]
-    assert [schedules.Linear(10, start=0.2)(t) for t in (0, 5, 10)] == pytest.approx([0.2, 0.6, 1])
+    assert [schedules.LinearRamp(10, start=0.2)(t) for t in (0, 5, 10)] == pytest.approx(
+        [0.2, 0.6, 1]
+    )
 
 
 def test_exponential_has_a_constant_ratio():
@@ -83,7 +85,7 @@ def test_exponential_has_a_constant_ratio():
 
 @pytest.mark.parametrize(
     "schedule",
-    [schedules.Linear(7), schedules.Stepwise(0.01, every=3), schedules.Exponential(7)],
+    [schedules.LinearRamp(7), schedules.Stepwise(0.01, every=3), schedules.Exponential(7)],
     ids=repr,
 )
 def test_schedules_rise_from_their_start_to_one(schedule):

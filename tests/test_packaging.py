@@ -21,16 +21,17 @@ PACKAGE = Path(lb.__file__).parent
 PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
-    {"ops"},
+    {"errors"},
+    {"ops", "spec"},
     {"distributions"},
-    {"kl", "lazy", "recipes", "scales"},
+    {"kl", "learned", "scales"},
     {"posteriors", "priors", "estimators"},
     {"layers"},
     {"recurrent", "attention"},
     {"model"},
     {"places", "build", "convert", "deterministic"},
-    {"likelihoods", "schedules", "objective", "predict", "groups", "io", "testing"}
-    | {"spectrum", "compress", "snr", "metrics", "sparsify", "export", "sklearn", "lightning"},
+    {"likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
+    | {"spectrum", "compress", "gradient_snr", "metrics", "sparsify", "export", "sklearn", "lightning"},
     {"leanbayes"},
     {"lab"},
     {"cli"},

@@ -1,4 +1,4 @@
-"""Rank-one factors (000) against weights ``W ∘ r sᵀ`` written out, and the losses over samples."""
+"""Rank-one factors [rank-1] against weights ``W ∘ r sᵀ`` written out; the losses over samples."""
 
 import copy
 import math
@@ -453,7 +453,7 @@ def test_R10_sampled_factors_have_that_covariance():
 
 
 def induced(r: td.Distribution, s: td.Distribution | None, sigma: float = 0.7) -> Tensor:
-    """Draws of one weight ``N(0, σ²) · r s`` (000, eq. 3), each with factors of its own."""
+    """Draws of one weight ``N(0, σ²) · r s`` [rank-1, eq. 3], each with factors of its own."""
     q = Rank1Mixture(torch.ones(1, 1), r, s, clip=None)
     return (q.rsample((400_000,)) * sigma * torch.randn(400_000, 1, 1)).flatten()
 

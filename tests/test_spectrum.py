@@ -1,4 +1,4 @@
-"""Spectra of trained weights (001, section 3): checklist item KT6."""
+"""Spectra of trained weights [k-tied, section 3]: checklist item KT6."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Variance networks (003): checklist items VN1, VN2, VN4–VN11 and VN17 (its dense part)."""
+"""Variance networks [variance]: checklist items VN1, VN2, VN4–VN11 and VN17 (its dense part)."""
 
 import math
 
@@ -12,7 +12,7 @@ from torch.distributions import Normal, kl_divergence
 
 import leanbayes as lb
 from digits import images, train
-from leanbayes.distributions import ARD, FixedMap, LocationScale, LogUniform
+from leanbayes.distributions import FixedMap, LocationScale, LogUniformDensity, RelevanceNormal
 from leanbayes.kl import cross_entropy
 from leanbayes.ops import Conv, Linear
 from leanbayes.testing import FAILURE_RATE, assert_mean
@@ -197,7 +197,10 @@ def test_VN4_samples_have_the_published_law_and_moment_matching_its_variance(noi
 )
 def test_VN5_log_uniform_kl_has_the_known_values(log_alpha, exact, approximate):
     q = of_alpha(log_alpha, mean=-0.3)
-    for prior, value in ((LogUniform(exact=True), exact), (LogUniform(), approximate)):
+    for prior, value in (
+        (LogUniformDensity(exact=True), exact),
+        (LogUniformDensity(), approximate),
+    ):
         assert kl_divergence(q, prior).item() == pytest.approx(value, rel=6e-4)
 
 
@@ -205,7 +208,7 @@ def test_VN5_log_uniform_kl_has_the_known_values(log_alpha, exact, approximate):
 def test_VN5_exact_kl_is_the_series_and_the_integral_and_its_slope_is_dawsons(log_alpha):
     stored = torch.full((1, 1), log_alpha, dtype=torch.float64, requires_grad=True)
     q = LocationScale.multiplicative(torch.full_like(stored, 0.3), stored)
-    value = kl_divergence(q, LogUniform(exact=True))
+    value = kl_divergence(q, LogUniformDensity(exact=True))
     integral = expectation(lambda w: np.log(np.abs(w)), q) - q.entropy().item() - UNNORMALISED
     assert value.item() == pytest.approx(integral, abs=1e-10)
     assert value.item() == pytest.approx(exact_kl(log_alpha), rel=1e-10, abs=1e-10)
@@ -218,8 +221,8 @@ def test_VN5_exact_kl_is_the_series_and_the_integral_and_its_slope_is_dawsons(lo
 def test_VN5_approximation_is_the_published_formula_and_near_the_truth(dtype, tolerance):
     for stored in torch.tensor(LOG_ALPHAS, dtype=dtype):
         q = LocationScale.multiplicative(torch.ones(1, 1, dtype=dtype), stored.reshape(1, 1))
-        approximate = kl_divergence(q, LogUniform()).item()
-        exact = kl_divergence(q, LogUniform(exact=True)).item()
+        approximate = kl_divergence(q, LogUniformDensity()).item()
+        exact = kl_divergence(q, LogUniformDensity(exact=True)).item()
         assert approximate == pytest.approx(approximate_kl(stored.double()).item(), rel=tolerance)
         assert exact == pytest.approx(exact_kl(stored.item()), rel=tolerance)
         assert abs(approximate - exact) < min(0.0095, 0.035 * exact)
@@ -275,7 +278,7 @@ def test_VN7_ard_is_the_best_of_all_zero_mean_normal_priors(log_alpha):
     def kl_from(log_scale):
         return kl_divergence(Normal(q.loc, q.scale), Normal(0.0, math.exp(log_scale))).item()
 
-    ours = kl_divergence(q, ARD()).item()
+    ours = kl_divergence(q, RelevanceNormal()).item()
     grid = [kl_from(log_scale) for log_scale in np.linspace(-5, 5, 1001)]
     assert ours <= min(grid) == pytest.approx(ours, abs=1e-4)
     best = optimize.minimize_scalar(kl_from, bounds=(-5, 5), method="bounded")
@@ -288,7 +291,9 @@ def test_VN7_gradient_is_that_of_the_kl_from_the_optimal_prior():
     loc, scale = randn(3, 4).requires_grad_(), randn(3, 4).exp().requires_grad_()
     optimal = (loc**2 + scale**2).sqrt().detach()
     expected = kl_divergence(Normal(loc, scale), Normal(0.0, optimal)).sum()
-    assert_same_gradients(kl_divergence(LocationScale(loc, scale), ARD()), expected, [loc, scale])
+    assert_same_gradients(
+        kl_divergence(LocationScale(loc, scale), RelevanceNormal()), expected, [loc, scale]
+    )
 
 
 # VN8: a larger α costs less under all three priors
@@ -302,9 +307,9 @@ def student_t_kl(q):
 
 
 KLS = {
-    "log_uniform": lambda q: kl_divergence(q, LogUniform()).item(),
-    "log_uniform_exact": lambda q: kl_divergence(q, LogUniform(exact=True)).item(),
-    "ard": lambda q: kl_divergence(q, ARD()).item(),
+    "log_uniform": lambda q: kl_divergence(q, LogUniformDensity()).item(),
+    "log_uniform_exact": lambda q: kl_divergence(q, LogUniformDensity(exact=True)).item(),
+    "ard": lambda q: kl_divergence(q, RelevanceNormal()).item(),
     "student_t": student_t_kl,
 }
 
@@ -326,7 +331,7 @@ def test_VN9_zero_mean_weight_costs_the_same_for_any_variance(std):
     unnormalised = expectation(lambda w: np.log(np.abs(w)), q) - q.entropy().item()
     assert unnormalised == pytest.approx(-2.05412, abs=1e-5)
     w = normal(0.0, std, (200, 200)).rsample().flatten()
-    log_ratio = torch.from_numpy(stats.norm(0, std).logpdf(w)) - LogUniform().log_prob(w)
+    log_ratio = torch.from_numpy(stats.norm(0, std).logpdf(w)) - LogUniformDensity().log_prob(w)
     assert_mean(log_ratio, 0.0, "KL with the library's constant")
 
 
@@ -382,7 +387,10 @@ def test_VN10_likelihood_ratio_attains_the_distance_of_many_weights(shape, log_a
 # VN11: five parameterizations, and the KL of a shared α
 
 
-FORMULAS = {"log_uniform": (LogUniform(), approximate_kl), "ard": (ARD(), ard_kl)}
+FORMULAS = {
+    "log_uniform": (LogUniformDensity(), approximate_kl),
+    "ard": (RelevanceNormal(), ard_kl),
+}
 ALPHAS = {"layer": 1, "neuron": 4, "weight": 24}
 
 
@@ -456,3 +464,15 @@ def test_VN17_tanh_network_without_biases_is_odd_in_its_noise(activation, bias, 
     logits, mirrored = model(x), model(x)
     assert torch.allclose(mirrored, -logits) is odd
     assert not odd or (logits.argmax(-1) != mirrored.argmax(-1)).all()
+
+
+@pytest.mark.parametrize("prior", [lb.LogUniform(), lb.ARD()])
+def test_a_scale_that_is_exactly_zero_has_no_kl_and_no_nan(prior):
+    """A signed scale that an optimiser moves through zero may land on it."""
+    layer = lb.convert(nn.Linear(3, 2), lb.ZeroMean(), prior)
+    with torch.no_grad():
+        layer.posterior.scale[0] = 0.0
+    value = lb.kl(layer)
+    value.backward()
+    assert float(value) == pytest.approx(0.0, abs=1e-6)
+    assert torch.equal(layer.posterior.scale.grad, torch.zeros(2, 3))

@@ -8,13 +8,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 from leanbayes import distributions, ops, schedules, testing
 from leanbayes.build import Choice
-from leanbayes.compress import Comparison, compare, tie, truncate
+from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, plan
 from leanbayes.deterministic import deterministic
 from leanbayes.estimators import auto, flipout, local, mean, weights
+from leanbayes.gradient_snr import GradientSNR
 from leanbayes.io import load, save
 from leanbayes.layers import Affine, RandomMap
-from leanbayes.lazy import Learned
+from leanbayes.learned import Learned
 from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from leanbayes.model import (
     ParameterCounts,
@@ -64,7 +65,6 @@ from leanbayes.priors import (
     StudentT,
 )
 from leanbayes.scales import Scale
-from leanbayes.snr import GradientSNR
 from leanbayes.spectrum import Spectrum, spectrum
 
 try:
@@ -138,8 +138,8 @@ __all__ = [
     "schedules",
     "spectrum",
     "testing",
-    "tie",
     "tile",
+    "to_k_tied",
     "truncate",
     "update_priors",
     "using",

@@ -11,14 +11,14 @@ from torch.distributions import Distribution
 from torch.nn.utils import parametrize
 
 from leanbayes.attention import Attention
+from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto
 from leanbayes.kl import check_pair
 from leanbayes.layers import Affine, RandomMap
-from leanbayes.lazy import Learned
+from leanbayes.learned import Learned
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp, Lookup
 from leanbayes.posteriors import Posterior, Rank1
 from leanbayes.priors import Prior
-from leanbayes.recipes import require
 from leanbayes.recurrent import Recurrent
 
 __all__ = ["BAYESIAN", "CONVERTIBLE", "Builder", "Choice", "check_layer"]

@@ -1,4 +1,4 @@
-"""Smaller descriptions of trained scales: rank truncation (001, section 3) and k-tied factors."""
+"""Smaller trained scales: rank truncation [k-tied, section 3] and k-tied factors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.distributions import KTiedNormal, LocationScale, WeightDistribution
+from leanbayes.errors import nearest, require, require_count, require_positive
 from leanbayes.layers import RandomMap
-from leanbayes.lazy import Learned
+from leanbayes.learned import Learned
 from leanbayes.likelihoods import Likelihood
 from leanbayes.model import count_parameters, kl, map_posteriors, random_maps
 from leanbayes.places import matches
 from leanbayes.posteriors import KTied, MeanField, Posterior
 from leanbayes.predict import predict
-from leanbayes.recipes import nearest, require, require_count, require_positive
 from leanbayes.spectrum import is_matrix
 
-__all__ = ["Comparison", "compare", "tie", "tied_factors", "truncate"]
+__all__ = ["Comparison", "compare", "tied_factors", "to_k_tied", "truncate"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -37,11 +37,11 @@ def truncate(
     include: Sequence[str] = ("**",),
     inplace: bool = False,
 ) -> M:
-    """Replace standard deviations by the nearest matrices of a lower rank (001, section 3).
+    """Replace standard deviations by the nearest matrices of a lower rank [k-tied, section 3].
 
     ``σ ≈ Σ_{i ≤ rank} γᵢ uᵢ vᵢᵀ`` by a singular value decomposition, raised to ``floor`` where it
-    falls below: at the zero of 002 (appendix D.3) the KL would be infinite. The scales stay dense
-    and are stored as their logs, as those of :class:`MeanField`.
+    falls below: at the zero of the k-tied supplement (appendix D.3) the KL would be infinite. The
+    scales stay dense and are stored as their logs, as those of :class:`MeanField`.
 
     Layers with independent normal weights and means of their own are truncated: mean field,
     Gaussian dropout, k-tied of a higher rank. All others are left as they are: biases, points,
@@ -71,8 +71,8 @@ def truncate(
     return _compressed(model, rank, truncated, include, inplace)
 
 
-def tie(model: M, rank: int, *, include: Sequence[str] = ("**",), inplace: bool = False) -> M:
-    """Replace standard deviations by k-tied ones, ``U Vᵀ`` with positive factors (001, eq. 3).
+def to_k_tied(model: M, rank: int, *, include: Sequence[str] = ("**",), inplace: bool = False) -> M:
+    """Replace standard deviations by k-tied ones, ``U Vᵀ`` with positive factors [k-tied, eq. 3].
 
     The means stay; the factors minimise ``KL(tied ‖ before)`` (:func:`tied_factors`). Training can
     go on. The same layers change as in :func:`truncate`.
@@ -86,7 +86,7 @@ def tie(model: M, rank: int, *, include: Sequence[str] = ("**",), inplace: bool 
     Example:
         >>> import leanbayes as lb
         >>> model = lb.convert(nn.Linear(60, 50), lb.MeanField(), lb.Normal(1.0))
-        >>> print(lb.compare(model, lb.tie(model, 2)).parameters_after)
+        >>> print(lb.compare(model, lb.to_k_tied(model, 2)).parameters_after)
         3270
     """
 
@@ -291,7 +291,7 @@ def compare(
     samples: int = 100,
     seed: int = 0,
 ) -> Comparison:
-    """Say what :func:`truncate` or :func:`tie` lost: parameters, KL and, given data, NLL.
+    """Say what :func:`truncate` or :func:`to_k_tied` lost: parameters, KL and, given data, NLL.
 
     Both models draw the same noise; the global generator is left as it was.
 

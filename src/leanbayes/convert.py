@@ -11,12 +11,12 @@ from typing import Any
 from torch import nn
 
 from leanbayes.build import CONVERTIBLE, Builder, Choice, check_layer
+from leanbayes.errors import nearest
 from leanbayes.estimators import Estimator, auto
 from leanbayes.layers import RandomMap
 from leanbayes.places import matches, put, topmost
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
-from leanbayes.recipes import nearest
 
 __all__ = ["Plan", "convert", "plan"]
 

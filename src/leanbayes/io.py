@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from leanbayes.build import BAYESIAN, CONVERTIBLE
 from leanbayes.convert import convert
+from leanbayes.errors import nearest, require
 from leanbayes.estimators import ESTIMATORS
 from leanbayes.layers import RandomMap
 from leanbayes.model import random_maps
 from leanbayes.places import topmost
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
-from leanbayes.recipes import Recipe, nearest, require
+from leanbayes.spec import Spec
 
 __all__ = ["load", "save"]
 
@@ -111,11 +112,11 @@ def _estimator_name(layer: RandomMap) -> str:
 
 def _describe_map(layer: RandomMap) -> dict[str, Any]:
     for learned in (layer.posterior, layer.prior):
-        if not isinstance(learned.recipe, Recipe):
+        if not isinstance(learned.spec, Spec):
             raise ValueError("a layer was made without a recipe, which a file needs")
     return {
-        "posterior": layer.posterior.recipe.to_dict(),
-        "prior": layer.prior.recipe.to_dict(),
+        "posterior": layer.posterior.spec.to_dict(),
+        "prior": layer.prior.spec.to_dict(),
         "estimator": _estimator_name(layer),
     }
 
@@ -158,8 +159,8 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _recipes(values: Mapping[str, Any]) -> tuple[Posterior, Prior]:
-    posterior = Recipe.from_dict(values["posterior"], POSTERIORS)
-    prior = Recipe.from_dict(values["prior"], PRIORS)
+    posterior = Spec.from_dict(values["posterior"], POSTERIORS)
+    prior = Spec.from_dict(values["prior"], PRIORS)
     assert isinstance(posterior, Posterior)
     assert isinstance(prior, Prior)
     return posterior, prior
@@ -189,8 +190,8 @@ def _rebuild(net: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> nn.Modu
             require(name in ESTIMATORS, f"estimator {name!r} is unknown{nearest(name, ESTIMATORS)}")
             part.estimator = ESTIMATORS[name]
             posterior, prior = _recipes(values)
-            if part.posterior.recipe != posterior:
+            if part.posterior.spec != posterior:
                 part.posterior = posterior(part.weight, part.op)
-            if part.prior.recipe != prior:
+            if part.prior.spec != prior:
                 part.prior = prior(part.op.matrix(part.weight))
     return model

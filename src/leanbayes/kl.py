@@ -27,13 +27,13 @@ from torch.distributions import (
 )
 
 from leanbayes.distributions import (
-    ARD,
-    Flat,
-    GroupARD,
-    LogUniform,
+    FlatDensity,
+    GroupRelevanceNormal,
+    LogUniformDensity,
     Masked,
+    NormalMixture,
     Rank1Mixture,
-    ScaleMixture,
+    RelevanceNormal,
     WeightDistribution,
 )
 from leanbayes.distributions.log_uniform import (
@@ -61,13 +61,13 @@ def _(p: Normal, q: WeightDistribution) -> Tensor:
 
 
 @cross_entropy.register
-def _(p: GroupARD, q: WeightDistribution) -> Tensor:
+def _(p: GroupRelevanceNormal, q: WeightDistribution) -> Tensor:
     scale = p.scale
     return cross_entropy(Normal(torch.zeros_like(scale), scale, validate_args=False), q)
 
 
 @cross_entropy.register
-def _(p: ARD, q: WeightDistribution) -> Tensor:
+def _(p: RelevanceNormal, q: WeightDistribution) -> Tensor:
     second = q.variance + q.mean.square()
     tiny = torch.finfo(second.dtype).tiny
     return 0.5 * (2 * math.pi * math.e * second).clamp_min(tiny).log()
@@ -85,20 +85,20 @@ def _(p: Laplace, q: WeightDistribution) -> Tensor:
     return distance / p.scale + (2 * p.scale).log()
 
 
-def _scale_free(q: WeightDistribution, p: LogUniform | ARD) -> Tensor:
+def _scale_free(q: WeightDistribution, p: LogUniformDensity | RelevanceNormal) -> Tensor:
     """KL of each normal weight where it depends on ``mean² / variance`` alone.
 
     It is exact where cross-entropy and entropy are both infinite (a dropout weight at zero).
     """
     m = q.log_inverse_alpha()
-    if isinstance(p, ARD):
+    if isinstance(p, RelevanceNormal):
         return 0.5 * torch.nn.functional.softplus(m)
     return log_uniform_kl_exact(m) if p.exact else log_uniform_kl_approximate(m)
 
 
 def _kl_per_weight(q: WeightDistribution, p: Distribution) -> Tensor:
     """The KL of each of independent weights ``[out, in]``."""
-    if isinstance(p, LogUniform | ARD) and q.normal_marginals:
+    if isinstance(p, LogUniformDensity | RelevanceNormal) and q.normal_marginals:
         return _scale_free(q, p)
     return cross_entropy(p, q) - q.entropies()
 
@@ -117,9 +117,9 @@ def divergence(q: WeightDistribution, p: Distribution) -> Tensor:
 
 
 def _generic(q: WeightDistribution, p: Distribution) -> Tensor:
-    if isinstance(p, Flat):
+    if isinstance(p, FlatDensity):
         return q.variance.new_zeros(())
-    if isinstance(p, LogUniform | ARD) and q.normal_marginals:
+    if isinstance(p, LogUniformDensity | RelevanceNormal) and q.normal_marginals:
         return _scale_free(q, p).sum() + q.total_correlation()
     return _total_cross_entropy(p, q) - q.entropy()
 
@@ -135,18 +135,18 @@ def _total_cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:
 
 def _masked(q: Masked, p: Distribution) -> Tensor:
     """Over the kept weights; for correlated ones the base's KL, which bounds it from above."""
-    if not q.independent or isinstance(p, Flat):
+    if not q.independent or isinstance(p, FlatDensity):
         return divergence(q.base, p)
     return torch.where(q.mask.bool(), _kl_per_weight(q.base, p), 0.0).sum()
 
 
 def _rank1(q: Rank1Mixture, p: Distribution) -> Tensor:
-    """KL of the factors, ``p`` being the prior of each of them (000, eq. 2).
+    """KL of the factors, ``p`` being the prior of each of them [rank-1, eq. 2].
 
     The mean over members bounds the KL of the mixture from above, by convexity.
     """
     total = q.weight.new_zeros(())
-    if not isinstance(p, Flat):
+    if not isinstance(p, FlatDensity):
         for factor in q.factors:
             total = total + _factor_kl(factor, p).sum()
     if q.mean_kl:
@@ -203,7 +203,7 @@ _CLOSED_FACTOR_KLS: dict[type[Distribution], Callable[[Any, Any], Tensor]] = {
 
 def check_pair(q: WeightDistribution, p: Distribution) -> None:
     """Raise a sentence if ``KL(q ‖ p)`` does not exist or has no meaning."""
-    if isinstance(p, Flat):
+    if isinstance(p, FlatDensity):
         return
     if q.discrete:
         raise ValueError(
@@ -213,13 +213,13 @@ def check_pair(q: WeightDistribution, p: Distribution) -> None:
     factors: tuple[RandomFactor, ...] = ()
     if isinstance(q, Rank1Mixture):
         factors = q.factors
-        if isinstance(p, ARD | GroupARD | LogUniform):
+        if isinstance(p, RelevanceNormal | GroupRelevanceNormal | LogUniformDensity):
             raise ValueError(
                 f"{type(p).__name__} is a prior of weights, and a rank-one posterior compares its "
                 "factors with the prior; use for example prior=lb.Normal(0.1, loc=1.0)"
             )
     heavy = any(isinstance(f, Cauchy | HalfCauchy) for f in factors)
-    if heavy and isinstance(p, Normal | Laplace | ScaleMixture):
+    if heavy and isinstance(p, Normal | Laplace | NormalMixture):
         raise ValueError(
             f"Cauchy factors have heavier tails than {type(p).__name__}, so their KL is infinite; "
             "use prior=lb.Cauchy(0.1, loc=1.0), lb.HalfCauchy(0.1) or lb.StudentT(3.0)"

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from leanbayes.distributions import Map, WeightDistribution
 from leanbayes.estimators import Estimator, auto
 from leanbayes.kl import divergence
-from leanbayes.lazy import Learned
+from leanbayes.learned import Learned
 from leanbayes.ops import LinearOp, Usage
 
 __all__ = ["Affine", "RandomMap"]

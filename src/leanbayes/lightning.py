@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from leanbayes.groups import parameter_groups
+from leanbayes.errors import require
+from leanbayes.gradient_snr import GradientSNR
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.model import kl, members, random_maps, tile, update_priors
 from leanbayes.objective import Elbo, elbo, mixture_nll
-from leanbayes.recipes import require
+from leanbayes.parameters import parameter_groups
 from leanbayes.schedules import Constant, Schedule
-from leanbayes.snr import GradientSNR
 
 __all__ = [
     "BayesianModule",
@@ -202,7 +202,7 @@ class PriorUpdates(L.Callback):
 
 
 class RecordSNR(L.Callback):
-    """Records the signal-to-noise ratio of gradients at chosen steps (001, figure 2).
+    """Records the signal-to-noise ratio of gradients at chosen steps [k-tied, figure 2].
 
     Gradients are kept in the last ``window`` optimiser steps before a record alone, before they
     are clipped. Loggers get ``snr/<layer>``. A checkpoint holds the history and, within a window,

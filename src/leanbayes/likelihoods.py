@@ -13,7 +13,7 @@ from torch.distributions import Bernoulli as TorchBernoulli
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Distribution, Normal
 
-from leanbayes.recipes import require, require_positive
+from leanbayes.errors import require, require_positive
 
 __all__ = ["Bernoulli", "Categorical", "Gaussian", "Likelihood"]
 
@@ -27,7 +27,7 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def averaged(self, outputs: Tensor) -> Distribution:
-        """The distribution whose parameters are averaged over the first axis (000, eq. 12)."""
+        """The distribution whose parameters are averaged over the first axis [rank-1, eq. 12]."""
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The log likelihood of every example, ``[..., batch]``."""

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from leanbayes.recipes import require
+from leanbayes.errors import require
 
 __all__ = [
-    "Estimate",
+    "Score",
     "accuracy",
     "average",
     "bootstrap",
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-class Estimate(NamedTuple):
+class Score(NamedTuple):
     """An average over examples and its standard error.
 
     Attributes:
@@ -33,7 +33,7 @@ class Estimate(NamedTuple):
             it is ``√(p (1 − p) / examples)``.
 
     Example:
-        >>> print(Estimate(0.9759, 0.0048))
+        >>> print(Score(0.9759, 0.0048))
         0.9759 ± 0.0048
     """
 
@@ -44,7 +44,7 @@ class Estimate(NamedTuple):
         return f"{self.value:.4f} ± {self.error:.4f}"
 
 
-def average(values: Tensor) -> Estimate:
+def average(values: Tensor) -> Score:
     """The average of one number per example, with its standard error.
 
     Args:
@@ -52,7 +52,7 @@ def average(values: Tensor) -> Estimate:
 
     Example:
         >>> average(torch.tensor([0.0, 1.0, 1.0, 0.0]))
-        Estimate(value=0.5, error=0.25)
+        Score(value=0.5, error=0.25)
     """
     require(
         values.ndim == 1 and len(values) > 0,
@@ -60,7 +60,7 @@ def average(values: Tensor) -> Estimate:
     )
     values = values.detach().double()
     error = values.std(correction=0) / math.sqrt(len(values))
-    return Estimate(float(values.mean()), float(error))
+    return Score(float(values.mean()), float(error))
 
 
 def bootstrap(
@@ -69,7 +69,7 @@ def bootstrap(
     strata: Tensor | None = None,
     draws: int = 100,
     seed: int = 0,
-) -> Estimate:
+) -> Score:
     """Any metric of a whole test set, with its spread over test sets drawn from this one.
 
     Args:
@@ -81,7 +81,7 @@ def bootstrap(
 
     Example:
         >>> bootstrap(torch.median, torch.ones(10))
-        Estimate(value=1.0, error=0.0)
+        Score(value=1.0, error=0.0)
     """
     require(draws >= 2, f"draws is {draws}; a spread needs at least 2")
     require(
@@ -96,10 +96,10 @@ def bootstrap(
         index = torch.cat([g[torch.randint(len(g), g.shape, generator=generator)] for g in groups])
         found.append(float(metric(*(v[index.to(v.device)] for v in values))))
     error = torch.tensor(found, dtype=torch.float64).std()
-    return Estimate(float(metric(*values)), float(error))
+    return Score(float(metric(*values)), float(error))
 
 
-def nll(log_probs: Tensor, y: Tensor) -> Estimate:
+def nll(log_probs: Tensor, y: Tensor) -> Score:
     """The negative log likelihood, in nats.
 
     Args:
@@ -108,16 +108,16 @@ def nll(log_probs: Tensor, y: Tensor) -> Estimate:
 
     Example:
         >>> nll(torch.full((2, 4), 0.25).log(), torch.tensor([3, 0]))
-        Estimate(value=1.3862943649291992, error=0.0)
+        Score(value=1.3862943649291992, error=0.0)
     """
     _check(log_probs, y)
     return average(-log_probs.gather(-1, y.unsqueeze(-1)).squeeze(-1))
 
 
-def brier(probs: Tensor, y: Tensor) -> Estimate:
+def brier(probs: Tensor, y: Tensor) -> Score:
     """The Brier score ``Σ_c (p_c − [c = y])²``: 0 is perfect, 2 is surely wrong.
 
-    Published tables (001) print it without its constant, as ``Σ p² − 2 p_y``: one less.
+    Published tables [k-tied] print it without its constant, as ``Σ p² − 2 p_y``: one less.
 
     Args:
         probs: probabilities ``[examples, classes]``.
@@ -125,14 +125,14 @@ def brier(probs: Tensor, y: Tensor) -> Estimate:
 
     Example:
         >>> brier(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([0, 1]))
-        Estimate(value=1.25, error=0.5303300858899106)
+        Score(value=1.25, error=0.5303300858899106)
     """
     _check(probs, y)
     truth = torch.nn.functional.one_hot(y, probs.shape[-1])
     return average((probs - truth).square().sum(-1))
 
 
-def accuracy(probs: Tensor, y: Tensor) -> Estimate:
+def accuracy(probs: Tensor, y: Tensor) -> Score:
     """The share of examples whose most probable class is the true one.
 
     Args:
@@ -141,13 +141,13 @@ def accuracy(probs: Tensor, y: Tensor) -> Estimate:
 
     Example:
         >>> accuracy(torch.eye(4), torch.tensor([0, 1, 2, 0]))
-        Estimate(value=0.75, error=0.21650635094610965)
+        Score(value=0.75, error=0.21650635094610965)
     """
     _check(probs, y)
     return average((probs.argmax(-1) == y).double())
 
 
-def disagreement(log_probs: Tensor) -> Estimate:
+def disagreement(log_probs: Tensor) -> Score:
     """How often two samples (or members) predict different classes, averaged over all pairs.
 
     Args:
@@ -156,13 +156,13 @@ def disagreement(log_probs: Tensor) -> Estimate:
 
     Example:
         >>> disagreement(torch.eye(2).repeat(1, 3, 1).view(3, 2, 2))
-        Estimate(value=0.0, error=0.0)
+        Score(value=0.0, error=0.0)
     """
     return average(_disagreements(log_probs))
 
 
-def diversity(log_probs: Tensor, y: Tensor) -> Estimate:
-    """Disagreement relative to the share of wrong predictions (000, section 3.5).
+def diversity(log_probs: Tensor, y: Tensor) -> Score:
+    """Disagreement relative to the share of wrong predictions [rank-1, section 3.5].
 
     Without errors there is nothing to disagree about; samples that err independently and never in
     the same way have a diversity of almost two.
@@ -180,10 +180,10 @@ def diversity(log_probs: Tensor, y: Tensor) -> Estimate:
     wrong = (log_probs.argmax(-1) != y).double().mean(0)
     require(bool(wrong.any()), "no sample is ever wrong; a diversity relative to errors needs some")
     ratio = pairs.mean() / wrong.mean()
-    return Estimate(float(ratio), average((pairs - ratio * wrong) / wrong.mean()).error)
+    return Score(float(ratio), average((pairs - ratio * wrong) / wrong.mean()).error)
 
 
-def kl_diversity(log_probs: Tensor) -> Estimate:
+def kl_diversity(log_probs: Tensor) -> Score:
     """The KL from one sample's class probabilities to another's, averaged over ordered pairs.
 
     Args:

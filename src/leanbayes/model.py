@@ -10,10 +10,10 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from leanbayes.distributions import GroupARD, WeightDistribution
+from leanbayes.distributions import GroupRelevanceNormal, WeightDistribution
 from leanbayes.estimators import Estimator, weights
 from leanbayes.layers import RandomMap
-from leanbayes.lazy import Learned
+from leanbayes.learned import Learned
 from leanbayes.ops import Usage
 
 __all__ = [
@@ -154,7 +154,7 @@ def update_priors(model: nn.Module, rounds: int = 1) -> None:
     """Set the relevances of every :class:`~leanbayes.GroupARD` prior by its block updates."""
     for _, layer in random_maps(model):
         p = layer.prior()
-        if isinstance(p, GroupARD):
+        if isinstance(p, GroupRelevanceNormal):
             q = layer.posterior()
             for _ in range(rounds):
                 p = p.updated(q)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
-from leanbayes.recipes import require
 
 __all__ = [
     "Elbo",
@@ -60,23 +60,23 @@ def elbo(nll: Tensor, kl: Tensor, *, data_size: int, weight: float = 1.0) -> Elb
 
 
 def mean_logits_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:
-    """NLL of the averaged outputs (000, eq. 11); ``outputs`` is ``[samples, batch, …]``."""
+    """NLL of the averaged outputs [rank-1, eq. 11]; ``outputs`` is ``[samples, batch, …]``."""
     return (likelihood or Categorical()).nll(outputs.mean(0), y)
 
 
 def mean_probs_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:
-    """NLL of the averaged predictive parameters (000, eq. 12), in log space."""
+    """NLL of the averaged predictive parameters [rank-1, eq. 12], in log space."""
     likelihood = likelihood or Categorical()
     return -likelihood.example_log_prob(likelihood.averaged(outputs), y).mean()
 
 
 def average_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:
-    """The average of the samples' NLLs (000, eq. 13): what training minimises."""
+    """The average of the samples' NLLs [rank-1, eq. 13]: what training minimises."""
     return (likelihood or Categorical()).nll(outputs, y)
 
 
 def mixture_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:
-    """NLL of the mixture of the samples (000, eq. 14): what evaluation reports.
+    """NLL of the mixture of the samples [rank-1, eq. 14]: what evaluation reports.
 
     Example:
         >>> logits = torch.tensor([[[1000.0, -1000.0]], [[-1000.0, 1000.0]]])

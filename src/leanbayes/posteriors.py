@@ -20,18 +20,19 @@ from leanbayes.distributions import (
     Delta,
     DiagonalLowRank,
     Factor,
+    KroneckerNormal,
     KTiedNormal,
     LocationScale,
     Rank1Mixture,
     Triangular,
     WeightDistribution,
 )
-from leanbayes.distributions import MatrixNormal as MatrixNormalDistribution
 from leanbayes.distributions.rank1 import RandomFactor
-from leanbayes.lazy import Learned
+from leanbayes.errors import require, require_choice, require_count, require_positive
+from leanbayes.learned import Learned
 from leanbayes.ops import LinearOp
-from leanbayes.recipes import Recipe, require, require_choice, require_count, require_positive
 from leanbayes.scales import Scale
+from leanbayes.spec import Spec
 
 __all__ = [
     "POSTERIORS",
@@ -51,7 +52,7 @@ _VARIANCE_LAYER_SCALE = Scale("fan_in", stored="signed")
 
 
 @dataclass(frozen=True)
-class Posterior(Recipe):
+class Posterior(Spec):
     """A recipe for the distribution of one weight matrix."""
 
     @abstractmethod
@@ -70,7 +71,7 @@ class Posterior(Recipe):
         seen.update({name: op.matrix for name in tensors if name in ("loc", "weight")})
         return Learned(
             partial(constructor, validate_args=False),
-            recipe=self,
+            spec=self,
             transforms=seen,
             **tensors,
         )
@@ -111,10 +112,12 @@ class MeanField(Posterior):
 
 @dataclass(frozen=True)
 class KTied(Posterior):
-    """Independent normal weights with standard deviations ``U Vᵀ`` of rank ``rank`` (001, eq. 3).
+    """Independent normal weights with standard deviations ``U Vᵀ`` of rank ``rank`` [k-tied, eq.
+    3].
 
     The factors start at ``√(scale / rank)``, so that the standard deviations start at ``scale``
-    whatever the rank; by default with the published jitter of 0.1 on their logs (001, appendix E).
+    whatever the rank; by default with the published jitter of 0.1 on their logs [k-tied, appendix
+    E].
 
     Args:
         rank: the number of rank-one terms ``k``.
@@ -165,9 +168,9 @@ def _matrix_normal(
     *,
     make: Callable[[Tensor, Tensor], Factor],
     validate_args: bool | None = None,
-) -> MatrixNormalDistribution:
+) -> KroneckerNormal:
     rows, columns = make(row_scale, row_factor), make(column_scale, column_factor)
-    return MatrixNormalDistribution(loc, rows, columns, diagonal, validate_args=validate_args)
+    return KroneckerNormal(loc, rows, columns, diagonal, validate_args=validate_args)
 
 
 def _diagonal_low_rank(log_scale: Tensor, low_rank: Tensor) -> DiagonalLowRank:
@@ -176,7 +179,8 @@ def _diagonal_low_rank(log_scale: Tensor, low_rank: Tensor) -> DiagonalLowRank:
 
 @dataclass(frozen=True)
 class MatrixNormal(Posterior):
-    """Normal weights with a Kronecker covariance over rows and columns (004, section 3.4).
+    """Normal weights with a Kronecker covariance over rows and columns [matrix normal, section
+    3.4].
 
     Args:
         scale: where the standard deviation of every weight starts.
@@ -221,12 +225,13 @@ def _zero_mean(scale: Tensor, *, noise: Any, validate_args: bool | None = None) 
 
 @dataclass(frozen=True)
 class ZeroMean(Posterior):
-    """A variance layer: zero means, everything stored in the variances (003, eq. 4).
+    """A variance layer: zero means, everything stored in the variances [variance, eq. 4].
 
     The converted weights are not used: there is no mean to put them in.
 
     Args:
-        noise: ``"normal"``, ``"bernoulli"`` (a random sign) or ``"uniform"`` (003, section 3.3).
+        noise: ``"normal"``, ``"bernoulli"`` (a random sign) or ``"uniform"`` [variance, section
+            3.3].
         scale: where the standard deviations start; by default as published, uniform in ±1/√in.
     """
 
@@ -256,7 +261,7 @@ class _Clamp:
 
 @dataclass(frozen=True)
 class Dropout(Posterior):
-    """Gaussian dropout ``N(μ, α μ²)`` with learnt α: variational dropout (003, eq. 5 and 14).
+    """Gaussian dropout ``N(μ, α μ²)`` with learnt α: variational dropout [variance, eq. 5 and 14].
 
     Args:
         alpha: one α for the ``"layer"``, per output ``"neuron"`` or per ``"weight"``; or
@@ -322,7 +327,7 @@ def _rank1(
 
 @dataclass(frozen=True)
 class Rank1(Posterior):
-    """Random rank-one factors on a shared weight matrix, a mixture of members (000, eq. 1–2).
+    """Random rank-one factors on a shared weight matrix, a mixture of members [rank-1, eq. 1–2].
 
     The prior is compared with the factors, not with the weights: ``prior=lb.Normal(0.1, loc=1.0)``
     is the published choice. ``factors="fixed"`` is BatchEnsemble (with ``prior=lb.Flat()``).
@@ -413,7 +418,7 @@ class Rank1(Posterior):
         return self._learn(constructor, op, dict(transforms), **tensors)
 
 
-POSTERIORS: dict[str, type[Recipe]] = {
+POSTERIORS: dict[str, type[Spec]] = {
     recipe.__name__: recipe
     for recipe in (Point, MeanField, KTied, MatrixNormal, ZeroMean, Dropout, Rank1, Scale)
 }

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Normal
 
+from leanbayes.errors import require
 from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from leanbayes.model import held, members, tile
-from leanbayes.recipes import require
 
 __all__ = ["Prediction", "predict"]
 

@@ -18,8 +18,9 @@ from torch import Tensor
 from torch import distributions as td
 
 from leanbayes import distributions as lbd
-from leanbayes.lazy import Learned
-from leanbayes.recipes import Recipe, require, require_positive
+from leanbayes.errors import require, require_positive
+from leanbayes.learned import Learned
+from leanbayes.spec import Spec
 
 __all__ = [
     "ARD",
@@ -40,7 +41,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Prior(Recipe):
+class Prior(Spec):
     """A recipe for the prior of every weight of one matrix."""
 
     weights_only: ClassVar[bool] = False
@@ -62,7 +63,7 @@ class Prior(Recipe):
 
         They are not saved: the recipe says them.
         """
-        learned = Learned(constructor, recipe=self)
+        learned = Learned(constructor, spec=self)
         for name, value in values.items():
             tensor = torch.tensor(value, dtype=like.dtype, device=like.device)
             learned.register_buffer(name, tensor, persistent=False)
@@ -78,7 +79,7 @@ class Normal(Prior):
         scale: the standard deviation, or where it starts if it is learnt.
         loc: the mean.
         learn: learn one scale for the ``"layer"`` or one for the whole ``"model"``
-            (004, section 5.2); its optimum is √mean E[w²].
+            [matrix normal, section 5.2]; its optimum is √mean E[w²].
     """
 
     scale: float
@@ -111,7 +112,9 @@ class Normal(Prior):
 
 @dataclass(frozen=True)
 class He(Prior):
-    """``N(0, 2 / fan_in)``: a variance that keeps the size of activations (002, appendix B)."""
+    """``N(0, 2 / fan_in)``: a variance that keeps the size of activations [k-tied suppl., appendix
+    B].
+    """
 
     weights_only: ClassVar[bool] = True
 
@@ -122,17 +125,20 @@ class He(Prior):
 
 @dataclass(frozen=True)
 class ARD(Prior):
-    """Automatic relevance determination: each weight's optimal prior (003, eq. 11; 004, 3.1)."""
+    """Automatic relevance determination: each weight's optimal prior [variance, eq. 11; matrix
+    normal, 3.1].
+    """
 
     weights_only: ClassVar[bool] = True
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        return self._fixed(lbd.ARD, matrix)
+        return self._fixed(lbd.RelevanceNormal, matrix)
 
 
 @dataclass(frozen=True)
 class GroupARD(Prior):
-    """``N(0, 1/(τ_i γ_j))`` with learnt relevances of rows and columns (004, section 3.2).
+    """``N(0, 1/(τ_i γ_j))`` with learnt relevances of rows and columns [matrix normal, section
+    3.2].
 
     They follow the gradient of the ELBO; :func:`~leanbayes.model.update_priors` makes the exact
     block updates instead.
@@ -152,8 +158,8 @@ class GroupARD(Prior):
         rows, columns = matrix.shape
         start = -math.log(self.scale)
         return Learned(
-            lbd.GroupARD,
-            recipe=self,
+            lbd.GroupRelevanceNormal,
+            spec=self,
             transforms={"row_precision": torch.exp, "column_precision": torch.exp},
             row_precision=matrix.new_full((rows,), start),
             column_precision=matrix.new_full((columns,), start),
@@ -162,7 +168,7 @@ class GroupARD(Prior):
 
 @dataclass(frozen=True)
 class LogUniform(Prior):
-    """``p(w) ∝ 1/|w|`` (003, eq. 6–8).
+    """``p(w) ∝ 1/|w|`` [variance, eq. 6–8].
 
     Args:
         exact: the exact series instead of the published approximation.
@@ -173,12 +179,12 @@ class LogUniform(Prior):
     weights_only: ClassVar[bool] = True
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        return self._fixed(partial(lbd.LogUniform, exact=self.exact), matrix)
+        return self._fixed(partial(lbd.LogUniformDensity, exact=self.exact), matrix)
 
 
 @dataclass(frozen=True)
 class StudentT(Prior):
-    """Student's t, compared by one sample (003, eq. 10).
+    """Student's t, compared by one sample [variance, eq. 10].
 
     With ``df=1e-16`` its KL is that of :class:`LogUniform` plus log(2/df) − 2.0541 a weight.
 
@@ -273,7 +279,7 @@ class ScaleMixture(Prior):
         require_positive(wide=self.wide, narrow=self.narrow)
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        mixture = partial(lbd.ScaleMixture, self.weight)
+        mixture = partial(lbd.NormalMixture, self.weight)
         return self._fixed(mixture, matrix, wide=self.wide, narrow=self.narrow)
 
 
@@ -282,7 +288,7 @@ class Flat(Prior):
     """No prior: the KL is zero."""
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        return self._fixed(lbd.Flat, matrix)
+        return self._fixed(lbd.FlatDensity, matrix)
 
 
 PRIORS: dict[str, Any] = {

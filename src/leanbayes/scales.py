@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.recipes import Recipe, require, require_choice, require_positive
+from leanbayes.errors import require, require_choice, require_positive
+from leanbayes.spec import Spec
 
 __all__ = ["Scale"]
 
@@ -58,7 +59,7 @@ class _Abs:
 
 
 @dataclass(frozen=True)
-class Scale(Recipe):
+class Scale(Spec):
     """How a standard deviation is stored, and where it starts.
 
     The published choices are all here: ``Scale(0.01, spread=0.001)`` for the mean field of the

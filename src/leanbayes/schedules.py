@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from leanbayes.recipes import require_positive
+from leanbayes.errors import require_positive
 
-__all__ = ["Constant", "Exponential", "Linear", "Schedule", "Stepwise"]
+__all__ = ["Constant", "Exponential", "LinearRamp", "Schedule", "Stepwise"]
 
 
 class Schedule(Protocol):
@@ -27,14 +27,14 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearRamp:
     """Rises from ``start`` to 1 in ``steps``, after ``delay``.
 
-    Rank-1 BNNs: 200 of 250 epochs on CIFAR; sparse variational dropout: ``Linear(15, delay=5)``
+    Rank-1 BNNs: 200 of 250 epochs on CIFAR; sparse variational dropout: ``LinearRamp(15, delay=5)``
     epochs.
 
     Example:
-        >>> [Linear(10)(t) for t in (0, 5, 20)]
+        >>> [LinearRamp(10)(t) for t in (0, 5, 20)]
         [0.0, 0.5, 1.0]
     """
 
@@ -52,7 +52,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Stepwise:
-    """Rises by ``rate`` a step, but only every ``every`` steps (001, appendix E).
+    """Rises by ``rate`` a step, but only every ``every`` steps [k-tied, appendix E].
 
     Example:
         >>> [round(Stepwise(rate=5e-5, every=100)(t), 4) for t in (99, 100, 1050, 20000)]
@@ -72,7 +72,7 @@ class Stepwise:
 
 @dataclass(frozen=True)
 class Exponential:
-    """Rises geometrically from ``start`` to 1 in ``steps`` (004, sections 5.3–5.4).
+    """Rises geometrically from ``start`` to 1 in ``steps`` [matrix normal, sections 5.3–5.4].
 
     The paper does not give its formula; this is ``start^(1 − t/steps)``.
 

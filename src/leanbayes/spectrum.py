@@ -1,4 +1,4 @@
-"""Spectra of trained weights: how much each singular value explains (001, section 3)."""
+"""Spectra of trained weights: how much each singular value explains [k-tied, section 3]."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from leanbayes.errors import require_count
 from leanbayes.layers import RandomMap
 from leanbayes.model import random_maps
-from leanbayes.recipes import require_count
 
 __all__ = ["Spectrum", "explained", "is_matrix", "spectrum"]
 
@@ -39,7 +39,7 @@ def is_matrix(layer: RandomMap) -> bool:
 
 @torch.no_grad()
 def spectrum(model: nn.Module, *, most: int | None = None) -> dict[str, Spectrum]:
-    """The explained variance ``γᵢ² / Σⱼ γⱼ²`` of every singular value γ, by layer (001, fig. 1).
+    """The explained variance ``γᵢ² / Σⱼ γⱼ²`` of every singular value γ, by layer [k-tied, fig. 1].
 
     Standard deviations of mean-field posteriors are close to low rank, their means are not. A
     convolution is the matrix ``[out, in · height · width]``; the papers flatten it to ``[height ·

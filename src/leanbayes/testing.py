@@ -17,11 +17,11 @@ from torch import Tensor
 
 from leanbayes.distributions import Moments, Noise, WeightDistribution
 from leanbayes.kl import check_pair, cross_entropy, divergence
-from leanbayes.lazy import Learned
+from leanbayes.learned import Learned
 from leanbayes.ops import Conv, Linear, LinearOp
 from leanbayes.posteriors import POSTERIORS, MeanField, Posterior
 from leanbayes.priors import PRIORS, Flat, Normal, Prior, StudentT
-from leanbayes.recipes import Recipe
+from leanbayes.spec import Spec
 
 __all__ = ["FAILURE_RATE", "assert_mean", "check_op", "check_posterior", "check_prior", "threshold"]
 
@@ -166,9 +166,9 @@ def _close(a: Tensor, b: Tensor, message: str) -> None:
     assert torch.allclose(a, b, rtol=1e-9, atol=1e-9), message
 
 
-def _check_recipe(recipe: Recipe) -> None:
+def _check_recipe(recipe: Spec) -> None:
     kinds = {**POSTERIORS, **PRIORS}
-    again = Recipe.from_dict(recipe.to_dict(), kinds)
+    again = Spec.from_dict(recipe.to_dict(), kinds)
     assert again == recipe, f"{recipe} does not survive to_dict and from_dict"
     assert hash(again) == hash(recipe), f"{recipe} is not hashable; make it a frozen dataclass"
 

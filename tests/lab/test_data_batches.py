@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from leanbayes.lab.data import Affine, Batches, Examples, Flip, PadCropFlip
+from leanbayes.lab.data import Batches, Examples, Flip, PadCropFlip, Scaling
 from leanbayes.testing import assert_mean
 
 
@@ -16,7 +16,7 @@ def seed(request):
 def images():
     """23 byte images, each with its number as target."""
     pixels = torch.randint(0, 256, (23, 3, 8, 8), dtype=torch.uint8)
-    return Examples(pixels, torch.arange(23), Affine(scale=255.0))
+    return Examples(pixels, torch.arange(23), Scaling(scale=255.0))
 
 
 def generator(seed):

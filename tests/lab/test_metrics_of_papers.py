@@ -122,7 +122,9 @@ def test_r18_nll_and_accuracy_against_scikit_learn():
 
 @pytest.fixture
 def rare():
-    """Samples of the logit of a rare outcome, as in the records of 000, and the outcomes."""
+    """Samples of the logit of a rare outcome, as in the records of the rank-1 paper, and the
+    outcomes.
+    """
     y = (torch.rand(EXAMPLES) < 0.1).double()
     y[:2] = torch.tensor([0.0, 1.0])
     return torch.randn(7, EXAMPLES, dtype=torch.float64) + y, y

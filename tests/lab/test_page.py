@@ -111,7 +111,7 @@ def test_a_compressed_run_has_a_row_for_every_rank(runs, results):
     assert list(found["rows"]) == ["full", *ranks]
     rows, model = found["rows"], load_run(runs / "1")[1]
     assert rows["full"]["parameters"] == lb.count_parameters(model).total
-    assert rows["tied 2"]["parameters"] == lb.count_parameters(lb.tie(model, 2)).total
+    assert rows["tied 2"]["parameters"] == lb.count_parameters(lb.to_k_tied(model, 2)).total
     per_example = float(lb.kl(lb.truncate(model, 1)).detach()) / len(load("digits").train)
     assert rows["truncated 1"]["metrics"]["kl"]["value"] == pytest.approx(per_example)
     assert set(found["spectra"]) == set(found["maps"]) == {"dense1", "dense2"}
@@ -150,8 +150,8 @@ def test_seeds_that_were_probed_at_several_steps_are_not_averaged(tmp_path):
 def test_only_the_chosen_layers_are_compressed(runs):
     found = compress_run(runs / "1", [1], include=["dense1"], samples=2)["rows"]
     model = load_run(runs / "1")[1]
-    tied = lb.tie(model, 1, include=["dense1"])
-    assert isinstance(tied.dense2.posterior.recipe, lb.MeanField)
+    tied = lb.to_k_tied(model, 1, include=["dense1"])
+    assert isinstance(tied.dense2.posterior.spec, lb.MeanField)
     assert found["tied 1"]["parameters"] == lb.count_parameters(tied).total
 
 

@@ -112,7 +112,7 @@ def test_settings_leave_the_given_values_alone():
 
 
 def test_R17_step_schedule_with_warm_up():
-    """000: one warm-up epoch, × 0.2 at epochs 100, 200 and 225 of 250."""
+    """Rank-1: one warm-up epoch, × 0.2 at epochs 100, 200 and 225 of 250."""
     steps = LearningRate(kind="steps", milestones=(100, 200, 225), factor=0.2, warmup=1)
     factors = [steps(epoch, 250) for epoch in (0, 1, 99, 100, 199, 200, 225, 249)]
     assert factors == pytest.approx([0.5, 1, 1, 0.2, 0.2, 0.04, 0.008, 0.008])

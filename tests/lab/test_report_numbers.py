@@ -10,7 +10,7 @@ from torch.distributions import Normal
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 import leanbayes as lb
-from leanbayes.lab.data import Affine, Dataset, Examples
+from leanbayes.lab.data import Dataset, Examples, Scaling
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import sections, study, write_report
 from leanbayes.lab.report.folder import read_run
@@ -123,7 +123,7 @@ def test_intervals_are_in_the_units_of_the_raw_targets(monkeypatch, tmp_path):
     monkeypatch.setattr("leanbayes.lab.plots.intervals", record)
     samples, y = torch.zeros(1, 30, 1), torch.randn(30, 1)
     prediction = lb.Prediction(samples, lb.Gaussian(2.0))
-    regression(studied(prediction, y, target_scaling=Affine(100.0, 10.0)))
+    regression(studied(prediction, y, target_scaling=Scaling(100.0, 10.0)))
     torch.testing.assert_close(shown["truth"], 100 + 10 * y.double().flatten())
     torch.testing.assert_close(shown["mean"], torch.full((30,), 100.0, dtype=torch.float64))
     reach = 20 * 1.6448536269514722  # the 95 % quantile of a unit normal

@@ -12,28 +12,34 @@ from leanbayes.distributions.covariance import DiagonalLowRank, Factor, Triangul
 from leanbayes.distributions.k_tied import KTiedNormal
 from leanbayes.distributions.location_scale import LocationScale
 from leanbayes.distributions.masked import Masked
-from leanbayes.distributions.matrix_normal import MatrixNormal
-from leanbayes.distributions.priors import ARD, Flat, GroupARD, LogUniform, ScaleMixture
+from leanbayes.distributions.matrix_normal import KroneckerNormal
+from leanbayes.distributions.priors import (
+    FlatDensity,
+    GroupRelevanceNormal,
+    LogUniformDensity,
+    NormalMixture,
+    RelevanceNormal,
+)
 from leanbayes.distributions.rank1 import Rank1Mixture
 
 __all__ = [
-    "ARD",
     "Delta",
     "DiagonalLowRank",
     "Factor",
     "FixedMap",
-    "Flat",
-    "GroupARD",
+    "FlatDensity",
+    "GroupRelevanceNormal",
     "KTiedNormal",
+    "KroneckerNormal",
     "LocationScale",
-    "LogUniform",
+    "LogUniformDensity",
     "Map",
     "Masked",
-    "MatrixNormal",
     "Moments",
     "Noise",
+    "NormalMixture",
     "Rank1Mixture",
-    "ScaleMixture",
+    "RelevanceNormal",
     "Triangular",
     "WeightDistribution",
 ]

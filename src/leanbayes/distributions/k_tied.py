@@ -14,7 +14,7 @@ __all__ = ["KTiedNormal"]
 
 
 class KTiedNormal(WeightDistribution):
-    """Independent normal weights with ``scale = uᵀ v`` (001, eq. 3–4).
+    """Independent normal weights with ``scale = uᵀ v`` [k-tied, eq. 3–4].
 
     The variance ``(uᵀ v)²`` has rank ``k(k+1)/2``, because
     ``σ²_ij = Σ_{a ≤ b} (2 − δ_ab) u_ai u_bi · v_aj v_bj``, so the variance of an output takes two

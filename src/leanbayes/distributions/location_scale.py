@@ -56,8 +56,8 @@ class LocationScale(WeightDistribution):
     """Independent weights with means ``loc`` and standard deviations ``scale``.
 
     ``noise`` has mean zero and variance one: ``"normal"``; ``"bernoulli"``, a fair sign; or
-    ``"uniform"`` on ``(−√3, √3)``. The variance layers of *Variance Networks* (003, eq. 4 and
-    section 3.3) are ``loc=None``; the ``θ`` of its uniform layer is ``√3 · scale``.
+    ``"uniform"`` on ``(−√3, √3)``. The variance layers of *Variance Networks* [variance, eq. 4 and
+    section 3.3] are ``loc=None``; the ``θ`` of its uniform layer is ``√3 · scale``.
 
     Args:
         loc: the means ``[out, in]``; ``None`` for zero.
@@ -104,7 +104,8 @@ class LocationScale(WeightDistribution):
     def multiplicative(
         cls, loc: Tensor, log_alpha: Tensor, *, validate_args: bool | None = None
     ) -> LocationScale:
-        """Gaussian dropout ``N(loc, α loc²)`` (003, eq. 5 and 14), α of any broadcastable shape.
+        """Gaussian dropout ``N(loc, α loc²)`` [variance, eq. 5 and 14], α of any broadcastable
+        shape.
 
         Example:
             >>> q = LocationScale.multiplicative(torch.tensor([[2.0]]), torch.zeros(1, 1))
@@ -142,6 +143,8 @@ class LocationScale(WeightDistribution):
         return (self._unit.log_prob(z) - self.scale.abs().log()).sum((-2, -1))
 
     def log_inverse_alpha(self) -> Tensor:
+        if self.loc is None:  # also where a signed scale has come to exactly zero
+            return 0.0 * self.scale + math.log(torch.finfo(self.scale.dtype).tiny)
         if self.log_alpha is None:
             return super().log_inverse_alpha()
         return (-self.log_alpha).expand(self.event_shape)

@@ -24,7 +24,7 @@ _TERMS = 180  # Poisson(64) has less than 1e-16 of its mass above
 
 
 def log_uniform_kl_approximate(m: Tensor) -> Tensor:
-    """``½ log(1 + α⁻¹) + k₁ (1 − sigmoid(k₂ + k₃ log α))`` (003, eq. 8), error below 0.0095.
+    """``½ log(1 + α⁻¹) + k₁ (1 − sigmoid(k₂ + k₃ log α))`` [variance, eq. 8], error below 0.0095.
 
     Example:
         >>> log_uniform_kl_approximate(torch.tensor([4.0, 0.0, -4.0]))

@@ -12,16 +12,16 @@ from leanbayes.distributions.base import Moments, WeightDistribution
 from leanbayes.distributions.covariance import Factor
 from leanbayes.ops import LinearOp
 
-__all__ = ["MatrixNormal"]
+__all__ = ["KroneckerNormal"]
 
 
-class MatrixNormal(WeightDistribution):
+class KroneckerNormal(WeightDistribution):
     """``W = M + R X Cᵀ + √d ∘ X′``: covariance ``R Rᵀ ⊗ C Cᵀ + diag(d)`` of row-major ``vec W``.
 
-    Without ``d`` this is the matrix normal of 004 (section 3.4). With it (004, section 5.3) the log
-    determinant has no closed form: :meth:`entropy` is then the Minkowski lower bound
-    ``N · logaddexp(logdet(R Rᵀ ⊗ C Cᵀ)/N, Σ log d / N) / 2 + N · log(2πe) / 2``, ``N = out · in``,
-    so that an ELBO computed from it stays a lower bound.
+    Without ``d`` this is the matrix normal of the matrix-normal paper (section 3.4). With it
+    [matrix normal, section 5.3] the log determinant has no closed form: :meth:`entropy` is then the
+    Minkowski lower bound ``N · logaddexp(logdet(R Rᵀ ⊗ C Cᵀ)/N, Σ log d / N) / 2 + N · log(2πe) /
+    2``, ``N = out · in``, so that an ELBO computed from it stays a lower bound.
 
     Args:
         loc: the means ``M [out, in]``.
@@ -32,7 +32,8 @@ class MatrixNormal(WeightDistribution):
 
     Example:
         >>> from leanbayes.distributions import Triangular
-        >>> q = MatrixNormal(torch.zeros(2, 3), Triangular(torch.eye(2)), Triangular(torch.eye(3)))
+        >>> rows, columns = Triangular(torch.eye(2)), Triangular(torch.eye(3))
+        >>> q = KroneckerNormal(torch.zeros(2, 3), rows, columns)
         >>> bool(torch.isclose(q.entropy(), 6 * torch.distributions.Normal(0., 1.).entropy()))
         True
     """
@@ -65,7 +66,7 @@ class MatrixNormal(WeightDistribution):
     def _validate(self) -> None:
         super()._validate()
         if not bool(torch.isfinite(self.variance).all()):
-            raise ValueError("MatrixNormal was given a covariance factor that is not finite")
+            raise ValueError("KroneckerNormal was given a covariance factor that is not finite")
 
     @property
     def mean(self) -> Tensor:
@@ -131,7 +132,9 @@ class MatrixNormal(WeightDistribution):
         return not reused and (op.groups == 1 or self.independent)
 
     def moments(self, x: Tensor, op: LinearOp) -> Moments:
-        """``y ~ N(op(x, M), (pᵀ C Cᵀ p) · R Rᵀ + diag(op(x², d)))`` (004, section 3.4; E6)."""
+        """``y ~ N(op(x, M), (pᵀ C Cᵀ p) · R Rᵀ + diag(op(x², d)))`` [matrix normal, section 3.4;
+        E6].
+        """
         if op.groups > 1 and self.independent:
             return super().moments(x, op)
         if op.groups > 1:

@@ -12,7 +12,13 @@ from torch.distributions import Distribution, Normal, constraints
 
 from leanbayes.distributions.base import WeightDistribution
 
-__all__ = ["ARD", "Flat", "GroupARD", "LogUniform", "ScaleMixture"]
+__all__ = [
+    "FlatDensity",
+    "GroupRelevanceNormal",
+    "LogUniformDensity",
+    "NormalMixture",
+    "RelevanceNormal",
+]
 
 
 class _Prior(Distribution):
@@ -28,13 +34,13 @@ class _Prior(Distribution):
         return constraints.real
 
 
-class Flat(_Prior):
+class FlatDensity(_Prior):
     """No prior at all: every KL from it is zero by definition.
 
     Example:
         >>> from leanbayes.distributions import LocationScale
         >>> q = LocationScale(torch.zeros(1, 1), torch.ones(1, 1))
-        >>> float(torch.distributions.kl_divergence(q, Flat()))
+        >>> float(torch.distributions.kl_divergence(q, FlatDensity()))
         0.0
     """
 
@@ -42,8 +48,8 @@ class Flat(_Prior):
         return torch.zeros_like(value)
 
 
-class LogUniform(_Prior):
-    """The improper prior ``p(w) ∝ 1/|w|`` (003, eq. 6–8).
+class LogUniformDensity(_Prior):
+    """The improper prior ``p(w) ∝ 1/|w|`` [variance, eq. 6–8].
 
     Its constant is chosen so that the KL of a zero-mean normal is zero, for any variance.
 
@@ -53,11 +59,11 @@ class LogUniform(_Prior):
     Example:
         >>> from leanbayes.distributions import LocationScale
         >>> q = LocationScale(None, torch.ones(1, 1))
-        >>> round(float(torch.distributions.kl_divergence(q, LogUniform())), 6)
+        >>> round(float(torch.distributions.kl_divergence(q, LogUniformDensity())), 6)
         0.0
     """
 
-    #: ``E log|w| − entropy`` of a zero-mean normal: −½ log 2πe − ½ (γ + log 2) (003, appendix F).
+    #: ``E log|w| − entropy`` of a zero-mean normal: −½ log 2πe − ½ (γ + log 2) [variance, app. F].
     CONSTANT = -0.5 * math.log(2 * math.pi * math.e) - 0.5 * (0.5772156649015329 + math.log(2))
 
     def __init__(self, *, exact: bool = False) -> None:
@@ -68,23 +74,23 @@ class LogUniform(_Prior):
         return self.CONSTANT - value.abs().log()
 
 
-class ARD(_Prior):
+class RelevanceNormal(_Prior):
     """Automatic relevance determination: ``N(0, λ²)`` with its own optimal ``λ² = E[w²]`` a weight.
 
-    The KL of a normal weight is ``½ log(1 + μ²/σ²)`` (003, eq. 11 with its factor ½; 004,
-    section 3.1). There is no density without a posterior to be relevant to.
+    The KL of a normal weight is ``½ log(1 + μ²/σ²)`` [variance, eq. 11 with its factor ½; matrix
+    normal, section 3.1]. There is no density without a posterior to be relevant to.
     """
 
 
-class GroupARD(_Prior):
-    """``N(0, 1/(τ_i γ_j))``: one relevance a row and one a column (004, section 3.2).
+class GroupRelevanceNormal(_Prior):
+    """``N(0, 1/(τ_i γ_j))``: one relevance a row and one a column [matrix normal, section 3.2].
 
     Args:
         row_precision: ``τ [out]``.
         column_precision: ``γ [in]``.
 
     Example:
-        >>> GroupARD(torch.ones(2), torch.full((3,), 4.0)).scale[0, 0]
+        >>> GroupRelevanceNormal(torch.ones(2), torch.full((3,), 4.0)).scale[0, 0]
         tensor(0.5000)
     """
 
@@ -101,7 +107,7 @@ class GroupARD(_Prior):
     def log_prob(self, value: Tensor) -> Tensor:
         return Normal(0.0, self.scale, validate_args=False).log_prob(value)
 
-    def updated(self, q: WeightDistribution) -> GroupARD:
+    def updated(self, q: WeightDistribution) -> GroupRelevanceNormal:
         """One round of the block updates: each group's optimum given the others.
 
         ``τ_i = in / Σ_j γ_j E[w_ij²]``, then ``γ_j = out / Σ_i τ_i E[w_ij²]``.
@@ -109,14 +115,14 @@ class GroupARD(_Prior):
         second = q.variance + q.mean.square()
         tau = second.shape[1] / (second @ self.column_precision)
         gamma = second.shape[0] / (tau @ second)
-        return GroupARD(tau, gamma)
+        return GroupRelevanceNormal(tau, gamma)
 
 
-class ScaleMixture(_Prior):
+class NormalMixture(_Prior):
     """A wide and a narrow zero-mean normal: ``π N(0, wide²) + (1 − π) N(0, narrow²)``.
 
     Example:
-        >>> p, w = ScaleMixture(0.5, torch.tensor(1.0), torch.tensor(1.0)), torch.tensor(0.3)
+        >>> p, w = NormalMixture(0.5, torch.tensor(1.0), torch.tensor(1.0)), torch.tensor(0.3)
         >>> bool(torch.isclose(p.log_prob(w), Normal(0.0, 1.0).log_prob(w)))
         True
     """

@@ -75,7 +75,8 @@ class _PerturbedMap:
 
 
 class Rank1Mixture(WeightDistribution):
-    """``W = W̄ ∘ r sᵀ``: a shared ``W̄``, and a random ``r`` and ``s`` for each member (000, eq. 1).
+    """``W = W̄ ∘ r sᵀ``: a shared ``W̄``, and a random ``r`` and ``s`` for each member [rank-1, eq.
+    1].
 
     It acts as ``y = r ∘ op(x ∘ s, W̄)``, exactly, with new factors for every example, for dense,
     convolutional and recurrent ops alike. ``perturb="add"`` is ``op(x + s, W̄) + r``.
@@ -91,7 +92,7 @@ class Rank1Mixture(WeightDistribution):
         mean_kl: average the KL over members (a bound on the KL of the mixture) instead of summing
             it as the reference code does.
         weight_scale: standard deviation of a zero-mean normal prior on ``W̄``, whose ``−log p(W̄)``
-            joins the KL (000, eq. 2); ``None`` leaves that to weight decay.
+            joins the KL [rank-1, eq. 2]; ``None`` leaves that to weight decay.
         validate_args: check that the parameters are finite.
 
     Example:

@@ -12,7 +12,7 @@ import torch
 from rich.progress import track
 from torch import Tensor, nn
 
-from leanbayes.compress import tie, truncate
+from leanbayes.compress import to_k_tied, truncate
 from leanbayes.lab.evaluate import evaluate
 from leanbayes.lab.predictions import load_run
 from leanbayes.lab.run import load_data, provenance
@@ -33,7 +33,7 @@ def compress_run(
     samples: int = 100,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate a finished run, its truncations (001, Table 2) and its k-tied versions.
+    """Evaluate a finished run, its truncations [k-tied, Table 2] and its k-tied versions.
 
     Args:
         run: the run folder.
@@ -67,7 +67,7 @@ def compress_run(
     changes: dict[str, Callable[[], nn.Module]] = {"full": lambda: model}
     for rank in ranks:
         changes[f"truncated {rank}"] = partial(truncate, model, rank, include=include)
-        changes[f"tied {rank}"] = partial(tie, model, rank, include=include)
+        changes[f"tied {rank}"] = partial(to_k_tied, model, rank, include=include)
     shown = track(changes.items(), "Ranks", disable=not progress)
     rows = {name: row(change()) for name, change in shown}
     return {

@@ -1,4 +1,4 @@
-"""Damaged images: how far a model's confidence holds where its data do not (000, section 4)."""
+"""Damaged images: how far a model's confidence holds where its data do not [rank-1, section 4]."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Generator, Tensor
 
+from leanbayes.errors import require
 from leanbayes.lab.data import Examples
 from leanbayes.lab.data.problems import choose
-from leanbayes.recipes import require
 
 __all__ = [
     "CORRUPTIONS",
@@ -217,7 +217,7 @@ def corrupt_examples(
 def corrupted_means(
     results: Mapping[tuple[str, int], Mapping[str, Mapping[str, float]]],
 ) -> dict[str, float]:
-    """The averages over kinds and severities that 000 prints as cNLL, cA and cECE.
+    """The averages over kinds and severities that the rank-1 paper prints as cNLL, cA and cECE.
 
     Args:
         results: metrics as :func:`leanbayes.lab.evaluate.evaluate` gives them, by name of the

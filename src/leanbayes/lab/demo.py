@@ -35,7 +35,7 @@ from torchmetrics.functional.classification import binary_auroc, multiclass_cali
 
 import leanbayes as lb
 from leanbayes import metrics
-from leanbayes.metrics import Estimate
+from leanbayes.metrics import Score
 
 __all__ = [
     "FAMILIES",
@@ -164,9 +164,9 @@ class Result:
 
     name: str
     group: str
-    accuracy: Estimate
-    nll: Estimate
-    brier: Estimate
+    accuracy: Score
+    nll: Score
+    brier: Score
     calibration_error: float
     auroc_inverted: float
     auroc_shuffled: float
@@ -241,7 +241,7 @@ def _train(
     steps = settings.epochs * math.ceil(size / settings.batch_size)
     optimizer = Adam(model.parameters(), lr=settings.learning_rate)
     decay = LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
-    warm_up = lb.schedules.Linear(steps / 2)
+    warm_up = lb.schedules.LinearRamp(steps / 2)
     step = 0
     for _ in range(settings.epochs):
         for batch in torch.randperm(size).split(settings.batch_size):
@@ -377,7 +377,7 @@ def report(
         "versions": versions(),
         "results": [
             {
-                key: value._asdict() if isinstance(value, Estimate | Ratio) else value
+                key: value._asdict() if isinstance(value, Score | Ratio) else value
                 for key, value in vars(result).items()
             }
             for result in results

@@ -17,7 +17,7 @@ from torchmetrics.functional.classification import (
 from leanbayes import metrics
 from leanbayes.lab.data import Examples
 from leanbayes.likelihoods import Bernoulli, Categorical, Likelihood
-from leanbayes.metrics import Estimate
+from leanbayes.metrics import Score
 from leanbayes.model import kl, random_maps
 from leanbayes.predict import Prediction, predict
 
@@ -61,8 +61,8 @@ def evaluate(
             per_example = float(kl(model)) / data_size
         gibbs = metrics.average(-likelihood.log_prob(prediction.samples, examples.y).mean(0))
         values["average_nll"] = gibbs
-        values["kl"] = Estimate(per_example, 0.0)
-        values["negative_elbo"] = Estimate(gibbs.value + per_example, gibbs.error)
+        values["kl"] = Score(per_example, 0.0)
+        values["negative_elbo"] = Score(gibbs.value + per_example, gibbs.error)
     return {name: estimate._asdict() for name, estimate in values.items()}
 
 
@@ -72,7 +72,7 @@ def _as_trained(model: nn.Module, x: Tensor) -> Tensor:
     return x.to(weight.dtype) if x.is_floating_point() else x
 
 
-def summarise(prediction: Prediction, y: Any) -> dict[str, Estimate]:
+def summarise(prediction: Prediction, y: Any) -> dict[str, Score]:
     """The metrics of predictive samples.
 
     Classes get ``accuracy``, ``brier``, ``ece`` and uncertainties, and how diverse several samples
@@ -100,8 +100,8 @@ def summarise(prediction: Prediction, y: Any) -> dict[str, Estimate]:
     return values
 
 
-def _diversities(log_probs: Tensor, y: Tensor) -> dict[str, Estimate]:
-    """How much several samples differ (000, section 3.5)."""
+def _diversities(log_probs: Tensor, y: Tensor) -> dict[str, Score]:
+    """How much several samples differ [rank-1, section 3.5]."""
     if len(log_probs) < 2:
         return {}
     values = {
@@ -113,7 +113,7 @@ def _diversities(log_probs: Tensor, y: Tensor) -> dict[str, Estimate]:
     return values
 
 
-def _areas(probs: Tensor, y: Tensor) -> dict[str, Estimate]:
+def _areas(probs: Tensor, y: Tensor) -> dict[str, Score]:
     """The areas under two curves, where there is one outcome an example, and both occur."""
     truth = y.flatten().long()
     if len(truth) != len(y) or len(truth.unique()) < 2:

@@ -9,11 +9,11 @@ from typing import Any
 import lightning as L
 import torch
 
+from leanbayes.errors import nearest
+from leanbayes.gradient_snr import Average, Definition
 from leanbayes.lab.data import Batches
 from leanbayes.lab.recipe import Probe as Spec
 from leanbayes.lightning import BayesianModule, RecordSNR
-from leanbayes.recipes import nearest
-from leanbayes.snr import Average, Definition
 
 __all__ = ["Probe"]
 

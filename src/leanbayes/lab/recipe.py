@@ -21,11 +21,11 @@ from pydantic import (
     model_validator,
 )
 
+from leanbayes.errors import nearest
 from leanbayes.estimators import ESTIMATORS
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
-from leanbayes.recipes import Recipe as CoreRecipe
-from leanbayes.recipes import nearest
+from leanbayes.spec import Spec
 
 __all__ = [
     "Architecture",
@@ -47,15 +47,15 @@ __all__ = [
 Budget = Literal["cpu", "paper"]
 
 
-def _core(kinds: Mapping[str, type[CoreRecipe]]) -> Any:
+def _core(kinds: Mapping[str, type[Spec]]) -> Any:
     """Reads ``{kind: KTied, rank: 2}`` into a recipe of the library, and writes it back."""
 
     def read(value: Any) -> Any:
         if isinstance(value, str):
             value = {"kind": value}
-        return CoreRecipe.from_dict(value, kinds) if isinstance(value, Mapping) else value
+        return Spec.from_dict(value, kinds) if isinstance(value, Mapping) else value
 
-    def write(value: CoreRecipe | None) -> Any:
+    def write(value: Spec | None) -> Any:
         return None if value is None else _plain(value.to_dict())
 
     return BeforeValidator(read), PlainSerializer(write)

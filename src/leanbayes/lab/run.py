@@ -24,7 +24,6 @@ from torch.optim import Optimizer
 from leanbayes import schedules
 from leanbayes.convert import convert
 from leanbayes.estimators import ESTIMATORS
-from leanbayes.groups import parameter_groups
 from leanbayes.io import save
 from leanbayes.lab.architectures import build
 from leanbayes.lab.data import Batches, Dataset, load
@@ -37,6 +36,7 @@ from leanbayes.lab.recipe import Recipe, check_recipe, parse_yaml
 from leanbayes.lightning import BayesianModule, PriorUpdates, StopOnNonFinite
 from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from leanbayes.model import count_parameters
+from leanbayes.parameters import parameter_groups
 
 __all__ = [
     "build_model",
@@ -51,7 +51,7 @@ __all__ = [
 _DESCRIBING = {"published", "cut", "choices"}
 _SCHEDULES: dict[str, Any] = {
     "constant": schedules.Constant,
-    "linear": schedules.Linear,
+    "linear": schedules.LinearRamp,
     "stepwise": schedules.Stepwise,
     "exponential": schedules.Exponential,
 }

@@ -36,7 +36,8 @@ def quartiles(values: Tensor) -> Quartiles:
 
 
 def log_alphas(model: nn.Module) -> dict[str, Tensor]:
-    """``log α = log(σ² / μ²)`` of each weight, in every layer of Gaussian dropout (003, eq. 5).
+    """``log α = log(σ² / μ²)`` of each weight, in every layer of Gaussian dropout [variance, eq.
+    5].
 
     Example:
         >>> import leanbayes as lb
@@ -48,7 +49,7 @@ def log_alphas(model: nn.Module) -> dict[str, Tensor]:
         return {
             name or "layer": -layer.posterior().log_inverse_alpha()
             for name, layer in random_maps(model)
-            if isinstance(layer.posterior.recipe, Dropout)
+            if isinstance(layer.posterior.spec, Dropout)
         }
 
 
@@ -92,5 +93,5 @@ def _random_matrices(
     for name, layer in random_maps(model):
         q = layer.posterior()
         whole = q.members == 1 and len(q.event_shape) == 2 and min(q.event_shape) > 1
-        if whole and not isinstance(layer.posterior.recipe, without):
+        if whole and not isinstance(layer.posterior.spec, without):
             yield name or "layer", q

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from leanbayes.errors import nearest
 from leanbayes.lab.architectures.base import Chain, Network
 from leanbayes.lab.architectures.convolutional import (
     fashion_cnn,
@@ -27,7 +28,6 @@ from leanbayes.lab.architectures.dense import mlp
 from leanbayes.lab.architectures.recurrent import EhrRecurrent, ImdbLstm
 from leanbayes.lab.architectures.residual import resnet50, tfp_resnet, wide_resnet
 from leanbayes.lab.architectures.vae import Vae, VaeOutput, standard_kl
-from leanbayes.recipes import nearest
 
 __all__ = ["ARCHITECTURES", "Chain", "Network", "Vae", "VaeOutput", "build", "standard_kl"]
 

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from leanbayes.recipes import require_choice
+from leanbayes.errors import require_choice
 
 __all__ = ["Chain", "Fill", "Network", "activation_of"]
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from torch import nn
 
+from leanbayes.errors import require, require_choice
 from leanbayes.lab.architectures.base import (
     Chain,
     Fill,
@@ -18,13 +19,12 @@ from leanbayes.lab.architectures.base import (
     truncated_normal,
     zeros,
 )
-from leanbayes.recipes import require, require_choice
 
 __all__ = ["fashion_cnn", "lenet", "lenet5_caffe", "vgg", "vgg_small"]
 
 
 def lenet(outputs: int = 100, channels: int = 3, size: int = 32, kernel: int = 5) -> Chain:
-    """The LeNet of the k-tied paper: conv 32, conv 64, dense 512, dense 100 (002, D.1).
+    """The LeNet of the k-tied paper: conv 32, conv 64, dense 512, dense 100 [k-tied suppl., D.1].
 
     Two poolings of two leave 8 × 8 × 64 = 4096 inputs of ``dense1``. The paper prints 3 × 3
     kernels; only 5 × 5 gives its parameter counts.
@@ -59,7 +59,8 @@ def lenet5_caffe(
     affine: bool = True,
     dropout: float = 0.0,
 ) -> Chain:
-    """LeNet-5-Caffe of 003 for 28 × 28 images: ``conv1``, ``conv2``, ``dense1``, ``dense2``.
+    """LeNet-5-Caffe of the variance-networks paper for 28 × 28 images: ``conv1``, ``conv2``,
+    ``dense1``, ``dense2``.
 
     Convolutions of 20 and 50 filters, 5 × 5 without padding, then 800-500-10. Which layers become
     variance layers is for the patterns of :func:`leanbayes.convert` to say.
@@ -111,7 +112,8 @@ def vgg(
     dropout: bool = True,
     dense1: Literal["dropout", "variance"] = "dropout",
 ) -> Chain:
-    """The VGG-like network of 003 for 32 × 32 images: ``conv1`` to ``conv13``, then two dense.
+    """The VGG-like network of the variance-networks paper for 32 × 32 images: ``conv1`` to
+    ``conv13``, then two dense.
 
     In the variance network ``conv11``, ``conv12``, ``conv13`` and ``dense1`` are layer-wise
     variational dropout. Normalisation learns a shift and no scale.
@@ -156,7 +158,8 @@ def vgg(
 
 
 def vgg_small(outputs: int = 10, width: int = 1) -> Chain:
-    """The VGG-like network of 004 for CIFAR-10: ``conv1`` to ``conv12``, then ``dense``.
+    """The VGG-like network of the matrix-normal paper for CIFAR-10: ``conv1`` to ``conv12``, then
+    ``dense``.
 
     Four blocks of three 3 × 3 convolutions with 10, 20, 40 and 20 filters and ELU, each followed
     by pooling: 62 270 weights, and 246 940 at twice the width (sections 5.2 and 5.3). The paper
@@ -172,7 +175,9 @@ def vgg_small(outputs: int = 10, width: int = 1) -> Chain:
 
 
 def fashion_cnn(outputs: int = 10) -> Chain:
-    """The Fashion-MNIST network of 004: ``conv1`` to ``conv4`` (10-20-40-80), then ``dense``."""
+    """The Fashion-MNIST network of the matrix-normal paper: ``conv1`` to ``conv4`` (10-20-40-80),
+    then ``dense``.
+    """
     return _elu_blocks([[10], [20], [40], [80]], (1, 28, 28), outputs)
 
 

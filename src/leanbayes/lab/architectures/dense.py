@@ -8,6 +8,7 @@ from typing import Literal
 
 from torch import nn
 
+from leanbayes.errors import require, require_choice
 from leanbayes.lab.architectures.base import (
     Chain,
     Fill,
@@ -16,7 +17,6 @@ from leanbayes.lab.architectures.base import (
     he_normal,
     zeros,
 )
-from leanbayes.recipes import require, require_choice
 
 __all__ = ["mlp"]
 
@@ -33,7 +33,8 @@ def mlp(
     activation: str = "relu",
     start: Literal["he", "fan_in"] = "he",
 ) -> Chain:
-    """Linear layers ``dense1``, ``dense2``, …: by default 784-400-400-10 of 001, appendix E.
+    """Linear layers ``dense1``, ``dense2``, …: by default 784-400-400-10 of the k-tied paper,
+    appendix E.
 
     Args:
         inputs: how many numbers an example has; images are flattened.

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from leanbayes.errors import require, require_choice
 from leanbayes.lab.architectures.base import (
     Fill,
     Network,
@@ -19,7 +20,6 @@ from leanbayes.lab.architectures.base import (
     unit_forget_bias,
     zeros,
 )
-from leanbayes.recipes import require, require_choice
 
 __all__ = ["EhrRecurrent", "ImdbLstm"]
 
@@ -39,10 +39,11 @@ def _lstm(inputs: int, hidden: int) -> nn.LSTM:
 
 
 class ImdbLstm(Network):
-    """``embedding``, ``lstm`` and ``dense`` of the Keras IMDB example, without dropout (002, D.1).
+    """``embedding``, ``lstm`` and ``dense`` of the Keras IMDB example, without dropout [k-tied
+    suppl., D.1].
 
     Takes word indices ``[batch, words]``, padded at the front with an index like any other, and
-    gives one logit an example, ``[batch]``. In 001 only ``lstm`` is Bayesian.
+    gives one logit an example, ``[batch]``. In the k-tied paper only ``lstm`` is Bayesian.
 
     Args:
         vocabulary: how many words there are.
@@ -50,7 +51,7 @@ class ImdbLstm(Network):
         hidden: dimension of the LSTM.
         words: how many words an example has.
         kernels: first weights of the LSTM's two matrices: Glorot uniform and orthogonal as in
-            Keras, or both He normal as 001 says of all its posterior means.
+            Keras, or both He normal as the k-tied paper says of all its posterior means.
 
     Example:
         >>> ImdbLstm(vocabulary=50)(torch.zeros(3, 80, dtype=torch.long)).shape
@@ -88,12 +89,13 @@ class ImdbLstm(Network):
 
 
 class EhrRecurrent(Network):
-    """The recurrent network of 000 for electronic health records (Table 7).
+    """The recurrent network of the rank-1 paper for electronic health records (Table 7).
 
     Every day is a bag of codes and of measurements (cut into ranges), each a mean of embedding
     vectors. An LSTM reads the days; its state at the last day that has an entry, joined with the
-    context of the patient, goes through ``hidden`` (ReLU6) and ``dense``. In 000 all layers have
-    rank-one factors except ``code_embedding`` and ``measurement_embedding``, which are mean field.
+    context of the patient, goes through ``hidden`` (ReLU6) and ``dense``. In the rank-1 paper all
+    layers have rank-one factors except ``code_embedding`` and ``measurement_embedding``, which are
+    mean field.
 
     Takes indices ``[batch, days, codes + measurements]``, where 0 is no entry, and gives
     ``[batch, outputs]``, or ``[batch]`` for one output. The sizes of the vocabulary and of the

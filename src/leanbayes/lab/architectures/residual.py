@@ -12,8 +12,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from leanbayes.errors import require
 from leanbayes.lab.architectures.base import Chain, Fill, he_normal, normal, zeros
-from leanbayes.recipes import require
 
 __all__ = ["resnet50", "tfp_resnet", "wide_resnet"]
 
@@ -112,7 +112,8 @@ def _head(features: int, outputs: int) -> dict[str, nn.Module]:
 def tfp_resnet(
     outputs: int = 10, channels: int = 3, filters: Sequence[int] = (64, 128, 256, 512)
 ) -> Chain:
-    """The "ResNet-18" of 002, from TensorFlow Probability's example: four pre-activation blocks.
+    """The "ResNet-18" of the k-tied supplement, from TensorFlow Probability's example: four
+    pre-activation blocks.
 
     One block a stage (``block1`` to ``block4``), each with a projection shortcut. Weights and
     biases start at N(0, 0.1²) and normalisation is that of Keras. With its moving statistics the
@@ -139,7 +140,8 @@ def tfp_resnet(
 
 
 def wide_resnet(outputs: int = 10, width: int = 10, depth: int = 28, channels: int = 3) -> Chain:
-    """WRN-28-k of 000: three groups of pre-activation blocks with 16k, 32k and 64k filters.
+    """WRN-28-k of the rank-1 paper: three groups of pre-activation blocks with 16k, 32k and 64k
+    filters.
 
     WRN-28-10 has 36.5 M parameters. Weights start He normal.
 
@@ -168,7 +170,7 @@ def wide_resnet(outputs: int = 10, width: int = 10, depth: int = 28, channels: i
 
 
 def resnet50(outputs: int = 1000, channels: int = 3) -> Chain:
-    """ResNet-50 of 000: groups of 3, 4, 6 and 3 bottlenecks; 25.6 M parameters.
+    """ResNet-50 of the rank-1 paper: groups of 3, 4, 6 and 3 bottlenecks; 25.6 M parameters.
 
     Convolutions start He normal and the dense layer at N(0, 0.01²).
 

@@ -1,4 +1,6 @@
-"""The variational auto-encoder of 004, with three families of latent posteriors."""
+"""The variational auto-encoder of the matrix-normal paper, with three families of latent
+posteriors.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal, constraints
 
+from leanbayes.errors import require, require_choice
 from leanbayes.lab.architectures.base import Network, he_normal, zeros
 from leanbayes.lab.architectures.dense import mlp
-from leanbayes.recipes import require, require_choice
 
 __all__ = ["LatentMatrixNormal", "LatentPosterior", "Vae", "VaeOutput", "standard_kl"]
 
@@ -86,8 +88,8 @@ class LatentPosterior(nn.Module):
     """What an encoder's outputs say about the latent vector.
 
     ``"diag"`` has independent entries; ``"mn"`` is a matrix normal ``n × m``; ``"mv"`` a full
-    multivariate normal, which is a matrix normal ``|z| × 1`` (004, section 5.4). Factors are lower
-    triangular with the log of their diagonals first.
+    multivariate normal, which is a matrix normal ``|z| × 1`` [matrix normal, section 5.4]. Factors
+    are lower triangular with the log of their diagonals first.
 
     Args:
         family: ``"diag"``, ``"mn"`` or ``"mv"``.
@@ -154,11 +156,13 @@ class VaeOutput(NamedTuple):
 
 
 class Vae(Network):
-    """Encoder and decoder of three hidden layers with 300 units and ELU (004, section 5.4).
+    """Encoder and decoder of three hidden layers with 300 units and ELU [matrix normal, section
+    5.4].
 
     Takes binary images and gives the logits of the pixels, ``[batch, inputs]``, for one draw of
     the latent vector, with its posterior. Layers are ``encoder.dense1`` to ``encoder.dense4`` and
-    the same of ``decoder``. Weights start He normal, as in the code of the set-up that 004 follows.
+    the same of ``decoder``. Weights start He normal, as in the code of the set-up that the
+    matrix-normal paper follows.
 
     Args:
         family: of the latent posterior: ``"diag"``, ``"mn"`` or ``"mv"``.

@@ -7,13 +7,12 @@ packages put data, then into the cache, and downloads what is in none of them.
 from leanbayes.lab.data.augment import Augmentation, Flip, PadCropFlip
 from leanbayes.lab.data.batches import Batches
 from leanbayes.lab.data.catalogue import Entry, FileState, check, fetch, listing, load, names
-from leanbayes.lab.data.dataset import Affine, Dataset, Examples, Task
+from leanbayes.lab.data.dataset import Dataset, Examples, Scaling, Task
 from leanbayes.lab.data.papers import EXPERIMENTS, Experiment, augmentation, load_experiment
 from leanbayes.lab.data.search import cache_folder
 
 __all__ = [
     "EXPERIMENTS",
-    "Affine",
     "Augmentation",
     "Batches",
     "Dataset",
@@ -23,6 +22,7 @@ __all__ = [
     "FileState",
     "Flip",
     "PadCropFlip",
+    "Scaling",
     "Task",
     "augmentation",
     "cache_folder",

@@ -19,7 +19,7 @@ class Augmentation(Protocol):
 
 @dataclass(frozen=True)
 class Flip:
-    """Mirrors every image left to right with probability one half (004, section 5.3).
+    """Mirrors every image left to right with probability one half [matrix normal, section 5.3].
 
     Args:
         shared: one coin for the whole batch.
@@ -41,7 +41,8 @@ class PadCropFlip:
         fill: the value of the border, one number or one a channel. It is what a black pixel has
             become: :meth:`leanbayes.lab.data.Dataset.black`.
         flip: whether to mirror.
-        shared: one offset and one coin for the whole batch, as the code of 003 has it.
+        shared: one offset and one coin for the whole batch, as the code of the variance-networks
+            paper has it.
 
     Example:
         >>> x = torch.ones(2, 3, 8, 8)

@@ -8,12 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Affine", "Dataset", "Examples", "Task"]
+__all__ = ["Dataset", "Examples", "Scaling", "Task"]
 
 Task = Literal["classification", "regression", "sequence", "density"]
 
 
-class Affine:
+class Scaling:
     """Turns raw numbers into what a network sees: ``(raw − shift) / scale``, in float32.
 
     Args:
@@ -21,7 +21,7 @@ class Affine:
         scale: the same, positive.
 
     Example:
-        >>> symmetric = Affine(127.5, 127.5)
+        >>> symmetric = Scaling(127.5, 127.5)
         >>> symmetric(torch.tensor([0, 255], dtype=torch.uint8))
         tensor([-1.,  1.])
         >>> symmetric.inverse(torch.tensor([-1.0, 1.0]))
@@ -50,7 +50,7 @@ class Affine:
         return (x * self.scale + self.shift).to(x.dtype)
 
     def __repr__(self) -> str:
-        return f"Affine(shift={_short(self.shift)}, scale={_short(self.scale)})"
+        return f"Scaling(shift={_short(self.shift)}, scale={_short(self.scale)})"
 
 
 def _short(value: Tensor) -> str:
@@ -68,14 +68,14 @@ class Examples:
 
     Example:
         >>> digits = Examples(torch.tensor([[0], [255]], dtype=torch.uint8), torch.tensor([3, 7]),
-        ...                   Affine(scale=255.0))
+        ...                   Scaling(scale=255.0))
         >>> digits.take(torch.tensor([1]))
         (tensor([[1.]]), tensor([7]))
     """
 
     stored: Tensor
     targets: Tensor | None = None
-    scaling: Affine | None = None
+    scaling: Scaling | None = None
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -133,8 +133,8 @@ class Dataset:
     preprocessing: str
     validation: Examples | None = None
     classes: tuple[str, ...] = ()
-    scaling: Affine | None = None
-    target_scaling: Affine | None = None
+    scaling: Scaling | None = None
+    target_scaling: Scaling | None = None
 
     @property
     def data_size(self) -> int:

@@ -1,8 +1,8 @@
 """The Large Movie Review Dataset as sequences of word indices, the way Keras' example has it.
 
-With Keras' own ``imdb.npz`` everything is as in the paper (001, appendix E). From the texts, ranks
-are those of Keras' Tokenizer on the training texts and the shuffle is Keras' (seed 113), but it
-acts on the order of the archive, positive reviews first: Keras' file has an order of its own, so
+With Keras' own ``imdb.npz`` everything is as in the paper [k-tied, appendix E]. From the texts,
+ranks are those of Keras' Tokenizer on the training texts and the shuffle is Keras' (seed 113), but
+it acts on the order of the archive, positive reviews first: Keras' file has an order of its own, so
 the 5000 validation reviews are not the same ones.
 """
 

@@ -46,12 +46,12 @@ def _of(
 OPEN = "the paper states neither scaling nor validation split"
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
     {
-        # 001, 002
+        # k-tied
         "k-tied/mlp": _of("mnist", scaling="symmetric", validation=10_000),
         "k-tied/cnn": _of("cifar100", scaling="unit", validation=10_000, labels="fine"),
         "k-tied/lstm": _of("imdb", words=20_000, length=80, validation=5_000),
         "k-tied/resnet": _of("cifar10", scaling="pixel-mean", validation=0),
-        # 003
+        # variance
         "variance/lenet": _of("mnist", scaling="unit", validation=0),
         "variance/vgg-cifar10": _of(
             "cifar10", "crop-flip-shared", pad=4, scaling="raw", validation=0
@@ -59,14 +59,14 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
         "variance/vgg-cifar100": _of(
             "cifar100", "crop-flip-shared", pad=4, scaling="raw", validation=0, labels="coarse"
         ),
-        # 004
+        # matrix normal
         "matrix-normal/mlp-mnist": _of("mnist", note=OPEN, scaling="unit", validation=0),
         "matrix-normal/mlp-fashion": _of("fashion-mnist", note=OPEN, scaling="unit", validation=0),
         "matrix-normal/cnn": _of("fashion-mnist", note=OPEN, scaling="unit", validation=0),
         "matrix-normal/vgg": _of("cifar10", note=OPEN, scaling="unit", validation=0),
         "matrix-normal/vgg-sparse": _of("cifar10", "flip", note=OPEN, scaling="unit", validation=0),
         "matrix-normal/vae": _of("mnist-static-binarized"),
-        # 000
+        # rank-1
         "rank1/cifar10": _of("cifar10", "crop-flip", pad=2, scaling="cifar-2020", validation=0),
         "rank1/cifar100": _of("cifar100", "crop-flip", pad=2, scaling="cifar-2020", validation=0),
     }

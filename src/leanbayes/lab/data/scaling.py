@@ -8,45 +8,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leanbayes.lab.data.dataset import Affine, Dataset, Examples
+from leanbayes.lab.data.dataset import Dataset, Examples, Scaling
 from leanbayes.lab.data.problems import choose
 
 __all__ = ["IMAGE_SCALINGS", "TABLE_SCALINGS", "scaled_dataset"]
 
 
-def _channel(train: Tensor, peak: int) -> Affine:
+def _channel(train: Tensor, peak: int) -> Scaling:
     """From counts of the 256 values: exact, and no float copy of all images is made."""
     values = torch.arange(256, dtype=torch.float64)
     counts = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in train.unbind(1)])
     share = counts.double() / counts.sum(1, keepdim=True)
     mean = share @ values
     std = (share * (values - mean.unsqueeze(1)).square()).sum(1).sqrt()
-    return Affine(mean.view(-1, 1, 1), torch.where(std > 0, std, 1.0).view(-1, 1, 1))
+    return Scaling(mean.view(-1, 1, 1), torch.where(std > 0, std, 1.0).view(-1, 1, 1))
 
 
-def _pixel_mean(train: Tensor, peak: int) -> Affine:
-    return Affine(train.sum(0, dtype=torch.int64).double() / len(train), float(peak))
+def _pixel_mean(train: Tensor, peak: int) -> Scaling:
+    return Scaling(train.sum(0, dtype=torch.int64).double() / len(train), float(peak))
 
 
-def _cifar(*std: float) -> Callable[[Tensor, int], Affine]:
-    def constants(train: Tensor, peak: int) -> Affine:
+def _cifar(*std: float) -> Callable[[Tensor, int], Scaling]:
+    def constants(train: Tensor, peak: int) -> Scaling:
         pair = torch.tensor([CIFAR_MEAN, std], dtype=torch.float64).view(2, 3, 1, 1)
-        return Affine(*(peak * pair))
+        return Scaling(*(peak * pair))
 
     return constants
 
 
-def _standard(train: Tensor) -> Affine:
+def _standard(train: Tensor) -> Scaling:
     """A column that does not vary, but for rounding, is only shifted."""
     std, mean = torch.std_mean(train.double(), 0, correction=0)
-    return Affine(mean, torch.where(std > 1e-10 * mean.abs(), std, 1.0))
+    return Scaling(mean, torch.where(std > 1e-10 * mean.abs(), std, 1.0))
 
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
-IMAGE_SCALINGS: dict[str, tuple[Callable[[Tensor, int], Affine], str]] = {
-    "raw": (lambda train, peak: Affine(), "pixels from 0 to {peak}"),
-    "unit": (lambda train, peak: Affine(0.0, peak), "pixels in [0, 1]"),
-    "symmetric": (lambda train, peak: Affine(peak / 2, peak / 2), "pixels in [-1, 1]"),
+IMAGE_SCALINGS: dict[str, tuple[Callable[[Tensor, int], Scaling], str]] = {
+    "raw": (lambda train, peak: Scaling(), "pixels from 0 to {peak}"),
+    "unit": (lambda train, peak: Scaling(0.0, peak), "pixels in [0, 1]"),
+    "symmetric": (lambda train, peak: Scaling(peak / 2, peak / 2), "pixels in [-1, 1]"),
     "pixel-mean": (_pixel_mean, "pixels in [0, 1] less their mean over the training images"),
     "channel": (_channel, "mean 0 and standard deviation 1 in each channel of the training images"),
     "cifar": (
@@ -60,13 +60,14 @@ IMAGE_SCALINGS: dict[str, tuple[Callable[[Tensor, int], Affine], str]] = {
 }
 """Scalings of pixels, and what a report says of them.
 
-``symmetric`` is 001's MLP, ``pixel-mean`` 002's ResNet, ``raw`` the VGG of 003, ``cifar-2020`` and
-``cifar`` the constants in the code of rank-1 BNNs when it was published and now.
+``symmetric`` is the k-tied MLP, ``pixel-mean`` the k-tied supplement ResNet, ``raw`` the VGG of the
+variance-networks paper, ``cifar-2020`` and ``cifar`` the constants in the code of rank-1 BNNs when
+it was published and now.
 """
 
-TABLE_SCALINGS: dict[str, tuple[Callable[[Tensor], Affine], str]] = {
+TABLE_SCALINGS: dict[str, tuple[Callable[[Tensor], Scaling], str]] = {
     "standard": (_standard, "mean 0 and standard deviation 1 over the training examples"),
-    "raw": (lambda train: Affine(), "as they are"),
+    "raw": (lambda train: Scaling(), "as they are"),
 }
 """Scalings of other numbers, and of real targets."""
 

@@ -1,4 +1,4 @@
-"""Words as numbers, by the conventions of Keras' IMDB example (facts of 001's LSTM)."""
+"""Words as numbers, by the conventions of Keras' IMDB example (facts of the k-tied LSTM)."""
 
 from __future__ import annotations
 

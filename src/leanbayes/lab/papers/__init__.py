@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from leanbayes.errors import nearest
 from leanbayes.lab.files import read_object
 from leanbayes.lab.recipe import Budget, Recipe, check_recipe, parse_yaml, read_recipe
-from leanbayes.recipes import nearest
 
 __all__ = [
     "PAPERS",
@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 PAPERS: Mapping[str, str] = {
-    "k_tied": "The k-tied Normal distribution (001, 002)",
-    "variance": "Variance networks (003)",
-    "matrix_normal": "Matrix-normal posteriors and sparsity (004)",
-    "rank1": "Rank-1 Bayesian neural networks (000)",
+    "k_tied": "The k-tied Normal distribution [k-tied]",
+    "variance": "Variance networks [variance]",
+    "matrix_normal": "Matrix-normal posteriors and sparsity [matrix normal]",
+    "rank1": "Rank-1 Bayesian neural networks [rank-1]",
 }
 """Every paper by the name that recipes use."""
 

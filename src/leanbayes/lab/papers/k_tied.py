@@ -1,7 +1,8 @@
-"""The k-tied Normal (001, 002): the published rows that no recipe has.
+"""The k-tied Normal [k-tied]: the published rows that no recipe has.
 
-Rows of trained models come from recipes. Truncations of a trained mean field (001, Table 2; ICML,
-Figure 5 and Table 3; 002, Figure 2) come from ``leanbayes compress``, one file for each run.
+Rows of trained models come from recipes. Truncations of a trained mean field [k-tied, Table 2;
+ICML, Figure 5 and Table 3; k-tied suppl., Figure 2] come from ``leanbayes compress``, one file for
+each run.
 """
 
 from __future__ import annotations

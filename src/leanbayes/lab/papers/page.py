@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from leanbayes.errors import nearest
 from leanbayes.lab.files import write_text
-from leanbayes.recipes import nearest
 
 __all__ = ["Blocks", "refresh", "refreshed"]
 

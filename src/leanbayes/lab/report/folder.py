@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leanbayes.lab.recipe import Recipe, read_recipe
-from leanbayes.metrics import Estimate
+from leanbayes.metrics import Score
 
 __all__ = ["RunFolder", "read_run"]
 
@@ -35,7 +35,7 @@ class RunFolder:
     problems: tuple[str, ...]
 
     @property
-    def metrics(self) -> dict[str, Estimate]:
+    def metrics(self) -> dict[str, Score]:
         """The test metrics of the result."""
         return _estimates(self.result.get("metrics", {}))
 
@@ -46,10 +46,9 @@ class RunFolder:
         return sum(counts.values()) if counts else None
 
 
-def _estimates(metrics: Mapping[str, Any]) -> dict[str, Estimate]:
+def _estimates(metrics: Mapping[str, Any]) -> dict[str, Score]:
     return {
-        name: Estimate(float(given["value"]), float(given["error"]))
-        for name, given in metrics.items()
+        name: Score(float(given["value"]), float(given["error"])) for name, given in metrics.items()
     }
 
 

@@ -28,7 +28,7 @@ from leanbayes.lab.report.study import (
     scale_matrices,
 )
 from leanbayes.lab.weights import log_alphas, quartiles, signal_to_noise
-from leanbayes.metrics import Estimate
+from leanbayes.metrics import Score
 
 __all__ = [
     "METRICS",
@@ -72,7 +72,7 @@ def number(value: float) -> str:
     return f"{value:.4f}" if 1e-4 <= abs(value) < 1e3 or value == 0 else f"{value:.4g}"
 
 
-def with_error(estimate: Estimate) -> str:
+def with_error(estimate: Score) -> str:
     """A value, with its standard error where it has one."""
     error = f" ± {number(estimate.error)}" if estimate.error else ""
     return number(estimate.value) + error
@@ -166,7 +166,7 @@ def results(run: RunFolder) -> Html:
     return section("Results", *parts)
 
 
-def _difference(ours: Estimate | None, theirs: float | None) -> str:
+def _difference(ours: Score | None, theirs: float | None) -> str:
     if ours is None or theirs is None:
         return "–"
     gap = ours.value - theirs

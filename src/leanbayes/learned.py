@@ -20,7 +20,7 @@ class Learned(nn.Module, Generic[D]):
 
     Args:
         constructor: makes the distribution from tensors given by name.
-        recipe: the recipe it was made from, kept so that the model can be saved.
+        spec: the spec it was made from, kept so that the model can be saved.
         transforms: functions that map a stored tensor to the argument (``exp`` for a log scale).
         fixed: names of tensors that are not trained.
         **tensors: the stored, unconstrained tensors.
@@ -37,14 +37,14 @@ class Learned(nn.Module, Generic[D]):
         self,
         constructor: Callable[..., D],
         *,
-        recipe: Any = None,
+        spec: Any = None,
         transforms: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
         fixed: Collection[str] = (),
         **tensors: Tensor,
     ) -> None:
         super().__init__()
         self.constructor = constructor
-        self.recipe = recipe
+        self.spec = spec
         self.transforms = dict(transforms or {})
         self.names = tuple(tensors)
         for name, tensor in tensors.items():
@@ -63,4 +63,4 @@ class Learned(nn.Module, Generic[D]):
         return tensor if transform is None else transform(tensor)
 
     def extra_repr(self) -> str:
-        return repr(self.recipe)
+        return repr(self.spec)

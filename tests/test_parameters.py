@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.groups import parameter_groups, parameter_roles
+from leanbayes.parameters import parameter_groups, parameter_roles
 
 LR, L2 = 0.1, 3e-4
 

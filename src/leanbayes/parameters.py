@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from torch import nn
 
+from leanbayes.errors import require
 from leanbayes.model import random_maps
-from leanbayes.recipes import require
 
 __all__ = ["Role", "parameter_groups", "parameter_roles"]
 
@@ -50,7 +50,7 @@ def parameter_groups(
         multipliers: factors on it by role; ``{"factors": 0.5}`` is BatchEnsemble's fast-weight
             learning rate.
         weight_decay: torch's weight decay, which is twice the coefficient of an L2 penalty written
-            without a ½ (000, appendix B).
+            without a ½ [rank-1, appendix B].
         decayed: the roles that decay; by default all weights and biases, not the rank-one factors
             and not the scales, which have a prior of their own.
 

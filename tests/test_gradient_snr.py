@@ -1,4 +1,4 @@
-"""Signal-to-noise ratios of gradients (001, footnote 2; ICML, footnote 3): checklist item KT9."""
+"""Signal-to-noise of gradients [k-tied, footnote 2; ICML, footnote 3]: checklist item KT9."""
 
 import math
 from itertools import pairwise
@@ -12,8 +12,8 @@ from torch import nn
 
 import leanbayes as lb
 from digits import images, train
+from leanbayes.gradient_snr import noise_floor
 from leanbayes.lightning import BayesianModule, RecordSNR
-from leanbayes.snr import noise_floor
 from leanbayes.testing import assert_mean
 
 LIGHTNING = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")

@@ -1,4 +1,4 @@
-"""The signal-to-noise ratio of gradients over the last steps (001, section 4)."""
+"""The signal-to-noise ratio of gradients over the last steps [k-tied, section 4]."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from leanbayes.groups import Role, parameter_roles
+from leanbayes.errors import require, require_choice, require_count
 from leanbayes.model import random_maps
-from leanbayes.recipes import require, require_choice, require_count
+from leanbayes.parameters import Role, parameter_roles
 
 __all__ = ["GradientSNR", "noise_floor"]
 
@@ -60,7 +60,7 @@ class GradientSNR:
     """Signal-to-noise ratios of the gradients of the last steps, averaged over each layer.
 
     Of each number it is ``E[g²] / Var[g]`` (ICML version of the paper, footnote 3), or with
-    ``definition="square"`` ``E[g²] / Var[g²]`` (001, footnote 2). The first does not change when
+    ``definition="square"`` ``E[g²] / Var[g²]`` [k-tied, footnote 2]. The first does not change when
     gradients are multiplied by ``c``, the second changes by ``1 / c²``: compare it only between
     losses of one scale. Pure noise gives :func:`noise_floor`, not 0.
 
