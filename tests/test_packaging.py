@@ -31,7 +31,16 @@ LEVELS = (
     {"model"},
     {"places", "build", "convert", "deterministic"},
     {"likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
-    | {"spectrum", "compress", "gradient_snr", "metrics", "sparsify", "export", "sklearn", "lightning"},
+    | {
+        "spectrum",
+        "compress",
+        "gradient_snr",
+        "metrics",
+        "sparsify",
+        "export",
+        "sklearn",
+        "lightning",
+    },
     {"leanbayes"},
     {"lab"},
     {"cli"},

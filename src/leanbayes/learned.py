@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-__all__ = ["Learned"]
+__all__ = ["Learned", "Role"]
+
+Role = Literal["means", "scales", "factors", "other"]
+"""What a tensor is for: posterior means and shared weights, locations of rank-one factors (the fast
+weights of BatchEnsemble), everything else in a posterior, and the rest of a model."""
 
 D = TypeVar("D", bound=Distribution)
 
@@ -23,6 +27,7 @@ class Learned(nn.Module, Generic[D]):
         spec: the spec it was made from, kept so that the model can be saved.
         transforms: functions that map a stored tensor to the argument (``exp`` for a log scale).
         fixed: names of tensors that are not trained.
+        roles: what a tensor is for, where it is not ``"scales"``.
         **tensors: the stored, unconstrained tensors.
 
     Example:
@@ -40,12 +45,14 @@ class Learned(nn.Module, Generic[D]):
         spec: Any = None,
         transforms: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
         fixed: Collection[str] = (),
+        roles: Mapping[str, Role] | None = None,
         **tensors: Tensor,
     ) -> None:
         super().__init__()
         self.constructor = constructor
         self.spec = spec
         self.transforms = dict(transforms or {})
+        self.roles = dict(roles or {})
         self.names = tuple(tensors)
         for name, tensor in tensors.items():
             if name in fixed:
@@ -61,6 +68,10 @@ class Learned(nn.Module, Generic[D]):
         tensor: Tensor = getattr(self, name)
         transform = self.transforms.get(name)
         return tensor if transform is None else transform(tensor)
+
+    def tensors(self, role: Role) -> dict[str, Tensor]:
+        """The stored tensors that are for one thing, by name."""
+        return {n: getattr(self, n) for n in self.names if self.roles.get(n, "scales") == role}
 
     def extra_repr(self) -> str:
         return repr(self.spec)

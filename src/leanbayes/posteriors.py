@@ -29,7 +29,7 @@ from leanbayes.distributions import (
 )
 from leanbayes.distributions.rank1 import RandomFactor
 from leanbayes.errors import require, require_choice, require_count, require_positive
-from leanbayes.learned import Learned
+from leanbayes.learned import Learned, Role
 from leanbayes.ops import LinearOp
 from leanbayes.scales import Scale
 from leanbayes.spec import Spec
@@ -68,11 +68,17 @@ class Posterior(Spec):
     ) -> Learned[WeightDistribution]:
         """Means and weights are stored in torch's own shape and seen as matrices."""
         seen = dict(transforms or {})
-        seen.update({name: op.matrix for name in tensors if name in ("loc", "weight")})
+        roles: dict[str, Role] = {}
+        for name in tensors:
+            if name in ("loc", "weight"):
+                seen[name], roles[name] = op.matrix, "means"
+            elif name.endswith("_loc"):
+                roles[name] = "factors"
         return Learned(
             partial(constructor, validate_args=False),
             spec=self,
             transforms=seen,
+            roles=roles,
             **tensors,
         )
 

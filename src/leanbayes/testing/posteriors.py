@@ -1,0 +1,159 @@
+"""The contract of a posterior: its spec, its distribution, its maps, its module."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from leanbayes.distributions import Moments, Noise, WeightDistribution
+from leanbayes.kl import check_pair, divergence
+from leanbayes.learned import Learned
+from leanbayes.ops import Conv, Linear, LinearOp
+from leanbayes.posteriors import POSTERIORS, Posterior
+from leanbayes.priors import Flat, Normal, Prior, StudentT
+from leanbayes.testing.specs import check_spec
+from leanbayes.testing.statistics import SAMPLES, assert_close, assert_mean, seeded
+
+__all__ = ["check_posterior"]
+
+
+def check_posterior(
+    recipe: Posterior, *, out: int = 4, columns: int = 3, samples: int = SAMPLES, seed: int = 0
+) -> None:
+    """Check a posterior recipe and its distribution against their contract.
+
+    Example:
+        >>> from leanbayes import MeanField
+        >>> check_posterior(MeanField())
+    """
+    name = type(recipe).__name__
+    assert POSTERIORS.get(name) is type(recipe), f"{name} is missing in posteriors.POSTERIORS"
+    check_spec(recipe)
+    with seeded(seed):
+        learned = recipe(torch.randn(out, columns, dtype=torch.float64), Linear())
+        q = learned()
+        _check_shapes(q, out, columns)
+        _check_samples(q, samples)
+        _check_moments(recipe, samples)
+        _check_maps(q, columns)
+        _check_module(learned, columns)
+
+
+def _check_shapes(q: WeightDistribution, out: int, columns: int) -> None:
+    name = type(q).__name__
+    shape = (out, columns) if q.members == 1 else (q.members, out, columns)
+    assert q.event_shape == (out, columns), f"{name} has event shape {tuple(q.event_shape)}"
+    for what, value in (("mean", q.mean), ("variance", q.variance), ("rsample()", q.rsample())):
+        assert value.shape == shape, f"{what} of {name} has shape {tuple(value.shape)}, not {shape}"
+    drawn = q.rsample((2, 5)).shape
+    assert drawn == (2, 5, *shape), f"rsample((2, 5)) of {name} has shape {tuple(drawn)}"
+
+
+def _check_samples(q: WeightDistribution, samples: int) -> None:
+    name = type(q).__name__
+    w = q.rsample((samples,)).detach()
+    if not q.variance.isfinite().all():
+        return  # heavy tails: neither mean nor variance can be compared
+    assert_mean(w, q.mean.detach(), f"mean of {name}")
+    assert_mean((w - q.mean.detach()).square(), q.variance.detach(), f"variance of {name}")
+    if q.members > 1:
+        return
+    try:
+        covariance = q.covariance().detach()
+    except NotImplementedError:
+        covariance = None
+    if covariance is not None:
+        centred = (w - q.mean.detach()).flatten(1)
+        products = centred.unsqueeze(-1) * centred.unsqueeze(-2)
+        assert_mean(products, covariance, f"covariance of {name}")
+    try:
+        log_probs, entropy = q.log_prob(w).detach(), q.entropy().detach()
+    except NotImplementedError:
+        return
+    assert_mean(-log_probs, entropy, f"entropy of {name} against its log_prob")
+
+
+def _check_moments(recipe: Posterior, samples: int) -> None:
+    """Local outputs have the law that random weights give, at one position."""
+    cases = (
+        (Linear(), torch.randn(4, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)),
+        (
+            Conv((2, 2)),
+            torch.randn(4, 2, 2, 2, dtype=torch.float64),
+            torch.randn(2, 2, 2, 2, dtype=torch.float64),
+        ),
+    )
+    for op, weight, x in cases:
+        q = recipe(weight, op)()
+        try:
+            moments = q.moments(x, op)
+        except (ValueError, NotImplementedError):
+            continue  # this family draws its local noise in map()
+        drawn = torch.stack([op(x, w) for w in q.rsample((samples,)).detach()])
+        _check_output_law(drawn, moments, op, type(q).__name__)
+        local = torch.stack([moments.rsample(op).detach() for _ in range(samples)])
+        _check_output_law(local, moments, op, f"local {type(q).__name__}")
+
+
+def _check_output_law(y: Tensor, moments: Moments, op: LinearOp, name: str) -> None:
+    y = y.movedim(op.channel_dim + (op.channel_dim > 0), -1)
+    mean = moments.mean.detach().expand(moments.mean.shape or y.shape[1:])
+    mean = mean.movedim(op.channel_dim, -1) if moments.mean.ndim else mean
+    assert_mean(y, mean, f"mean of {name} outputs")
+    if moments.variance is None and moments.common is None:
+        return
+    centred = y - mean
+    products = centred.unsqueeze(-1) * centred.unsqueeze(-2)
+    assert_mean(products, moments.covariance(op).detach(), f"covariance of {name} outputs")
+
+
+def _check_maps(q: WeightDistribution, columns: int) -> None:
+    name, batch = type(q).__name__, 2 * q.members
+    x = torch.randn(batch, columns, dtype=torch.float64)
+    for noise in Noise:
+        y = q.map(Linear(), batch, noise)(x)
+        assert y.shape == (batch, q.event_shape[0]), f"a {noise.value} map of {name} changes shape"
+        assert y.isfinite().all(), f"a {noise.value} map of {name} gives a value that is not finite"
+    fixed = q.map(Linear(), None, Noise.NONE)
+    assert_close(fixed(x), fixed(x), f"{name} draws noise where none is asked for")
+    held = q.map(Linear(), None, Noise.SHARED)
+    wide = x.repeat_interleave(3, 0)
+    assert_close(
+        held(x), held(wide)[::3], f"a held map of {name} remembers its batch size or draws again"
+    )
+
+
+def _comparable_prior(q: WeightDistribution) -> Prior:
+    """The first of some priors that this posterior has a finite KL from."""
+    for prior in (Normal(1.0), StudentT(3.0)):
+        try:
+            check_pair(q, prior(q.rsample())())
+        except ValueError:
+            continue
+        return prior
+    return Flat()
+
+
+def _check_module(learned: Learned[WeightDistribution], columns: int) -> None:
+    name = type(learned()).__name__
+    learned(), copy.deepcopy(learned)
+    twin = copy.deepcopy(learned)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.add_(1.0)
+    twin.load_state_dict(learned.state_dict())
+    assert_close(twin().mean, learned().mean, f"{name} does not survive its state dict")
+    q, batch = learned(), 2 * learned().members
+    x = torch.randn(batch, columns, dtype=torch.float64)
+    x[0] = 0.0
+    loss = q.map(Linear(), batch, Noise.LOCAL)(x).square().sum()
+    loss = loss + divergence(q, _comparable_prior(q)(q.rsample())())
+    loss.backward()
+    for parameter_name, parameter in learned.named_parameters():
+        gradient = parameter.grad
+        assert gradient is not None, f"{name}.{parameter_name} has no gradient"
+        assert gradient.isfinite().all(), (
+            f"{name}.{parameter_name} has a gradient that is not finite"
+        )

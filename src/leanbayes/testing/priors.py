@@ -1,0 +1,55 @@
+"""The contract of a prior."""
+
+from __future__ import annotations
+
+import torch
+
+from leanbayes.kl import check_pair, cross_entropy, divergence
+from leanbayes.ops import Linear
+from leanbayes.posteriors import MeanField
+from leanbayes.priors import PRIORS, Prior
+from leanbayes.testing.specs import check_spec
+from leanbayes.testing.statistics import SAMPLES, seeded, threshold
+
+__all__ = ["check_prior"]
+
+
+def check_prior(recipe: Prior, *, samples: int = SAMPLES, seed: int = 0) -> None:
+    """Check a prior recipe and its cross-entropy against their contract.
+
+    Example:
+        >>> from leanbayes import Normal
+        >>> check_prior(Normal(0.5))
+    """
+    name = type(recipe).__name__
+    assert PRIORS.get(name) is type(recipe), f"{name} is missing in priors.PRIORS"
+    check_spec(recipe)
+    with seeded(seed):
+        weight = torch.randn(4, 3, dtype=torch.float64)
+        prior = recipe(weight)
+        q = MeanField(scale=0.3)(weight, Linear())()
+        try:
+            check_pair(q, prior())
+        except ValueError:
+            return  # a prior of positive factors: nothing to compare a weight with
+        values = torch.stack([divergence(q, prior()) for _ in range(200)])
+        assert values.isfinite().all(), f"KL from {name} is not finite"
+        if values.requires_grad:
+            values.sum().backward()
+        for parameter in prior.parameters():
+            gradient = parameter.grad
+            assert gradient is not None, f"{name} has a parameter without a gradient"
+            assert gradient.isfinite().all(), f"{name} has a gradient that is not finite"
+        try:
+            log_probs = prior().log_prob(q.rsample((samples,)))
+        except NotImplementedError:
+            return  # a prior that depends on its posterior has no density of its own
+        repeated = torch.stack([cross_entropy(prior(), q) for _ in range(200)])
+        # both sides may be Monte Carlo: their difference has the errors of both
+        difference = repeated.mean(0) + log_probs.mean(0)
+        error = (log_probs.var(0) / samples + repeated.var(0) / len(repeated)).sqrt()
+        worst = (difference.abs() / (error + 1e-9)).max()
+        slack = 0.01 if name == "LogUniform" else 0.0  # a published approximation
+        assert worst <= threshold(12) or bool((difference.abs() <= slack + 5 * error).all()), (
+            f"cross_entropy of {name} does not agree with its log_prob"
+        )
