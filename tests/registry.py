@@ -13,7 +13,15 @@ from torch import Tensor
 
 import leanbayes as lb
 from leanbayes.estimators import ESTIMATORS
-from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp, Lookup
+from leanbayes.ops import (
+    Conv,
+    ConvTranspose,
+    Linear,
+    LinearOp,
+    Lookup,
+    OuterProduct,
+    TransposedLinear,
+)
 
 POSTERIORS: dict[str, lb.Posterior] = {
     "point": lb.Point(),
@@ -93,6 +101,8 @@ OPS: dict[str, OpExample] = {
     "linear": OpExample(Linear(), (4, 3), (6, 3), 3),
     "linear_wide": OpExample(Linear(), (20, 3), (6, 3), 3),
     "linear_sequence": OpExample(Linear(), (4, 3), (6, 2, 3), 3),
+    "linear_transposed": OpExample(TransposedLinear(), (3, 4), (6, 3), 3),
+    "outer_product": OpExample(OuterProduct((3, 2)), (4, 3, 2), (6, 6), 6),
     "conv1d": OpExample(Conv((3,)), (4, 2, 3), (6, 2, 5), 6),
     "conv2d": OpExample(Conv((2, 2)), (4, 2, 2, 2), (6, 2, 3, 3), 8),
     "conv2d_odd": OpExample(

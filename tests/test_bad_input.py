@@ -78,9 +78,9 @@ def test_recipes(case):
 
 
 CONVERSIONS = {
-    "a posterior is no recipe": ({"posterior": nn.Linear(1, 1)}, "give a recipe such as lb.KTied"),
-    "a class is no recipe": ({"posterior": lb.KTied}, "give a recipe such as lb.KTied(2)"),
-    "a number is no prior": ({"prior": 0.2}, "prior is 0.2; give a recipe such as lb.Normal"),
+    "a posterior is no recipe": ({"posterior": nn.Linear(1, 1)}, "give a spec such as lb.KTied"),
+    "a class is no recipe": ({"posterior": lb.KTied}, "give a spec such as lb.KTied(2)"),
+    "a number is no prior": ({"prior": 0.2}, "prior is 0.2; give a spec such as lb.Normal"),
     "estimators have no names": ({"estimator": "local"}, "give a function such as lb.auto"),
     "unknown layer": ({"include": ["bod"]}, "pattern 'bod' matches no layer"),
     "unknown exclusion": ({"exclude": ["3"]}, "pattern '3' matches no layer"),

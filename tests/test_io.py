@@ -296,7 +296,7 @@ def test_what_a_file_cannot_hold_is_said(tmp_path):
             lb.distributions.LocationScale, loc=learned().mean, scale=learned().mean.exp()
         ),
     )
-    with pytest.raises(ValueError, match="without a recipe"):
+    with pytest.raises(ValueError, match="without a spec"):
         lb.save(unnamed, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
 

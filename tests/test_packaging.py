@@ -27,9 +27,7 @@ LEVELS = (
     {"kl", "learned", "scales"},
     {"posteriors", "priors", "estimators"},
     {"layers"},
-    {"recurrent", "attention"},
-    {"model"},
-    {"places", "build", "convert", "deterministic"},
+    {"model", "convert"},
     {"likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
         "spectrum",

@@ -7,14 +7,12 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from leanbayes import distributions, ops, schedules, testing
-from leanbayes.build import Choice
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
-from leanbayes.convert import Plan, convert, plan
-from leanbayes.deterministic import deterministic
+from leanbayes.convert import Plan, convert, deterministic, plan
 from leanbayes.estimators import auto, flipout, local, mean, weights
 from leanbayes.gradient_snr import GradientSNR
 from leanbayes.io import load, save
-from leanbayes.layers import Affine, RandomMap
+from leanbayes.layers import Affine, Choice, Layer, RandomMap, register_layer
 from leanbayes.learned import Learned
 from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from leanbayes.model import (
@@ -90,6 +88,7 @@ __all__ = [
     "He",
     "KTied",
     "Laplace",
+    "Layer",
     "Learned",
     "Likelihood",
     "LogNormal",
@@ -134,6 +133,7 @@ __all__ = [
     "plan",
     "predict",
     "random_maps",
+    "register_layer",
     "save",
     "schedules",
     "spectrum",

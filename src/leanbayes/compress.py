@@ -9,13 +9,13 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from leanbayes.convert import matches
 from leanbayes.distributions import KTiedNormal, LocationScale, WeightDistribution
 from leanbayes.errors import nearest, require, require_count, require_positive
 from leanbayes.layers import RandomMap
 from leanbayes.learned import Learned
 from leanbayes.likelihoods import Likelihood
 from leanbayes.model import count_parameters, kl, map_posteriors, random_maps
-from leanbayes.places import matches
 from leanbayes.posteriors import KTied, MeanField, Posterior
 from leanbayes.predict import predict
 from leanbayes.spectrum import is_matrix

@@ -1,45 +1,93 @@
-"""Deterministic -> Bayesian: plan completely, then apply."""
+"""Deterministic -> Bayesian and back: plan completely, then apply."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
+import torch
 from torch import nn
 
-from leanbayes.build import CONVERTIBLE, Builder, Choice, check_layer
-from leanbayes.errors import nearest
+from leanbayes.errors import nearest, require
 from leanbayes.estimators import Estimator, auto
-from leanbayes.layers import RandomMap
-from leanbayes.places import matches, put, topmost
+from leanbayes.layers import (
+    Choice,
+    SharedPriors,
+    check_convertible,
+    is_bayesian,
+    is_convertible,
+    settle_fused_path,
+    to_bayesian,
+)
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
 
-__all__ = ["Plan", "convert", "plan"]
+__all__ = ["Plan", "PlannedLayer", "convert", "deterministic", "matches", "plan", "topmost"]
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class PlannedLayer(NamedTuple):
+    """One layer of a plan.
+
+    Attributes:
+        names: all its dotted names in the model; the empty name is the model itself.
+        kind: the name of its class.
+        choice: what it will be made of.
+    """
+
+    names: tuple[str, ...]
+    kind: str
+    choice: Choice
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a conversion will do: every layer, its places in the model, what it is made of.
+    """What a conversion will do: the names of every layer, and what it is made of.
 
-    ``print(plan(…))`` shows it.
+    ``print(plan(…))`` shows it, :meth:`apply` does it.
     """
 
-    layers: tuple[tuple[tuple[str, ...], nn.Module, Choice], ...]
+    layers: tuple[PlannedLayer, ...]
 
     def __str__(self) -> str:
         rows = [
-            (", ".join(n or "(the model)" for n in names), type(module).__name__, choice)
-            for names, module, choice in self.layers
+            (", ".join(name or "(the model)" for name in layer.names), layer.kind, layer.choice)
+            for layer in self.layers
         ]
         width = max((len(name) for name, _, _ in rows), default=0)
         return "\n".join(
             f"{name:<{width}}  {kind:<18} {choice.posterior}  prior {choice.prior}"
             for name, kind, choice in rows
         )
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        """Convert the model itself, or nothing of it if any layer cannot be; returns it.
+
+        Example:
+            >>> import leanbayes as lb
+            >>> net = nn.Sequential(nn.Linear(3, 2))
+            >>> planned = lb.plan(net, lb.KTied(2), lb.Normal(1.0))
+            >>> planned.apply(net) is net
+            True
+        """
+        shared: SharedPriors = {}
+        modules = dict(model.named_modules(remove_duplicate=False))
+        built: list[tuple[Sequence[str], nn.Module]] = []
+        for names, kind, choice in self.layers:
+            for name in names:
+                require(
+                    name in modules and modules[name] is modules[names[0]],
+                    f"the plan has a layer {name!r} ({kind}) that the model has not; make a plan "
+                    "of this model",
+                )
+            with _naming(names[0], modules[names[0]]):
+                built.append((names, to_bayesian(modules[names[0]], choice, shared)))
+        return _exchange(model, built)
 
 
 def plan(
@@ -59,26 +107,19 @@ def plan(
     include, exclude = (
         (patterns,) if isinstance(patterns, str) else patterns for patterns in (include, exclude)
     )
-    found = topmost(model, CONVERTIBLE)
-    names = [name for places in found.values() for name in places]
-    for pattern in (*include, *exclude, *(overrides or {})):
-        if not any(matches(pattern, name) for name in names):
-            raise ValueError(
-                f"pattern {pattern!r} matches no layer{nearest(pattern, names)}"
-                if names
-                else "the model has no layer that can be converted"
-            )
-    chosen = []
-    for module, places in found.items():
-        included = any(matches(p, n) for p in include for n in places)
-        if included and not any(matches(p, n) for p in exclude for n in places):
-            with _naming(places[0], module):
-                check_layer(module)
-            chosen.append((tuple(places), module, _override(default, places, overrides or {})))
-    if not chosen:
-        raise ValueError("no layer is left to convert; look at include and exclude")
-    _forbid_tied_weights(model, [module for _, module, _ in chosen])
-    return Plan(tuple(chosen))
+    layers = topmost(model, is_convertible)
+    _check_patterns((*include, *exclude, *(overrides or {})), layers.values())
+    chosen: dict[nn.Module, PlannedLayer] = {}
+    for module, names in layers.items():
+        included = any(matches(p, n) for p in include for n in names)
+        if included and not any(matches(p, n) for p in exclude for n in names):
+            with _naming(names[0], module):
+                check_convertible(module)
+            choice = _override(default, names, overrides or {})
+            chosen[module] = PlannedLayer(tuple(names), type(module).__name__, choice)
+    require(bool(chosen), "no layer is left to convert; look at include and exclude")
+    _forbid_tied_weights(model, chosen)
+    return Plan(tuple(chosen.values()))
 
 
 def convert(
@@ -96,17 +137,18 @@ def convert(
 ) -> nn.Module:
     """Make a model Bayesian: a copy whose linear layers are random maps.
 
-    Trained weights become the means. Linear layers, convolutions (also transposed and grouped),
-    embeddings, LSTM, GRU, RNN and multi-head attention are converted; everything else stays.
-    Nothing changes if any part cannot be converted.
+    Trained weights become the means. Linear and bilinear layers, convolutions (also transposed and
+    grouped), embeddings and bags of them, LSTM, GRU, RNN and their cells, multi-head attention and
+    what :func:`register_layer` was told of are converted; everything else stays. Nothing changes if
+    any part cannot be converted.
 
     Args:
         model: any module; left as it was unless ``inplace``.
-        posterior: recipe of the weights' posterior, such as ``lb.KTied(rank=2)``.
-        prior: recipe of their prior, such as ``lb.Normal(0.2)``.
+        posterior: spec of the weights' posterior, such as ``lb.KTied(rank=2)``.
+        prior: spec of their prior, such as ``lb.Normal(0.2)``.
         estimator: how far noise is shared.
-        bias: recipe of the biases' posterior; deterministic if not given.
-        bias_prior: recipe of their prior; that of the weights if not given.
+        bias: spec of the biases' posterior; deterministic if not given.
+        bias_prior: spec of their prior; that of the weights if not given.
         include: patterns of layer names; ``*`` stays within a name's part, ``**`` does not.
         exclude: patterns of layers to leave alone.
         overrides: other choices for layers that match a pattern, for example
@@ -120,25 +162,91 @@ def convert(
         >>> model(torch.randn(5, 784)).shape
         torch.Size([5, 10])
     """
-    choices: dict[str, Any] = {
-        "bias": bias,
-        "bias_prior": bias_prior,
-        "include": include,
-        "exclude": exclude,
-        "overrides": overrides,
-    }
-    planned = plan(model, posterior, prior, estimator, **choices)
-    if not inplace:
-        model = copy.deepcopy(model)
-        planned = plan(model, posterior, prior, estimator, **choices)
-    builder, built = Builder(), []
-    for names, module, choice in planned.layers:
-        with _naming(names[0], module):
-            built.append((names, builder.build(module, choice)))
-    for names, layer in built:
+    planned = plan(
+        model,
+        posterior,
+        prior,
+        estimator,
+        bias=bias,
+        bias_prior=bias_prior,
+        include=include,
+        exclude=exclude,
+        overrides=overrides,
+    )
+    return planned.apply(model if inplace else copy.deepcopy(model))
+
+
+@torch.no_grad()
+def deterministic(model: nn.Module, *, member: int | None = None) -> nn.Module:
+    """Back to plain torch layers with the posterior means as weights; a copy.
+
+    Args:
+        model: a converted model.
+        member: which member of a mixture to take; a mixture has no single mean.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> net = nn.Linear(3, 2)
+        >>> same = deterministic(lb.convert(net, lb.KTied(2), lb.Normal(1.0)))
+        >>> torch.equal(same.weight, net.weight)
+        True
+    """
+    model = copy.deepcopy(model)
+    layers = topmost(model, is_bayesian)
+    return _exchange(model, [(names, layer.to_torch(member)) for layer, names in layers.items()])
+
+
+def topmost(model: nn.Module, wanted: Callable[[nn.Module], TypeGuard[M]]) -> dict[M, list[str]]:
+    """The wanted layers with all their names; what lies inside one of them is part of it.
+
+    Example:
+        >>> shared = nn.Linear(2, 2)
+        >>> topmost(nn.Sequential(shared, nn.ReLU(), shared), is_convertible)[shared]
+        ['0', '2']
+    """
+    layers: dict[M, list[str]] = {}
+    taken: set[str] = set()
+    for name, module in model.named_modules(remove_duplicate=False):
+        if taken.isdisjoint(_above(name)) and wanted(module):
+            layers.setdefault(module, []).append(name)
+            taken.add(name)
+    return layers
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Glob over dotted names: ``*`` stays within one part, ``**`` crosses dots.
+
+    Example:
+        >>> matches("block*.conv", "block1.conv"), matches("*", "block1.conv")
+        (True, False)
+    """
+    regex = re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^.]*")
+    return re.fullmatch(regex, name) is not None
+
+
+def _above(name: str) -> list[str]:
+    """The names of what a dotted name lies in, the nearest first; nothing lies above ``""``.
+
+    Example:
+        >>> _above("body.2.conv")
+        ['body.2', 'body', '']
+    """
+    parts = name.split(".")
+    return [".".join(parts[:i]) for i in reversed(range(len(parts)))] if name else []
+
+
+def _exchange(model: nn.Module, layers: Iterable[tuple[Sequence[str], nn.Module]]) -> nn.Module:
+    """Put layers at their names; a layer at the empty name is the model then."""
+    owners: dict[nn.Module, None] = {}
+    for names, layer in layers:
         for name in names:
-            model = put(model, name, layer)
-    _leave_fused_paths(model)
+            if not name:
+                return layer
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, layer)
+            owners.update(dict.fromkeys(model.get_submodule(above) for above in _above(name)))
+    for owner in owners:
+        settle_fused_path(owner)
     return model
 
 
@@ -152,41 +260,35 @@ def _naming(name: str, module: nn.Module) -> Iterator[None]:
         raise ValueError(f"{where} cannot be converted: {error}") from error
 
 
+def _check_patterns(patterns: Iterable[str], layers: Iterable[Sequence[str]]) -> None:
+    names = [name for each in layers for name in each]
+    for pattern in patterns:
+        require(bool(names), "the model has no layer that can be converted")
+        if not any(matches(pattern, name) for name in names):
+            raise ValueError(f"pattern {pattern!r} matches no layer{nearest(pattern, names)}")
+
+
 def _override(
     choice: Choice, names: Sequence[str], overrides: Mapping[str, Mapping[str, Any]]
 ) -> Choice:
     known = [field.name for field in fields(Choice)]
     for pattern, changes in overrides.items():
         for key in changes:
-            if key not in known:
-                raise ValueError(f"override {pattern!r} sets {key!r}{nearest(key, known)}")
+            require(key in known, f"override {pattern!r} sets {key!r}{nearest(key, known)}")
         if any(matches(pattern, name) for name in names):
             choice = replace(choice, **changes)
     return choice
 
 
-def _forbid_tied_weights(model: nn.Module, chosen: Sequence[nn.Module]) -> None:
+def _forbid_tied_weights(model: nn.Module, chosen: Iterable[nn.Module]) -> None:
     """A parameter that two layers share would become two posteriors."""
     owners: dict[nn.Parameter, str] = {}
-    converted = set(chosen)
     inside = {part for layer in chosen for part in layer.modules()}
     for name, module in model.named_modules():
         for parameter in module.parameters(recurse=False):
             other = owners.setdefault(parameter, name)
-            both = (model.get_submodule(other), module)
-            if other != name and any(m in converted or m in inside for m in both):
-                raise ValueError(
-                    f"layers {other!r} and {name!r} share one weight, which cannot be converted "
-                    "on one side only; exclude both, or give each a weight of its own"
-                )
-
-
-def _leave_fused_paths(model: nn.Module) -> None:
-    """Transformer layers in eval mode would read weights past the posterior; make them call."""
-    for module in model.modules():
-        random = any(isinstance(part, RandomMap) for part in module.modules())
-        if isinstance(module, nn.TransformerEncoderLayer) and random:
-            module.activation_relu_or_gelu = 0
-        if isinstance(module, nn.TransformerEncoder) and random and module.use_nested_tensor:
-            module.use_nested_tensor = False
-            vars(module)["nested_before_conversion"] = True
+            require(
+                other == name or inside.isdisjoint((model.get_submodule(other), module)),
+                f"layers {other!r} and {name!r} share one weight, which cannot be converted on one "
+                "side only; exclude both, or give each a weight of its own",
+            )

@@ -12,13 +12,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
-from leanbayes.build import BAYESIAN, CONVERTIBLE
-from leanbayes.convert import convert
+from leanbayes.convert import convert, topmost
 from leanbayes.errors import nearest, require
 from leanbayes.estimators import ESTIMATORS
-from leanbayes.layers import RandomMap
+from leanbayes.layers import RandomMap, is_bayesian, is_convertible
 from leanbayes.model import random_maps
-from leanbayes.places import topmost
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
 from leanbayes.spec import Spec
@@ -63,7 +61,7 @@ def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     """
     source = _with_suffix(path)
     recipe, tensors = _read(source)
-    names = {name for places in topmost(net, CONVERTIBLE).values() for name in places}
+    names = {name for places in topmost(net, is_convertible).values() for name in places}
     absent = [name for name in recipe["layers"] if name not in names]
     if absent:
         raise ValueError(
@@ -113,7 +111,7 @@ def _estimator_name(layer: RandomMap) -> str:
 def _describe_map(layer: RandomMap) -> dict[str, Any]:
     for learned in (layer.posterior, layer.prior):
         if not isinstance(learned.spec, Spec):
-            raise ValueError("a layer was made without a recipe, which a file needs")
+            raise ValueError("a layer was made without a spec, which a file needs")
     return {
         "posterior": layer.posterior.spec.to_dict(),
         "prior": layer.prior.spec.to_dict(),
@@ -125,7 +123,7 @@ def _describe(model: nn.Module) -> dict[str, dict[str, Any]]:
     """For every converted layer: its random maps, by their names inside the layer."""
     layers = {
         name: {inner: _describe_map(part) for inner, part in random_maps(layer)}
-        for layer, names in topmost(model, BAYESIAN).items()
+        for layer, names in topmost(model, is_bayesian).items()
         for name in names
     }
     if not layers:

@@ -12,8 +12,8 @@ structure cheap. With ``p`` the (never materialised) input patch,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar, NamedTuple
 
@@ -21,7 +21,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Conv", "ConvTranspose", "Linear", "LinearOp", "Lookup", "Usage"]
+from leanbayes.errors import require
+
+__all__ = [
+    "Conv",
+    "ConvTranspose",
+    "Linear",
+    "LinearOp",
+    "Lookup",
+    "OuterProduct",
+    "TransposedLinear",
+    "Usage",
+]
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
@@ -151,6 +162,43 @@ class Linear(LinearOp):
 
 
 @dataclass(frozen=True)
+class TransposedLinear(Linear):
+    """A linear layer whose weight is stored as ``[in, out]``.
+
+    Example:
+        >>> TransposedLinear().matrix(torch.zeros(3, 2)).shape
+        torch.Size([2, 3])
+    """
+
+    def matrix(self, weight: Tensor) -> Tensor:
+        return weight.t()
+
+    def unmatrix(self, matrix: Tensor) -> Tensor:
+        return matrix.mT
+
+
+@dataclass(frozen=True)
+class OuterProduct(Linear):
+    """A bilinear form: a matrix times the flattened outer product of two inputs.
+
+    Args:
+        sizes: how many features the two inputs have.
+
+    Example:
+        >>> OuterProduct((3, 2)).matrix(torch.zeros(4, 3, 2)).shape
+        torch.Size([4, 6])
+    """
+
+    sizes: tuple[int, int]
+
+    def matrix(self, weight: Tensor) -> Tensor:
+        return weight.flatten(1)
+
+    def unmatrix(self, matrix: Tensor) -> Tensor:
+        return matrix.unflatten(-1, self.sizes)
+
+
+@dataclass(frozen=True)
 class _Convolution(LinearOp):
     """What convolutions and transposed convolutions share: a kernel laid out as matrix columns."""
 
@@ -276,6 +324,27 @@ class ConvTranspose(_Convolution):
             self.groups,
             self.dilation,
         )
+
+    def with_output_size(self, x: Tensor, output_size: Sequence[int]) -> ConvTranspose:
+        """The op whose output for ``x`` has this size, which the stride leaves open."""
+        dims = len(self.kernel_size)
+        assert not isinstance(self.padding, str)
+        least = [
+            (x.shape[i - dims] - 1) * self.stride[i]
+            - 2 * self.padding[i]
+            + self.dilation[i] * (self.kernel_size[i] - 1)
+            + 1
+            for i in range(dims)
+        ]
+        most = [n + s - 1 for n, s in zip(least, self.stride, strict=True)]
+        size = tuple(output_size)[-dims:]
+        require(
+            len(output_size) in (dims, x.ndim)
+            and all(a <= n <= b for a, n, b in zip(least, size, most, strict=True)),
+            f"output_size is {tuple(output_size)}; for an input of shape {tuple(x.shape)} it lies "
+            f"between {tuple(least)} and {tuple(most)}",
+        )
+        return replace(self, output_padding=tuple(n - a for n, a in zip(size, least, strict=True)))
 
     def matrix(self, weight: Tensor) -> Tensor:
         grouped = weight.unflatten(0, (self.groups, -1))  # [groups, in, out, *kernel]

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leanbayes.layers import Affine
+from leanbayes.errors import require
+from leanbayes.layers.affine import Affine
+from leanbayes.layers.base import Layer, register_layer
+from leanbayes.layers.choice import Maker
+from leanbayes.layers.random_map import point_bias
+from leanbayes.ops import Linear
 
 __all__ = ["Attention"]
 
 
-class Attention(nn.Module):
+@register_layer(nn.MultiheadAttention)
+class Attention(Layer):
     """Stands for :class:`torch.nn.MultiheadAttention`, with the same call and the same result.
 
     Args:
-        template: the torch module it stands for; gives sizes and options.
         query: the query projection; ``key``, ``value`` and ``out`` alike.
         key: the key projection.
         value: the value projection.
         out: the output projection.
+        packed: whether torch keeps the weights of query, key and value in one tensor.
     """
+
+    num_heads: int
+    dropout: float
+    batch_first: bool
 
     # nn.TransformerEncoderLayer looks at these two to leave its fused path, which would read the
     # weights past the posterior.
@@ -30,25 +42,40 @@ class Attention(nn.Module):
     _qkv_same_embed_dim = False
 
     def __init__(
-        self,
-        template: nn.MultiheadAttention,
-        query: Affine,
-        key: Affine,
-        value: Affine,
-        out: Affine,
+        self, query: Affine, key: Affine, value: Affine, out: Affine, *, packed: bool
     ) -> None:
         super().__init__()
-        self.embed_dim = template.embed_dim
-        self.kdim = template.kdim
-        self.vdim = template.vdim
-        self.packed = bool(template._qkv_same_embed_dim)
-        self.num_heads = template.num_heads
-        self.dropout = float(template.dropout)
-        self.batch_first = template.batch_first
         self.q_proj = query
         self.k_proj = key
         self.v_proj = value
         self.out_proj = out
+        self.packed = packed
+
+    @classmethod
+    def refuse(cls, module: nn.MultiheadAttention) -> None:
+        require(
+            module.bias_k is None and not module.add_zero_attn,
+            "attention with bias_k, bias_v or add_zero_attn has no Bayesian counterpart; "
+            "exclude it",
+        )
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention, make: Maker) -> Self:
+        packed = module.in_proj_weight is not None
+        separate = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+        weights = _thirds(module.in_proj_weight) if packed else separate
+        biases = (None,) * 3 if module.in_proj_bias is None else _thirds(module.in_proj_bias)
+        out = module.out_proj
+        pairs = [*zip(weights, biases, strict=True), (out.weight, out.bias)]
+        return cls(*(Affine.of(*pair, Linear(), make) for pair in pairs), packed=packed)
+
+    def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
+        parts = {"q": self.q_proj, "k": self.k_proj, "v": self.v_proj}
+        weights = {f"{name}_proj_weight": part.point(member) for name, part in parts.items()}
+        biases = [point_bias(part.bias, member) for part in parts.values()]
+        out = {f"out_proj.{n}": t for n, t in self.out_proj.torch_tensors(member).items()}
+        inputs = {"in_proj_weight": _joined(list(weights.values()))} if self.packed else weights
+        return {**inputs, "in_proj_bias": _joined(biases), **out}
 
     def forward(
         self,
@@ -120,3 +147,16 @@ def _additive(mask: Tensor, like: Tensor) -> Tensor:
     if mask.dtype != torch.bool:
         return mask
     return like.new_zeros(mask.shape).masked_fill(mask, -math.inf)
+
+
+def _thirds(packed: Tensor) -> list[nn.Parameter]:
+    """The parts of query, key and value in a packed tensor, frozen if it is."""
+    return [nn.Parameter(part, packed.requires_grad) for part in packed.detach().chunk(3)]
+
+
+def _joined(parts: Sequence[nn.Parameter | None]) -> nn.Parameter | None:
+    """Parts in one tensor, which is trained if one of them is."""
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    return nn.Parameter(torch.cat([*present]).detach(), any(part.requires_grad for part in present))

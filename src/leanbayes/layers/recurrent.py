@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -10,42 +11,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from leanbayes.distributions import FixedMap, Map
-from leanbayes.layers import RandomMap
-from leanbayes.ops import Usage
+from leanbayes.layers.base import Layer, register_layer
+from leanbayes.layers.choice import Maker
+from leanbayes.layers.random_map import RandomMap, bias_rows, plain_bias, point_bias
+from leanbayes.layers.steps import STEPS, State, initial_state
+from leanbayes.ops import Linear, Usage
 
 __all__ = ["Recurrent"]
 
-State = tuple[Tensor, ...]
-
-
-def _lstm_step(x: Tensor, h: Tensor, state: State) -> State:
-    i, f, g, o = (x + h).chunk(4, -1)
-    c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(c), c
-
-
-def _gru_step(x: Tensor, h: Tensor, state: State) -> State:
-    xr, xz, xn = x.chunk(3, -1)
-    hr, hz, hn = h.chunk(3, -1)
-    z = torch.sigmoid(xz + hz)
-    n = torch.tanh(xn + torch.sigmoid(xr + hr) * hn)
-    return ((1 - z) * n + z * state[0],)
-
-
-def _tanh_step(x: Tensor, h: Tensor, state: State) -> State:
-    return (torch.tanh(x + h),)
-
-
-def _relu_step(x: Tensor, h: Tensor, state: State) -> State:
-    return (torch.relu(x + h),)
-
-
-_STEPS: dict[str, Callable[[Tensor, Tensor, State], State]] = {
-    "LSTM": _lstm_step,
-    "GRU": _gru_step,
-    "RNN_TANH": _tanh_step,
-    "RNN_RELU": _relu_step,
-}
 _FUSED: dict[str, Callable[..., tuple[Tensor, ...]]] = {
     "LSTM": torch.lstm,
     "GRU": torch.gru,
@@ -54,38 +27,65 @@ _FUSED: dict[str, Callable[..., tuple[Tensor, ...]]] = {
 }
 
 
-class Recurrent(nn.Module):
+@register_layer(nn.LSTM, nn.GRU, nn.RNN)
+class Recurrent(Layer):
     """A (stacked, bidirectional) LSTM, GRU or RNN with random weight matrices.
 
     The maps are drawn once and used at all time steps. One weight matrix for the whole batch runs
     in torch's fused kernel; noise per example (``flipout``, rank-one factors) in a loop over time.
 
     Args:
-        template: the torch module it stands for; gives shapes and options.
+        order: the names of each layer's and direction's weights and biases, as torch orders them.
         maps: a random map for each weight matrix, by torch's name (``weight_ih_l0``, …), and for
             each bias that is random.
+        biases: the other biases, by torch's name.
     """
 
-    def __init__(self, template: nn.RNNBase, maps: Mapping[str, RandomMap]) -> None:
+    mode: str
+    input_size: int
+    hidden_size: int
+    proj_size: int
+    num_layers: int
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+
+    def __init__(
+        self,
+        order: Sequence[Sequence[str]],
+        maps: Mapping[str, RandomMap],
+        biases: Mapping[str, Tensor],
+    ) -> None:
         super().__init__()
-        self.mode = template.mode
-        self.input_size = template.input_size
-        self.hidden_size = template.hidden_size
-        self.proj_size = template.proj_size
-        self.num_layers = template.num_layers
-        self.has_bias = bool(template.bias)
-        self.batch_first = template.batch_first
-        self.dropout = float(template.dropout)
-        self.bidirectional = template.bidirectional
-        self.order = [list(names) for names in template._all_weights]
+        self.order = [list(names) for names in order]
         self.maps = nn.ModuleDict(maps)
         self.members = max(m.members for m in maps.values())
-        for name, tensor in template.named_parameters():
-            if name not in maps:
-                vector = tensor.detach().clone()
-                copies = vector.repeat(self.members, 1) if self.members > 1 else vector
-                parameter = nn.Parameter(copies, requires_grad=tensor.requires_grad)
-                self.register_parameter(name, parameter)
+        for name, bias in biases.items():
+            self.register_parameter(name, plain_bias(bias, self.members))
+
+    @classmethod
+    def from_torch(cls, module: nn.RNNBase, make: Maker) -> Self:
+        maps: dict[str, RandomMap] = {}
+        biases: dict[str, Tensor] = {}
+        for name, tensor in module.named_parameters():
+            is_weight = name.startswith("weight")
+            part = make.map(tensor, Linear()) if is_weight else make.bias(tensor)
+            if isinstance(part, RandomMap):
+                maps[name] = part
+            else:
+                biases[name] = part
+        return cls(module._all_weights, maps, biases)
+
+    def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
+        tensors: dict[str, Tensor | None] = {}
+        for name in (name for names in self.order for name in names):
+            if name.startswith("weight"):
+                tensors[name] = self.map(name).point(member)
+            else:
+                bias = self.map(name) if name in self.maps else self.get_parameter(name)
+                tensors[name] = point_bias(bias, member)
+        return tensors
 
     def map(self, name: str) -> RandomMap:
         """The random map of a weight or bias, by torch's name."""
@@ -104,9 +104,8 @@ class Recurrent(nn.Module):
         if x.ndim == 2:
             return self._unbatched(x, hx)
         batch = x.shape[0] if self.batch_first else x.shape[1]
-        self._check(x, batch, hx)
-        drawn = self._draw(batch)
         state = self._initial(x, batch, hx)
+        drawn = self._draw(batch)
         if all(isinstance(m, FixedMap) for m in drawn.values()):
             y, *final = _FUSED[self.mode](x, *self._fused_arguments(drawn, state), self.batch_first)
         else:
@@ -114,23 +113,6 @@ class Recurrent(nn.Module):
             y, final = self._unrolled(steps, state, drawn)
             y = y.transpose(0, 1) if self.batch_first else y
         return y, self._as_state(final)
-
-    def _check(self, x: Tensor, batch: int, hx: Tensor | State | None) -> None:
-        """The fused kernels read past the end of tensors of a wrong size."""
-        if x.shape[-1] != self.input_size:
-            raise ValueError(
-                f"the input has shape {tuple(x.shape)}; its last dimension must be "
-                f"{self.input_size}"
-            )
-        rows = self.num_layers * (2 if self.bidirectional else 1)
-        needed = [
-            (rows, batch, self.proj_size or self.hidden_size),
-            (rows, batch, self.hidden_size),
-        ]
-        given = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
-        for state, shape in zip(given, needed, strict=False):
-            if tuple(state.shape) != shape:
-                raise ValueError(f"a state has shape {tuple(state.shape)}; it must have {shape}")
 
     def _draw(self, batch: int) -> dict[str, Map]:
         usage = Usage(batch, reused=True)
@@ -140,13 +122,12 @@ class Recurrent(nn.Module):
         return tuple(final) if self.mode == "LSTM" else final[0]
 
     def _initial(self, x: Tensor, batch: int, hx: Tensor | State | None) -> State:
-        if hx is not None:
-            return (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        """The first state. The fused kernels read past the end of tensors of a wrong size."""
+        Linear().check_input(x, self.input_size)
         rows = self.num_layers * (2 if self.bidirectional else 1)
-        hidden = x.new_zeros(rows, batch, self.proj_size or self.hidden_size)
-        if self.mode != "LSTM":
-            return (hidden,)
-        return hidden, x.new_zeros(rows, batch, self.hidden_size)
+        hidden = (rows, batch, self.proj_size or self.hidden_size)
+        cell = [(rows, batch, self.hidden_size)] if self.mode == "LSTM" else []
+        return initial_state(x, hx, hidden, *cell)
 
     def _tensor(self, name: str, drawn: Mapping[str, Map]) -> Tensor:
         """A weight or bias in torch's own shape, from a fixed map or a plain parameter."""
@@ -163,9 +144,9 @@ class Recurrent(nn.Module):
         return (
             hx,
             flat,
-            self.has_bias,
+            self.bias,
             self.num_layers,
-            self.dropout,
+            float(self.dropout),
             self.training,
             self.bidirectional,
         )
@@ -174,14 +155,13 @@ class Recurrent(nn.Module):
         self, x: PackedSequence, hx: Tensor | State | None
     ) -> tuple[PackedSequence, Tensor | State]:
         batch = int(x.batch_sizes[0])
-        self._check(x.data, batch, hx)
+        state = self._initial(x.data, batch, hx)
         drawn = self._draw(batch)
         if not all(isinstance(m, FixedMap) for m in drawn.values()):
             raise ValueError(
                 "a packed sequence needs one weight draw for the batch; use estimator=lb.weights, "
                 "or pass a padded tensor"
             )
-        state = self._initial(x.data, batch, hx)
         if hx is not None and x.sorted_indices is not None:
             state = tuple(s.index_select(1, x.sorted_indices) for s in state)
         data, *final = _FUSED[self.mode](
@@ -226,7 +206,7 @@ class Recurrent(nn.Module):
         by_kind = {name.rsplit("_l", 1)[0]: name for name in names}
         apply_x = self._affine(by_kind, "ih", drawn, x)
         apply_h = self._affine(by_kind, "hh", drawn, x)
-        step, outputs = _STEPS[self.mode], []
+        step, outputs = STEPS[self.mode], []
         for t in reversed(range(len(x))) if backward else range(len(x)):
             state = step(apply_x(x[t]), apply_h(state[0]), state)
             if "weight_hr" in by_kind:
@@ -240,17 +220,9 @@ class Recurrent(nn.Module):
         apply = drawn[by_kind[f"weight_{kind}"]]
         if f"bias_{kind}" not in by_kind:
             return apply
-        name = by_kind[f"bias_{kind}"]
-        if name in drawn:
-            bias = drawn[name](x.new_ones(x.shape[1], 1))
-        else:
-            bias = getattr(self, name)
-            if bias.ndim == 2:
-                bias = bias.repeat_interleave(x.shape[1] // self.members, 0)
-        return lambda step: apply(step) + bias
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.mode}, {self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, "
-            f"bidirectional={self.bidirectional}"
+        name, batch = by_kind[f"bias_{kind}"], x.shape[1]
+        random = name in drawn
+        bias = (
+            drawn[name](x.new_ones(batch, 1)) if random else bias_rows(getattr(self, name), batch)
         )
+        return lambda step: apply(step) + bias

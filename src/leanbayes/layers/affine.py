@@ -1,0 +1,154 @@
+"""Affine layers: linear, convolutional (also transposed) and embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from leanbayes.distributions import WeightDistribution
+from leanbayes.errors import require
+from leanbayes.estimators import Estimator, auto
+from leanbayes.layers.base import Layer, register_layer
+from leanbayes.layers.choice import Maker
+from leanbayes.layers.random_map import RandomMap, bias_rows, plain_bias, point_bias
+from leanbayes.learned import Learned
+from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp, Lookup, Usage
+
+__all__ = ["Affine", "Convolution", "Embedding", "TransposedConvolution"]
+
+
+@register_layer(nn.Linear)
+class Affine(RandomMap, Layer):
+    """A random linear map and a bias: what linear, convolutional and embedding layers become.
+
+    Args:
+        op: how the matrix acts on an input.
+        posterior: the learned distribution of the matrix.
+        prior: what the posterior is compared with.
+        bias: ``None``; a vector ``[out]`` (each member of a mixture gets its own copy); or a
+            random map of one column, which is applied to the constant 1.
+        estimator: how far noise is shared.
+
+    Example:
+        >>> from leanbayes import KTied, Normal
+        >>> from leanbayes.ops import Linear
+        >>> w = torch.randn(4, 3)
+        >>> layer = Affine(Linear(), KTied(2)(w, Linear()), Normal(1.0)(w))
+        >>> layer(torch.randn(5, 3)).shape
+        torch.Size([5, 4])
+    """
+
+    bias: nn.Parameter | RandomMap | None
+
+    def __init__(
+        self,
+        op: LinearOp,
+        posterior: Learned[WeightDistribution],
+        prior: Learned[Distribution],
+        bias: Tensor | RandomMap | None = None,
+        estimator: Estimator = auto,
+    ) -> None:
+        super().__init__(op, posterior, prior, estimator)
+        self.bias = plain_bias(bias, self.members) if isinstance(bias, Tensor) else bias
+
+    @classmethod
+    def op_of(cls, module: Any) -> LinearOp:
+        """The op of a torch layer."""
+        return Linear()
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None, op: LinearOp, make: Maker) -> Self:
+        """The layer of a weight in torch's own shape and a bias."""
+        return cls(op, *make.learned(weight, op), make.bias(bias), make.choice.estimator)
+
+    @classmethod
+    def from_torch(cls, module: nn.Module, make: Maker) -> Self:
+        tensors = dict(module.named_parameters())
+        return cls.of(tensors["weight"], tensors.get("bias"), cls.op_of(module), make)
+
+    def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
+        weight = {"weight": self.point(member)}
+        return weight if self.bias is None else weight | {"bias": point_bias(self.bias, member)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.transform(x, self.op)
+
+    def transform(self, x: Tensor, op: LinearOp) -> Tensor:
+        """The output for an op that differs from the layer's own in the size of outputs at most."""
+        op.check_input(x, self.channels)
+        if not op.is_batched(x):
+            return self.transform(x.unsqueeze(0), op).squeeze(0)
+        usage = op.usage(x)
+        y = self.draw(usage, op)(x)
+        bias = self._bias(usage, y)
+        return y if bias is None else y + op.spread(bias, y.ndim).to(y.dtype)
+
+    def _bias(self, usage: Usage, y: Tensor) -> Tensor | None:
+        """The bias of each example, ``[batch, out]`` or ``[1, out]``."""
+        if isinstance(self.bias, RandomMap):
+            ones = y.new_ones(y.shape[0], 1)
+            return self.bias.draw(Usage(usage.batch, reused=False))(ones)
+        return None if self.bias is None else bias_rows(self.bias, y.shape[0])
+
+
+def _window(module: _ConvNd) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | str]:
+    """Kernel size, stride and padding."""
+    padding = module.padding if isinstance(module.padding, str) else tuple(module.padding)
+    return tuple(module.kernel_size), tuple(module.stride), padding
+
+
+@register_layer(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+class Convolution(Affine):
+    """A random convolution."""
+
+    @classmethod
+    def op_of(cls, module: _ConvNd) -> Conv:
+        dilation = tuple(module.dilation)
+        return Conv(*_window(module), dilation, module.groups, module.padding_mode)
+
+
+@register_layer(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+class TransposedConvolution(Affine):
+    """A random transposed convolution, which can be asked for an output of some size."""
+
+    op: ConvTranspose
+
+    @classmethod
+    def op_of(cls, module: _ConvTransposeNd) -> ConvTranspose:
+        extra = tuple(module.output_padding)
+        return ConvTranspose(*_window(module), tuple(module.dilation), module.groups, extra)
+
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        op = self.op if output_size is None else self.op.with_output_size(x, output_size)
+        return self.transform(x, op)
+
+
+@register_layer(nn.Embedding)
+class Embedding(Affine):
+    """A random table of vectors."""
+
+    @classmethod
+    def op_of(cls, module: nn.Embedding) -> Lookup:
+        return Lookup(module.padding_idx)
+
+    @classmethod
+    def refuse(cls, module: nn.Embedding) -> None:
+        refuse_table_options(module)
+        padding = module.padding_idx
+        require(
+            padding is None or not bool(module.weight[padding].any()),
+            "the vector of its padding index is not zero; set it to zero or exclude the layer",
+        )
+
+
+def refuse_table_options(module: nn.Embedding | nn.EmbeddingBag) -> None:
+    """Raise a sentence if a table has options that act on its weights or their gradients."""
+    require(
+        module.max_norm is None and not module.sparse and not module.scale_grad_by_freq,
+        "an embedding with max_norm, sparse or scale_grad_by_freq has no Bayesian counterpart; "
+        "exclude it",
+    )

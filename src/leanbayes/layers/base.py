@@ -1,0 +1,187 @@
+"""What a layer kind is: made from a torch layer, made into it again, and found by a registry."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard, TypeVar
+
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from leanbayes.errors import require
+from leanbayes.layers.choice import Choice, Maker, SharedPriors
+
+__all__ = [
+    "KINDS",
+    "Layer",
+    "Template",
+    "check_convertible",
+    "is_bayesian",
+    "is_convertible",
+    "register_layer",
+    "to_bayesian",
+]
+
+
+class Template:
+    """A torch layer without its numbers: its class and options, to be filled again."""
+
+    def __init__(self, module: nn.Module) -> None:
+        empty = {id(p): nn.Parameter(p.detach().to("meta")) for p in module.parameters()}
+        self._module = copy.deepcopy(module, empty)
+
+    def filled(self, tensors: Mapping[str, Tensor | None]) -> nn.Module:
+        """A new torch layer with these tensors, by torch's names."""
+        module = copy.deepcopy(self._module)
+        for name, tensor in tensors.items():
+            owner, _, attribute = name.rpartition(".")
+            setattr(module.get_submodule(owner), attribute, tensor)
+        return module
+
+
+class Layer(nn.Module, ABC):
+    """The Bayesian counterpart of a torch layer; a subclass is a kind of layer.
+
+    A kind says how it is made (:meth:`from_torch`), what it is called with (``forward``), which
+    tensors go back to torch (:meth:`torch_tensors`) and what it must refuse (:meth:`refuse`). It
+    is made of random maps; the name of one that is a bias contains ``bias``. The public options of
+    the torch layer (``in_features``, ``batch_first``, …) become its attributes.
+    """
+
+    template: Template | None = None
+
+    @classmethod
+    def refuse(cls, module: Any) -> None:
+        """Raise a sentence if the torch layer has an option that would be lost."""
+
+    @classmethod
+    @abstractmethod
+    def from_torch(cls, module: Any, make: Maker) -> Layer:
+        """Make the layer from torch's, with its weights as means."""
+
+    @abstractmethod
+    def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
+        """The mean of every tensor of the torch layer, by torch's name."""
+
+    def to_torch(self, member: int | None = None) -> nn.Module:
+        """The torch layer with the means (of one member of a mixture) as weights."""
+        if self.template is None:
+            raise ValueError(
+                f"this {type(self).__name__} was not made from a torch layer, so there is none to "
+                "go back to; make the model with lb.convert"
+            )
+        return self.template.filled(self.torch_tensors(member)).train(self.training)
+
+
+K = TypeVar("K", bound=type[Layer])
+
+KINDS: dict[type[nn.Module] | str, type[Layer]] = {}
+"""The kind of every torch layer that can be converted, by its class or its qualified name."""
+
+
+def register_layer(*torch_layers: type[nn.Module] | str) -> Callable[[K], K]:
+    """Say that a kind of layer stands for some torch layers and their subclasses.
+
+    :func:`leanbayes.testing.check_layer` tells whether it does.
+
+    Args:
+        *torch_layers: classes; or qualified names (``"package.module.Class"``), which need no
+            import. A later registration of the same class wins.
+
+    Returns:
+        A decorator of a subclass of :class:`Layer`; ``register_layer(MyLinear)(lb.Affine)`` will
+        do where an existing kind fits.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> class Doubled(nn.Linear):
+        ...     def forward(self, x):
+        ...         return 2 * super().forward(x)
+        >>> @lb.register_layer(Doubled)
+        ... class RandomDoubled(lb.Layer):
+        ...     def __init__(self, inner):
+        ...         super().__init__()
+        ...         self.inner = inner
+        ...     @classmethod
+        ...     def from_torch(cls, module, make):
+        ...         return cls(lb.Affine.from_torch(module, make))
+        ...     def torch_tensors(self, member):
+        ...         return self.inner.torch_tensors(member)
+        ...     def forward(self, x):
+        ...         return 2 * self.inner(x)
+        >>> lb.testing.check_layer(Doubled(3, 2), torch.randn(5, 3))
+    """
+
+    def register(kind: K) -> K:
+        if not (isinstance(kind, type) and issubclass(kind, Layer)):
+            raise TypeError(f"{kind!r} is no kind of layer; write a subclass of lb.Layer")
+        KINDS.update(dict.fromkeys(torch_layers, kind))
+        return kind
+
+    for given in torch_layers:
+        if not isinstance(given, str | type):
+            raise TypeError(f"{given!r} is no torch layer; give a class or its qualified name")
+    return register
+
+
+def _registered(module: nn.Module) -> tuple[type[nn.Module], type[Layer]] | None:
+    """The registered class that a module is an instance of, the nearest one, and its kind."""
+    for base in type(module).__mro__:
+        if not issubclass(base, nn.Module):
+            continue
+        kind = KINDS.get(base) or KINDS.get(f"{base.__module__}.{base.__qualname__}")
+        if kind is not None:
+            return base, kind
+    return None
+
+
+def is_bayesian(module: nn.Module) -> TypeGuard[Layer]:
+    """Whether a module is the Bayesian counterpart of a torch layer."""
+    return isinstance(module, Layer)
+
+
+def is_convertible(module: nn.Module) -> TypeGuard[nn.Module]:
+    """Whether a module has a Bayesian counterpart."""
+    return _registered(module) is not None
+
+
+def check_convertible(module: nn.Module) -> type[Layer]:
+    """The kind of a torch layer; raise a sentence if converting it would lose something."""
+    registered = _registered(module)
+    if registered is None:
+        raise ValueError("it has no Bayesian counterpart; write one and call lb.register_layer")
+    base, kind = registered
+    require(
+        not isinstance(module, nn.modules.lazy.LazyModuleMixin),
+        "its shape is not known yet; run one batch through the model first",
+    )
+    require(
+        not parametrize.is_parametrized(module),
+        "it has parametrizations; remove them with "
+        "torch.nn.utils.parametrize.remove_parametrizations first, or exclude it",
+    )
+    require(
+        not (module._forward_hooks or module._forward_pre_hooks),
+        "it has forward hooks (as pruning and spectral_norm set them), which would be lost; remove "
+        "them first, or exclude it",
+    )
+    require(
+        type(module).forward is base.forward,
+        f"{type(module).__name__} overrides the forward of {base.__name__}, which would be lost; "
+        "exclude it, or write a kind of layer for it and call lb.register_layer",
+    )
+    kind.refuse(module)
+    return kind
+
+
+def to_bayesian(module: nn.Module, choice: Choice, shared: SharedPriors) -> Layer:
+    """The Bayesian counterpart of a torch layer; raise a sentence if it cannot have one."""
+    layer = check_convertible(module).from_torch(module, Maker(choice, shared))
+    layer.template = Template(module)
+    taken = set(dir(layer))
+    for name, value in vars(module).items():
+        if not name.startswith("_") and name not in taken:
+            setattr(layer, name, value)
+    return layer.train(module.training)

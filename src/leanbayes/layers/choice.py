@@ -1,0 +1,123 @@
+"""Choice: what a layer is to be made of. Maker: what makes its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from leanbayes.distributions import WeightDistribution
+from leanbayes.errors import require
+from leanbayes.estimators import Estimator, auto
+from leanbayes.kl import check_pair
+from leanbayes.layers.random_map import RandomMap
+from leanbayes.learned import Learned
+from leanbayes.ops import Linear, LinearOp
+from leanbayes.posteriors import Posterior, Rank1
+from leanbayes.priors import Prior
+
+__all__ = ["Choice", "Maker", "SharedPriors"]
+
+B = TypeVar("B", bound=Tensor | None)
+SharedPriors = dict[Prior, Learned[Distribution]]
+"""The priors that all layers of one model share."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a layer is to be made of.
+
+    Args:
+        posterior: spec of the weights' posterior.
+        prior: spec of their prior.
+        estimator: how far noise is shared.
+        bias: posterior of the biases; ``None`` keeps them deterministic.
+        bias_prior: their prior; ``None`` takes that of the weights.
+    """
+
+    posterior: Posterior
+    prior: Prior
+    estimator: Estimator = auto
+    bias: Posterior | None = None
+    bias_prior: Prior | None = None
+
+    def __post_init__(self) -> None:
+        self._require_spec("posterior", Posterior, "lb.KTied(2)", optional=False)
+        self._require_spec("prior", Prior, "lb.Normal(1.0)", optional=False)
+        self._require_spec("bias", Posterior, "lb.MeanField()", optional=True)
+        self._require_spec("bias_prior", Prior, "lb.Normal(1.0)", optional=True)
+        require(
+            callable(self.estimator),
+            f"estimator is {self.estimator!r}; give a function such as lb.auto",
+        )
+        if isinstance(self.posterior, Rank1):
+            require(
+                not self.prior.weights_only,
+                f"{type(self.prior).__name__} is a prior of weights, and a rank-one posterior "
+                "compares its factors with the prior; use for example lb.Normal(0.1, loc=1.0)",
+            )
+            require(
+                self.bias is None or self.bias_prior is not None,
+                "the prior of rank-one factors does not suit biases; give bias_prior as well",
+            )
+
+    def _require_spec(self, name: str, kind: type, example: str, *, optional: bool) -> None:
+        value = getattr(self, name)
+        require(
+            isinstance(value, kind) or (optional and value is None),
+            f"{name} is {value!r}; give a spec such as {example}",
+        )
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes the parts of one layer from its choice; what ``from_torch`` of a layer kind is given.
+
+    Args:
+        choice: what the layer is to be made of.
+        shared: the priors that layers of the same model share.
+    """
+
+    choice: Choice
+    shared: SharedPriors
+
+    def learned(
+        self, weight: Tensor, op: LinearOp
+    ) -> tuple[Learned[WeightDistribution], Learned[Distribution]]:
+        """The posterior, whose means start at ``weight`` and are frozen if it is; and the prior."""
+        return self._pair(weight, op, self.choice.posterior, self.choice.prior)
+
+    def map(self, weight: Tensor, op: LinearOp) -> RandomMap:
+        """A random map of a weight in torch's own shape."""
+        return RandomMap(op, *self.learned(weight, op), self.choice.estimator)
+
+    def bias(self, bias: B) -> B | RandomMap:
+        """A random map of one column if biases are to be random; otherwise the bias itself."""
+        if bias is None or self.choice.bias is None:
+            return bias
+        column = nn.Parameter(bias.detach().unsqueeze(-1), requires_grad=bias.requires_grad)
+        prior = self.choice.bias_prior or self.choice.prior
+        pair = self._pair(column, Linear(), self.choice.bias, prior)
+        return RandomMap(Linear(), *pair, self.choice.estimator)
+
+    def _pair(
+        self, weight: Tensor, op: LinearOp, posterior: Posterior, prior: Prior
+    ) -> tuple[Learned[WeightDistribution], Learned[Distribution]]:
+        require(
+            bool(torch.isfinite(weight).all()),
+            "its weights are not finite; look for a NaN or an infinity before converting",
+        )
+        q = posterior(weight, op)
+        if not weight.requires_grad:
+            for mean in q.tensors("means").values():
+                mean.requires_grad_(False)
+        p = self.shared.get(prior)
+        if p is None:
+            p = prior(op.matrix(weight.detach()))
+            if prior.shared_by_model:
+                self.shared[prior] = p
+        check_pair(q(), p())
+        return q, p

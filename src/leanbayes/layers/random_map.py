@@ -1,0 +1,117 @@
+"""RandomMap: a posterior, a prior, an op and an estimator; and the biases that stand beside one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from leanbayes.distributions import Map, WeightDistribution
+from leanbayes.errors import require
+from leanbayes.estimators import Estimator, auto
+from leanbayes.kl import divergence
+from leanbayes.learned import Learned
+from leanbayes.ops import LinearOp, Usage
+
+__all__ = ["RandomMap", "bias_rows", "plain_bias", "point_bias"]
+
+
+class RandomMap(nn.Module):
+    """A random linear map. ``train()`` and ``eval()`` do not switch its noise.
+
+    Args:
+        op: how the matrix acts on an input.
+        posterior: the learned distribution of the matrix.
+        prior: what the posterior is compared with.
+        estimator: how far noise is shared.
+    """
+
+    def __init__(
+        self,
+        op: LinearOp,
+        posterior: Learned[WeightDistribution],
+        prior: Learned[Distribution],
+        estimator: Estimator = auto,
+    ) -> None:
+        super().__init__()
+        self.op = op
+        self.posterior = posterior
+        self.prior = prior
+        self.estimator = estimator
+        self.held: Map | None = None
+        q = posterior()
+        self.members = q.members
+        self.channels = op.input_channels(q.event_shape[1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is not held: the draw belongs to a ``with`` block of the original."""
+        return {**self.__dict__, "held": None}
+
+    def draw(self, usage: Usage, op: LinearOp | None = None) -> Map:
+        """Draw a map, or give the one that is being held; ``op`` stands in for the layer's own."""
+        if self.held is None:
+            return self.estimator(self.posterior(), op or self.op, usage)
+        if op is None or op is self.op:
+            return self.held
+        held: Any = self.held  # the maps of this package are dataclasses with an op
+        return replace(held, op=op)
+
+    def kl(self) -> Tensor:
+        """KL of the posterior from the prior: a function of the parameters alone."""
+        return divergence(self.posterior(), self.prior())
+
+    @property
+    def weight(self) -> Tensor:
+        """The posterior mean in torch's own shape (with a first axis of members for a mixture)."""
+        return self.op.unmatrix(self.posterior().mean)
+
+    def point(self, member: int | None = None) -> nn.Parameter:
+        """The mean weight, of one member if there are several; frozen if the means are."""
+        weight = self.weight.detach()
+        if self.members > 1:
+            require(
+                member is not None,
+                f"a mixture of {self.members} members has no single mean; pass member=0 … "
+                f"{self.members - 1}",
+            )
+            require(
+                member in range(self.members),
+                f"member {member} does not exist; there are {self.members}",
+            )
+            weight = weight[member]
+        means = self.posterior.tensors("means").values()
+        trained = not means or any(mean.requires_grad for mean in means)
+        return nn.Parameter(weight.clone().contiguous(), requires_grad=trained)
+
+    def extra_repr(self) -> str:
+        estimator = getattr(self.estimator, "__name__", repr(self.estimator))
+        return f"op={self.op}, estimator={estimator}"
+
+
+def plain_bias(bias: Tensor, members: int) -> nn.Parameter:
+    """A bias ``[out]`` that is not random; each member of a mixture gets its own copy."""
+    vector = bias.detach().clone()
+    copies = vector.repeat(members, 1) if members > 1 else vector
+    return nn.Parameter(copies, requires_grad=bias.requires_grad)
+
+
+def bias_rows(bias: Tensor, batch: int) -> Tensor:
+    """A plain bias for each example: ``[1, out]``, or ``[batch, out]`` for a mixture."""
+    if bias.ndim == 1:
+        return bias.unsqueeze(0)
+    return bias.repeat_interleave(batch // bias.shape[0], 0)
+
+
+def point_bias(
+    bias: RandomMap | nn.Parameter | None, member: int | None = None
+) -> nn.Parameter | None:
+    """What :meth:`RandomMap.point` is for a weight, for a bias of any form."""
+    if bias is None:
+        return None
+    if isinstance(bias, RandomMap):
+        column = bias.point(member)
+        return nn.Parameter(column.detach().squeeze(-1), requires_grad=column.requires_grad)
+    vector = bias[member or 0] if bias.ndim == 2 else bias
+    return nn.Parameter(vector.detach().clone(), requires_grad=bias.requires_grad)
