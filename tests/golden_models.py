@@ -95,6 +95,11 @@ MODELS: dict[str, Golden] = {
     "attention_other_sizes": Golden(
         lambda: nn.MultiheadAttention(4, 2, kdim=3, vdim=2), ((3, 2, 4), (5, 2, 3), (5, 2, 2))
     ),
+    "lstm_cell": Golden(lambda: nn.LSTMCell(3, 4), ((2, 3),)),
+    "gru_cell": Golden(lambda: nn.GRUCell(3, 4), ((2, 3),), options={"bias": lb.MeanField(0.1)}),
+    "rnn_cell": Golden(lambda: nn.RNNCell(3, 4, bias=False), ((2, 3),)),
+    "embedding_bag": Golden(lambda: nn.EmbeddingBag(7, 3, padding_idx=0), ((4, 5),), entries=7),
+    "bilinear": Golden(lambda: nn.Bilinear(3, 2, 4), ((4, 3), (4, 2))),
     "transformer_layer": Golden(
         lambda: nn.TransformerEncoderLayer(4, 2, 4, batch_first=True),
         ((2, 3, 4),),

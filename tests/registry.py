@@ -13,15 +13,9 @@ from torch import Tensor
 
 import leanbayes as lb
 from leanbayes.estimators import ESTIMATORS
-from leanbayes.ops import (
-    Conv,
-    ConvTranspose,
-    Linear,
-    LinearOp,
-    Lookup,
-    OuterProduct,
-    TransposedLinear,
-)
+from leanbayes.layers.bilinear import OuterProduct
+from leanbayes.layers.hugging_face import TransposedLinear
+from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp, Lookup
 
 POSTERIORS: dict[str, lb.Posterior] = {
     "point": lb.Point(),

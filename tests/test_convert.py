@@ -74,6 +74,15 @@ LAYERS: dict[str, Layer] = {
     "embedding_padded": Layer(
         lambda: nn.Embedding(9, 4, padding_idx=-1), (6, 5), biases=0, entries=9
     ),
+    "embedding_bag": Layer(lambda: nn.EmbeddingBag(9, 4), (6, 5), biases=0, entries=9),
+    "embedding_bag_sum": Layer(
+        lambda: nn.EmbeddingBag(9, 4, mode="sum", padding_idx=2), (6, 5), biases=0, entries=9
+    ),
+    "bilinear": Layer(lambda: nn.Bilinear(3, 3, 4), (6, 3), inputs=2),
+    "lstm_cell": Layer(lambda: nn.LSTMCell(3, 4), (6, 3), 2, 2),
+    "gru_cell": Layer(lambda: nn.GRUCell(3, 4, bias=False), (6, 3), 2, 0),
+    "rnn_cell_tanh": Layer(lambda: nn.RNNCell(3, 4), (6, 3), 2, 2),
+    "rnn_cell_relu": Layer(lambda: nn.RNNCell(3, 4, nonlinearity="relu"), (6, 3), 2, 2),
     "lstm": Layer(lambda: nn.LSTM(3, 4), (5, 6, 3), 2, 2),
     "lstm_stacked_bidirectional": Layer(
         lambda: nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True), (6, 5, 3), 8, 8
@@ -286,7 +295,9 @@ def test_training_flags_are_kept_layer_by_layer():
     assert [m.training for m in model] == [True, True, False]
 
 
-@pytest.mark.parametrize("name", ["linear", "conv2d", "embedding", "lstm", "attention"])
+@pytest.mark.parametrize(
+    "name", ["linear", "conv2d", "embedding", "lstm", "attention", "gru_cell", "bilinear"]
+)
 @pytest.mark.parametrize(
     "posterior", [POSTERIOR, lb.KTied(2), lb.MatrixNormal(), lb.Rank1(1), lb.Point()], ids=repr
 )
@@ -348,6 +359,8 @@ REFUSED = {
     "pruned": (_pruned, "exclude it"),
     "not finite": (lambda: _filled(float("nan"), nn.Linear(4, 2)), "NaN"),
     "max_norm": (lambda: nn.Embedding(4, 2, max_norm=1.0), "exclude it"),
+    "maximum of a bag": (lambda: nn.EmbeddingBag(4, 2, mode="max"), "mode='sum'"),
+    "sparse bag": (lambda: nn.EmbeddingBag(4, 2, sparse=True), "exclude it"),
     "sparse": (lambda: nn.Embedding(4, 2, sparse=True), "exclude it"),
     "padding not zero": (lambda: _filled(1.0, nn.Embedding(4, 2, padding_idx=0)), "zero"),
     "bias_k": (lambda: nn.MultiheadAttention(4, 2, add_bias_kv=True), "exclude it"),
@@ -406,3 +419,60 @@ def test_the_plan_says_what_will_be_done():
     assert "again, stem_twin" in lines[3]
     assert "KTied(rank=3" in lines[4]
     assert converted_names(net) == set()
+
+
+def test_a_plan_is_names_and_choices_and_can_be_applied_to_any_such_model():
+    planned = lb.plan(Net(), POSTERIOR, PRIOR, exclude=["head"])
+    assert planned == lb.plan(Net(), POSTERIOR, PRIOR, exclude=["head"])
+    assert planned.layers[0] == (("stem",), "Linear", lb.Choice(POSTERIOR, PRIOR))
+    net = Net()
+    assert planned.apply(net) is net
+    assert converted_names(net) == {"stem", "body.0", "body.2.0", "again"}
+    assert net.again is net.stem_twin
+
+
+def _untied() -> nn.Module:
+    net = Net()
+    net.stem_twin = nn.Linear(4, 4)
+    return net
+
+
+def _hooked_head() -> nn.Module:
+    net = Net()
+    net.head = _hooked()
+    return net
+
+
+UNPLANNED = {
+    "absent": (mlp, "that the model has not"),
+    "no longer shared": (_untied, "that the model has not"),
+    "not convertible": (lambda: nn.Sequential(nn.ReLU()), "that the model has not"),
+    "refused": (_hooked_head, "hook"),
+}
+
+
+@pytest.mark.parametrize("case", UNPLANNED)
+def test_a_plan_that_does_not_suit_a_model_changes_nothing(case):
+    make, phrase = UNPLANNED[case]
+    planned, net = lb.plan(Net(), POSTERIOR, PRIOR), make()
+    before = snapshot(net)
+    with pytest.raises(ValueError, match=phrase):
+        planned.apply(net)
+    assert_unchanged(net, before)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_options_of_the_torch_layer_can_still_be_read(name):
+    net = LAYERS[name].module()
+    model = lb.convert(net, POSTERIOR, PRIOR)
+    for option, value in vars(net).items():
+        if not option.startswith("_") and not isinstance(value, nn.Module):
+            fused = ("activation_relu_or_gelu", "use_nested_tensor")
+            assert getattr(model, option) == value or option in fused, option
+
+
+@pytest.mark.parametrize("name", ["linear", "lstm", "attention", "attention_other_sizes"])
+def test_a_conversion_without_gradients_freezes_nothing(name):
+    with torch.no_grad():
+        model = lb.convert(LAYERS[name].module(), POSTERIOR, PRIOR, bias=POSTERIOR)
+    assert all(p.requires_grad for p in model.parameters())

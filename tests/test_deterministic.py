@@ -68,7 +68,11 @@ def test_trained_means_become_weights():
         torch.testing.assert_close(lb.deterministic(model)(x), model(x), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["linear", "conv2d", "embedding", "lstm", "gru", "attention"])
+MEMBERS = ["linear", "conv2d", "embedding", "lstm", "gru", "attention"]
+MEMBERS += ["embedding_bag", "bilinear", "lstm_cell"]
+
+
+@pytest.mark.parametrize("name", MEMBERS)
 @pytest.mark.parametrize("member", [0, 2])
 def test_one_member_of_a_mixture(name, member):
     layer = LAYERS[name]
@@ -100,6 +104,22 @@ def test_frozen_weights_come_back_frozen():
     net[0].requires_grad_(False)
     back = lb.deterministic(lb.convert(net, POSTERIOR, PRIOR))
     assert snapshot(back)[3] == snapshot(net)[3]
+
+
+@pytest.mark.parametrize("bias", [None, POSTERIOR], ids=["plain_bias", "random_bias"])
+@pytest.mark.parametrize("posterior", [POSTERIOR, lb.Rank1(1)], ids=repr)
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_frozen_layer_of_any_kind_comes_back_frozen(name, posterior, bias):
+    net = LAYERS[name].module().requires_grad_(False)
+    model = lb.convert(net, posterior, lb.Normal(0.1, loc=1.0), bias=bias, bias_prior=PRIOR)
+    assert snapshot(lb.deterministic(model))[3] == snapshot(net)[3]
+
+
+def test_a_layer_made_by_hand_has_no_torch_layer_to_go_back_to():
+    weight, op = torch.randn(2, 3), lb.ops.Linear()
+    layer = lb.Affine(op, POSTERIOR(weight, op), PRIOR(weight))
+    with pytest.raises(ValueError, match=r"was not made from a torch layer.*lb\.convert"):
+        lb.deterministic(nn.Sequential(layer))
 
 
 def test_shared_layers_come_back_shared():
@@ -138,6 +158,23 @@ def test_padded_sequences_take_the_fused_path_again():
     expected = net(x, src_key_padding_mask=padding)
     assert not expected[0, 3:].any()  # the fused path fills padded positions with zeros
     torch.testing.assert_close(back(x, src_key_padding_mask=padding), expected)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_encoders_take_the_paths_they_took(nested):
+    def encoder() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu")
+        return nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested)
+
+    net = nn.ModuleList([encoder(), encoder()])
+    model = lb.convert(net, POSTERIOR, PRIOR, include=["0.layers.1.linear1"])
+
+    def paths(module: nn.Module) -> list:
+        encoders = [(e.use_nested_tensor, e.layers) for e in module]
+        return [(use, [m.activation_relu_or_gelu for m in layers]) for use, layers in encoders]
+
+    assert paths(model) == [(False, [2, 0]), (nested, [2, 2])]
+    assert paths(lb.deterministic(model)) == paths(net)
 
 
 def test_a_partly_converted_network_comes_back_whole():

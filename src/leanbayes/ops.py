@@ -23,16 +23,7 @@ from torch import Tensor
 
 from leanbayes.errors import require
 
-__all__ = [
-    "Conv",
-    "ConvTranspose",
-    "Linear",
-    "LinearOp",
-    "Lookup",
-    "OuterProduct",
-    "TransposedLinear",
-    "Usage",
-]
+__all__ = ["Conv", "ConvTranspose", "Linear", "LinearOp", "Lookup", "Usage"]
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
@@ -159,43 +150,6 @@ class Linear(LinearOp):
 
     def unmatrix(self, matrix: Tensor) -> Tensor:
         return matrix
-
-
-@dataclass(frozen=True)
-class TransposedLinear(Linear):
-    """A linear layer whose weight is stored as ``[in, out]``.
-
-    Example:
-        >>> TransposedLinear().matrix(torch.zeros(3, 2)).shape
-        torch.Size([2, 3])
-    """
-
-    def matrix(self, weight: Tensor) -> Tensor:
-        return weight.t()
-
-    def unmatrix(self, matrix: Tensor) -> Tensor:
-        return matrix.mT
-
-
-@dataclass(frozen=True)
-class OuterProduct(Linear):
-    """A bilinear form: a matrix times the flattened outer product of two inputs.
-
-    Args:
-        sizes: how many features the two inputs have.
-
-    Example:
-        >>> OuterProduct((3, 2)).matrix(torch.zeros(4, 3, 2)).shape
-        torch.Size([4, 6])
-    """
-
-    sizes: tuple[int, int]
-
-    def matrix(self, weight: Tensor) -> Tensor:
-        return weight.flatten(1)
-
-    def unmatrix(self, matrix: Tensor) -> Tensor:
-        return matrix.unflatten(-1, self.sizes)
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,11 @@ class Template:
         self._module = copy.deepcopy(module, empty)
 
     def filled(self, tensors: Mapping[str, Tensor | None]) -> nn.Module:
-        """A new torch layer with these tensors, by torch's names."""
+        """A new torch layer with copies of these tensors, by torch's names."""
         module = copy.deepcopy(self._module)
         for name, tensor in tensors.items():
             owner, _, attribute = name.rpartition(".")
-            setattr(module.get_submodule(owner), attribute, tensor)
+            setattr(module.get_submodule(owner), attribute, copy.deepcopy(tensor))
         return module
 
 
@@ -63,7 +63,10 @@ class Layer(nn.Module, ABC):
 
     @abstractmethod
     def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
-        """The mean of every tensor of the torch layer, by torch's name."""
+        """The mean of every tensor of the torch layer, by torch's name.
+
+        A parameter is an ``nn.Parameter``, frozen where the means are; the caller makes copies.
+        """
 
     def to_torch(self, member: int | None = None) -> nn.Module:
         """The torch layer with the means (of one member of a mixture) as weights."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Self
 
 from torch import Tensor, nn
@@ -10,9 +11,30 @@ from torch import Tensor, nn
 from leanbayes.layers.affine import Affine
 from leanbayes.layers.base import Layer, register_layer
 from leanbayes.layers.choice import Maker
-from leanbayes.ops import OuterProduct
+from leanbayes.ops import Linear
 
-__all__ = ["Bilinear"]
+__all__ = ["Bilinear", "OuterProduct"]
+
+
+@dataclass(frozen=True)
+class OuterProduct(Linear):
+    """A bilinear form: a matrix times the flattened outer product of two inputs.
+
+    Args:
+        sizes: how many features the two inputs have.
+
+    Example:
+        >>> OuterProduct((3, 2)).matrix(torch.zeros(4, 3, 2)).shape
+        torch.Size([4, 6])
+    """
+
+    sizes: tuple[int, int]
+
+    def matrix(self, weight: Tensor) -> Tensor:
+        return weight.flatten(1)
+
+    def unmatrix(self, matrix: Tensor) -> Tensor:
+        return matrix.unflatten(-1, self.sizes)
 
 
 @register_layer(nn.Bilinear)

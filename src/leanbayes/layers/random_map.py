@@ -83,7 +83,7 @@ class RandomMap(nn.Module):
             weight = weight[member]
         means = self.posterior.tensors("means").values()
         trained = not means or any(mean.requires_grad for mean in means)
-        return nn.Parameter(weight.clone().contiguous(), requires_grad=trained)
+        return nn.Parameter(weight.contiguous(), requires_grad=trained)
 
     def extra_repr(self) -> str:
         estimator = getattr(self.estimator, "__name__", repr(self.estimator))
@@ -113,5 +113,5 @@ def point_bias(
     if isinstance(bias, RandomMap):
         column = bias.point(member)
         return nn.Parameter(column.detach().squeeze(-1), requires_grad=column.requires_grad)
-    vector = bias[member or 0] if bias.ndim == 2 else bias
-    return nn.Parameter(vector.detach().clone(), requires_grad=bias.requires_grad)
+    vector = bias.detach()[member or 0] if bias.ndim == 2 else bias.detach()
+    return nn.Parameter(vector, requires_grad=bias.requires_grad)

@@ -1,0 +1,152 @@
+"""The contract of a layer kind: from a torch layer, back to it, and everything in between."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.convert import convert, deterministic
+from leanbayes.estimators import mean, weights
+from leanbayes.io import load, save
+from leanbayes.layers import is_bayesian, is_convertible
+from leanbayes.model import held, kl, random_maps, using
+from leanbayes.posteriors import MeanField, Point
+from leanbayes.priors import Normal
+from leanbayes.testing.statistics import seeded
+
+__all__ = ["check_layer"]
+
+_PRIOR = Normal(1.0)
+
+
+def check_layer(
+    net: nn.Module, *inputs: Any, refused: Sequence[nn.Module] = (), seed: int = 0
+) -> None:
+    """Check the kind of layer that stands for a torch layer.
+
+    It must convert and come back with the same weights under the same names, answer as the torch
+    layer where its weights are the means, be one function where a draw is held, count every weight
+    once in the KL, learn, stay frozen, be saved and loaded, and refuse what would be lost.
+
+    Args:
+        net: a torch layer whose kind was registered, in any state.
+        *inputs: what it is called with.
+        refused: layers whose options the kind does not know.
+        seed: of the draws; the global generator is left as it was.
+
+    Example:
+        >>> check_layer(nn.Conv1d(2, 4, 3), torch.randn(5, 2, 7))
+    """
+    name = type(net).__name__
+    assert is_convertible(net), f"{name} has no kind of layer; call lb.register_layer"
+    net = copy.deepcopy(net).eval()
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    with seeded(seed):
+        for bias in (None, MeanField(0.1)):
+            model = convert(net, MeanField(0.1), _PRIOR, bias=bias)
+            assert is_bayesian(model), f"from_torch of {name} gives no lb.Layer"
+            assert any(True for _ in random_maps(model)), f"nothing in {name} became random"
+            _check_outputs(model, net, inputs)
+            _check_way_back(model, net, inputs)
+            _check_file(model, net, inputs)
+        _check_kl(net, inputs)
+        _check_learning(net, inputs)
+        for module in (_hooked(net), *refused):
+            _check_refusal(module)
+    after = net.state_dict()
+    unchanged = all(torch.equal(after[key], value) for key, value in before.items())
+    assert unchanged, f"converting {name} changed the torch layer"
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """All tensors of an output, in order."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Sequence):
+        for part in output:
+            yield from _tensors(part)
+
+
+def _assert_same(a: Any, b: Any, message: str) -> None:
+    for left, right in zip(_tensors(a), _tensors(b), strict=True):
+        assert left.shape == right.shape, f"{message}: {left.shape} against {right.shape}"
+        tolerance = 100 * torch.finfo(left.dtype).eps if left.is_floating_point() else 0.0
+        assert torch.allclose(left, right, tolerance, tolerance), message
+
+
+@torch.no_grad()
+def _check_outputs(model: nn.Module, net: nn.Module, inputs: Sequence[Any]) -> None:
+    name = type(net).__name__
+    with using(model, mean):
+        _assert_same(model(*inputs), net(*inputs), f"with its means {name} gives other outputs")
+    with using(model, weights):
+        pairs = zip(_tensors(model(*inputs)), _tensors(model(*inputs)), strict=True)
+        assert any(not torch.equal(a, b) for a, b in pairs), f"{name} does not use its draws"
+    with held(model):
+        _assert_same(model(*inputs), model(*inputs), f"{name} draws again while it is held")
+
+
+@torch.no_grad()
+def _check_way_back(model: nn.Module, net: nn.Module, inputs: Sequence[Any]) -> None:
+    name, back = type(net).__name__, deterministic(model)
+    assert type(back) is type(net), f"{name} comes back as {type(back).__name__}"
+    ours, theirs = back.state_dict(), net.state_dict()
+    assert list(ours) == list(theirs), f"{name} comes back with tensors {list(ours)}"
+    for key, value in theirs.items():
+        assert torch.equal(ours[key], value), f"{key} of {name} comes back with other numbers"
+    _assert_same(back(*inputs), net(*inputs), f"{name} comes back with other options")
+
+
+@torch.no_grad()
+def _check_file(model: nn.Module, net: nn.Module, inputs: Sequence[Any]) -> None:
+    name = type(net).__name__
+    with tempfile.TemporaryDirectory() as folder:
+        again = load(net, save(model, f"{folder}/layer"))
+    assert torch.equal(kl(again), kl(model)), f"a saved {name} has another KL"
+    with using(model, mean), using(again, mean):
+        _assert_same(again(*inputs), model(*inputs), f"a saved {name} gives other outputs")
+
+
+def _check_kl(net: nn.Module, inputs: Sequence[Any]) -> None:
+    name, model = type(net).__name__, convert(net, Point(), _PRIOR)
+    sizes = [sum(p.numel() for p in module.parameters()) for module in (net, model)]
+    assert sizes[0] == sizes[1], f"{name} has {sizes[0]} numbers, and {sizes[1]} as point estimates"
+    first = kl(model)
+    model(*inputs)
+    assert torch.equal(kl(model), first), f"the KL of {name} depends on a call"
+    twice = nn.ModuleList([model, model])
+    assert torch.equal(kl(twice), first), f"the KL of a shared {name} is counted twice"
+
+
+def _check_learning(net: nn.Module, inputs: Sequence[Any]) -> None:
+    name, model = type(net).__name__, convert(net, MeanField(0.1), _PRIOR, weights)
+    loss = sum(y.square().sum() for y in _tensors(model(*inputs)) if y.requires_grad) + kl(model)
+    loss.backward()
+    for key, parameter in model.named_parameters():
+        gradient = parameter.grad
+        learns = gradient is not None and bool(gradient.isfinite().all())
+        assert learns, f"{key} of {name} has no finite gradient"
+    frozen = convert(copy.deepcopy(net).requires_grad_(False), MeanField(0.1), _PRIOR)
+    trained = [key for key, p in deterministic(frozen).named_parameters() if p.requires_grad]
+    assert not trained, f"{trained[0]} of a frozen {name} comes back trained"
+
+
+def _hooked(net: nn.Module) -> nn.Module:
+    net = copy.deepcopy(net)
+    net.register_forward_hook(lambda module, inputs, output: output)
+    return net
+
+
+def _check_refusal(module: nn.Module) -> None:
+    try:
+        convert(module, MeanField(), _PRIOR)
+    except ValueError as error:
+        sentence = str(error)
+    else:
+        raise AssertionError(f"{module} is converted although it is to be refused")
+    assert "\n" not in sentence, f"{module} is refused in more than one sentence: {sentence}"
