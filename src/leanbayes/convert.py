@@ -162,17 +162,9 @@ def convert(
         >>> model(torch.randn(5, 784)).shape
         torch.Size([5, 10])
     """
-    planned = plan(
-        model,
-        posterior,
-        prior,
-        estimator,
-        bias=bias,
-        bias_prior=bias_prior,
-        include=include,
-        exclude=exclude,
-        overrides=overrides,
-    )
+    options: dict[str, Any] = {"bias": bias, "bias_prior": bias_prior, "overrides": overrides}
+    patterns: dict[str, Any] = {"include": include, "exclude": exclude}
+    planned = plan(model, posterior, prior, estimator, **options, **patterns)
     return planned.apply(model if inplace else copy.deepcopy(model))
 
 
