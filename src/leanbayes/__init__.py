@@ -11,11 +11,11 @@ from leanbayes.build import Choice
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, plan
 from leanbayes.deterministic import deterministic
-from leanbayes.estimators import auto, flipout, local, mean, weights
+from leanbayes.estimators import auto, flipout, local, mean, register_estimator, weights
 from leanbayes.gradient_snr import GradientSNR
 from leanbayes.io import load, save
 from leanbayes.layers import Affine, RandomMap
-from leanbayes.learned import Learned
+from leanbayes.learned import Learned, Stored
 from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from leanbayes.model import (
     ParameterCounts,
@@ -47,6 +47,7 @@ from leanbayes.posteriors import (
     Posterior,
     Rank1,
     ZeroMean,
+    register_posterior,
 )
 from leanbayes.predict import Prediction, predict
 from leanbayes.priors import (
@@ -63,6 +64,7 @@ from leanbayes.priors import (
     Prior,
     ScaleMixture,
     StudentT,
+    register_prior,
 )
 from leanbayes.scales import Scale
 from leanbayes.spectrum import Spectrum, spectrum
@@ -108,6 +110,7 @@ __all__ = [
     "Scale",
     "ScaleMixture",
     "Spectrum",
+    "Stored",
     "StudentT",
     "ZeroMean",
     "auto",
@@ -134,6 +137,9 @@ __all__ = [
     "plan",
     "predict",
     "random_maps",
+    "register_estimator",
+    "register_posterior",
+    "register_prior",
     "save",
     "schedules",
     "spectrum",

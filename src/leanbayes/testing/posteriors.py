@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor
 
-from leanbayes.distributions import Moments, Noise, WeightDistribution
+from leanbayes.distributions import Moments, WeightDistribution
 from leanbayes.kl import check_pair, divergence
 from leanbayes.learned import Learned
 from leanbayes.ops import Conv, Linear, LinearOp
@@ -112,13 +112,16 @@ def _check_output_law(y: Tensor, moments: Moments, op: LinearOp, name: str) -> N
 def _check_maps(q: WeightDistribution, columns: int) -> None:
     name, batch = type(q).__name__, 2 * q.members
     x = torch.randn(batch, columns, dtype=torch.float64)
-    for noise in Noise:
-        y = q.map(Linear(), batch, noise)(x)
-        assert y.shape == (batch, q.event_shape[0]), f"a {noise.value} map of {name} changes shape"
-        assert y.isfinite().all(), f"a {noise.value} map of {name} gives a value that is not finite"
-    fixed = q.map(Linear(), None, Noise.NONE)
+    fixed, held, local = (
+        q.mean_map(Linear()),
+        q.weight_map(Linear()),
+        q.local_map(Linear(), batch),
+    )
+    for kind, drawn in (("mean", fixed), ("weight", held), ("local", local)):
+        y = drawn(x)
+        assert y.shape == (batch, q.event_shape[0]), f"a {kind} map of {name} changes shape"
+        assert y.isfinite().all(), f"a {kind} map of {name} gives a value that is not finite"
     assert_close(fixed(x), fixed(x), f"{name} draws noise where none is asked for")
-    held = q.map(Linear(), None, Noise.SHARED)
     wide = x.repeat_interleave(3, 0)
     assert_close(
         held(x), held(wide)[::3], f"a held map of {name} remembers its batch size or draws again"
@@ -148,7 +151,7 @@ def _check_module(learned: Learned[WeightDistribution], columns: int) -> None:
     q, batch = learned(), 2 * learned().members
     x = torch.randn(batch, columns, dtype=torch.float64)
     x[0] = 0.0
-    loss = q.map(Linear(), batch, Noise.LOCAL)(x).square().sum()
+    loss = q.local_map(Linear(), batch)(x).square().sum()
     loss = loss + divergence(q, _comparable_prior(q)(q.rsample())())
     loss.backward()
     for parameter_name, parameter in learned.named_parameters():
