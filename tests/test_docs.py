@@ -61,7 +61,7 @@ def heading_anchors(page):
 
 @pytest.fixture(autouse=True)
 def _as_it_was(tmp_path, monkeypatch):
-    """Blocks and examples write files, register recipes and choose threads and dtypes."""
+    """Blocks and examples write files, register specs and choose threads and dtypes."""
     monkeypatch.chdir(tmp_path)
     registered = [(registry, set(registry)) for registry in (POSTERIORS, PRIORS)]
     threads = torch.get_num_threads()
@@ -283,7 +283,7 @@ def test_a_broken_skeleton_is_caught(skeleton, monkeypatch):
 def test_guide_quotes_the_skeleton():
     code = (ROOT / "docs/skeleton_posterior.py").read_text()
     quoted = [
-        b.strip("\n") for b in fences("docs/adding_a_posterior.md", "python") if "class " in b
+        b.strip("\n") for b in fences("docs/adding_a_posterior.md", "python") if "class Row" in b
     ]
     assert len(quoted) == 2
     assert all(block in code for block in quoted)

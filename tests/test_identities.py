@@ -151,7 +151,7 @@ def test_learnt_ard_is_the_closed_form_at_its_optimum(posterior):
 
     least, log_scale = minimised(kl, 0.5 * second.log() + 0.3 * randn(4, 3))
     torch.testing.assert_close((2 * log_scale).exp(), second, rtol=1e-5, atol=0.0)
-    closed = kl_divergence(q, lb.distributions.ARD())
+    closed = kl_divergence(q, lb.distributions.RelevanceNormal())
     torch.testing.assert_close(closed, least, rtol=1e-9, atol=1e-9)
 
 

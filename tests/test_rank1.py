@@ -118,8 +118,8 @@ def test_R1_a_recurrent_network_acts_as_the_weights_written_out(kind, estimator)
             explicit.get_parameter(name).data.copy_(per_example(bias)[n])
         expected, expected_state = explicit(x[n : n + 1])
         close(y[n], expected[0])
-        found, wanted = (torch.cat(s) if kind is nn.LSTM else s for s in (state, expected_state))
-        close(found[:, n], wanted[:, 0])
+        final, wanted = (torch.cat(s) if kind is nn.LSTM else s for s in (state, expected_state))
+        close(final[:, n], wanted[:, 0])
 
 
 # R2: factors of its own for every example; a batch tiled for the members
@@ -210,8 +210,8 @@ def test_R3_random_factors_have_the_kl_of_their_kind(kind):
     assert {n: p.shape for n, p in learned.named_parameters() if n != "weight"} == {
         n: shapes[n] for n in names
     }
-    found = td.kl_divergence(learned(), PRIORS[kind](weight)())
-    close(found.detach(), sum_of_factor_kls(learned, kind, kind), 1e-6)
+    kl = td.kl_divergence(learned(), PRIORS[kind](weight)())
+    close(kl.detach(), sum_of_factor_kls(learned, kind, kind), 1e-6)
     positive = kind in ("lognormal", "halfcauchy")
     assert ((learned().rsample((500,)) / weight).min() > 0) == positive
 
@@ -261,12 +261,12 @@ CAUCHY_PAIRS = [(0.0, 1.0, 0.0, 1.0), (0.3, 0.5, -1.0, 2.0), (5.0, 0.01, 1.0, 0.
 def test_R4_cauchy_kl_is_its_closed_form_and_its_integral(pair):
     x0, g0, x1, g1 = (torch.tensor(value) for value in pair)
     q, p = td.Cauchy(x0, g0), td.Cauchy(x1, g1)
-    found = td.kl_divergence(q, p)
-    close(found, (((g0 + g1) ** 2 + (x0 - x1) ** 2) / (4 * g0 * g1)).log())
-    close(found, quadrature_kl(stats.cauchy(*pair[:2]), stats.cauchy(*pair[2:])), 1e-6)
+    kl = td.kl_divergence(q, p)
+    close(kl, (((g0 + g1) ** 2 + (x0 - x1) ** 2) / (4 * g0 * g1)).log())
+    close(kl, quadrature_kl(stats.cauchy(*pair[:2]), stats.cauchy(*pair[2:])), 1e-6)
     z = q.sample((50_000,))
-    assert_mean(q.log_prob(z) - p.log_prob(z), found, "Cauchy KL")
-    assert (found == 0) == (pair[:2] == pair[2:])
+    assert_mean(q.log_prob(z) - p.log_prob(z), kl, "Cauchy KL")
+    assert (kl == 0) == (pair[:2] == pair[2:])
 
 
 # R5: first values
@@ -371,9 +371,9 @@ def test_R8_losses_and_gradients_are_finite_at_logits_of_a_thousand(dtype):
         rows = [[(right, wrong)[k]] for k in pair]
         for loss, value in zip(LOSSES, expected, strict=True):
             logits = torch.tensor(rows, dtype=dtype, requires_grad=True)
-            found = loss(logits, torch.tensor([0]))
-            found.backward()
-            assert found.item() == pytest.approx(value, rel=1e-6)
+            nll = loss(logits, torch.tensor([0]))
+            nll.backward()
+            assert nll.item() == pytest.approx(value, rel=1e-6)
             assert logits.grad.isfinite().all()
 
 

@@ -123,7 +123,7 @@ def divergence(q: Distribution, p: Distribution) -> Tensor:
 def _registered(q: type[Distribution], p: type[Distribution]) -> Callable[..., Tensor]:
     """The function that ``kl_divergence`` finds, by a search that the compiler can trace.
 
-    The first of the posterior's classes counts most, as for torch.
+    The posterior's class counts before the prior's, as in torch.
     """
     for left in q.__mro__:
         for right in p.__mro__:
@@ -153,7 +153,11 @@ def _total_cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:
 
 @register_kl(Masked, Distribution)
 def _kl_of_kept_weights(q: Masked, p: Distribution) -> Tensor:
-    """Over the kept weights; for correlated ones the base's KL, which bounds it from above."""
+    """Over the kept weights; for correlated ones the base's KL, which bounds it from above.
+
+    A KL that is registered for the base is a sum and does not know single weights: where they are
+    independent, register one for :class:`Masked` too.
+    """
     if not q.independent or isinstance(p, FlatDensity):
         return divergence(q.base, p)
     _require_finite(q, p)
