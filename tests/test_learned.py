@@ -136,8 +136,9 @@ def test_registering_something_else_is_refused_in_one_sentence():
         lb.register_posterior(nn.Linear)
     with pytest.raises(ValueError, match=r"is not a prior; derive .* from lb\.Prior"):
         lb.register_prior(lb.MeanField)
-    with pytest.raises(ValueError, match="is not an estimator; give a function"):
-        lb.register_estimator("mean")
+    for estimator in ("mean", lambda q, op, usage: q.mean_map(op)):
+        with pytest.raises(ValueError, match="is not an estimator; give a named function"):
+            lb.register_estimator(estimator)
     with pytest.raises(ValueError, match="there is a posterior 'MeanField' already"):
         lb.register_posterior(type("MeanField", (lb.Posterior,), {}))
 

@@ -48,8 +48,8 @@ def register_estimator(estimator: E) -> E:
         >>> ESTIMATORS.unregister("often")
     """
     require(
-        callable(estimator) and hasattr(estimator, "__name__"),
-        f"{estimator!r} is not an estimator; give a function (q, op, usage) -> map",
+        callable(estimator) and getattr(estimator, "__name__", "").isidentifier(),
+        f"{estimator!r} is not an estimator; give a named function (q, op, usage) -> map",
     )
     return ESTIMATORS.register(estimator)
 
