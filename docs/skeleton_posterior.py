@@ -15,7 +15,6 @@ import leanbayes as lb
 from leanbayes.distributions import Moments, WeightDistribution
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL
 from leanbayes.ops import LinearOp
-from leanbayes.posteriors import POSTERIORS
 
 
 class RowScaledNormal(WeightDistribution):
@@ -63,6 +62,7 @@ class RowScaledNormal(WeightDistribution):
         return Moments(op(x, self.loc), squares * row_variance)
 
 
+@lb.register_posterior
 @dataclass(frozen=True)
 class RowScale(lb.Posterior):
     """Independent normal weights with one standard deviation for each output.
@@ -77,15 +77,9 @@ class RowScale(lb.Posterior):
         lb.Scale(self.scale)  # raises unless it is positive
 
     def __call__(self, weight: Tensor, op: LinearOp) -> lb.Learned[WeightDistribution]:
-        scale = lb.Scale(self.scale)
         rows, _ = op.matrix(weight).shape
-        return self._learn(
+        return self.learned(
             RowScaledNormal,
-            op,
-            {"scale": scale.transform},
-            loc=weight.detach().clone(),
-            scale=scale.initial((rows,), weight),
+            loc=lb.Stored.means(weight, op),
+            scale=lb.Scale(self.scale).initial((rows,), weight),
         )
-
-
-POSTERIORS["RowScale"] = RowScale

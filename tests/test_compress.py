@@ -117,9 +117,9 @@ def test_full_rank_reproduces_the_scales(rank):
 def test_scales_that_are_a_product_are_found(rank):
     u, v = (torch.rand(rank, n, dtype=torch.float64).square() + 1e-3 for n in (20, 30))
     scale = u.T @ v
-    found = tied_factors(scale, rank)
-    assert all((factor > 0).all() for factor in found)
-    assert divergence(scale, found[0].T @ found[1]) < 1e-3 * scale.numel()
+    factors = tied_factors(scale, rank)
+    assert all((factor > 0).all() for factor in factors)
+    assert divergence(scale, factors[0].T @ factors[1]) < 1e-3 * scale.numel()
 
 
 def test_the_best_product_of_rank_one_balances_rows_and_columns():
@@ -262,20 +262,20 @@ def test_parameters_of_a_tied_model_are_those_of_the_paper():
     net = nn.Sequential(nn.Linear(784, 400), nn.Linear(400, 400), nn.Linear(400, 10))
     full = lb.convert(net, lb.MeanField(), lb.Normal(0.2), bias=lb.MeanField())
     tied = lb.convert(net, lb.KTied(2), lb.Normal(0.2), bias=lb.MeanField())
-    found = lb.compare(full, tied)
-    assert (found.parameters_before, found.parameters_after) == (956_820, 484_008)
-    assert str(found).startswith("484 008 instead of 956 820 parameters (51 %); KL ")
+    costs = lb.compare(full, tied)
+    assert (costs.parameters_before, costs.parameters_after) == (956_820, 484_008)
+    assert str(costs).startswith("484 008 instead of 956 820 parameters (51 %); KL ")
 
 
 def test_a_comparison_is_of_kl_and_predictive_density(digits, trained):
     x, y = (part[:100] for part in digits)
     after = lb.truncate(trained, 1)
     state = torch.get_rng_state()
-    found = lb.compare(trained, after, [(x, y)], samples=20, seed=3)
+    costs = lb.compare(trained, after, [(x, y)], samples=20, seed=3)
     assert torch.equal(state, torch.get_rng_state())
     for model, kl, nll in (
-        (trained, found.kl_before, found.nll_before),
-        (after, found.kl_after, found.nll_after),
+        (trained, costs.kl_before, costs.nll_before),
+        (after, costs.kl_after, costs.nll_after),
     ):
         assert math.isclose(kl, float(lb.kl(model).detach()))
         outputs = lb.predict(model, x, samples=20, seed=3).samples

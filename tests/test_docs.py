@@ -15,6 +15,7 @@ from leanbayes import estimators, posteriors, priors, schedules
 from leanbayes.distributions import WeightDistribution
 from leanbayes.ops import Conv, Linear
 from leanbayes.posteriors import POSTERIORS
+from leanbayes.priors import PRIORS
 from registry import OPS
 
 ROOT = Path(__file__).parents[1]
@@ -60,14 +61,16 @@ def heading_anchors(page):
 
 @pytest.fixture(autouse=True)
 def _as_it_was(tmp_path, monkeypatch):
-    """Blocks and examples write files, register recipes and choose threads and dtypes."""
+    """Blocks and examples write files, register specs and choose threads and dtypes."""
     monkeypatch.chdir(tmp_path)
-    registered, threads = dict(POSTERIORS), torch.get_num_threads()
+    registered = [(registry, set(registry)) for registry in (POSTERIORS, PRIORS)]
+    threads = torch.get_num_threads()
     dtype = torch.get_default_dtype()
     torch.set_num_threads(1)
     yield
-    POSTERIORS.clear()
-    POSTERIORS.update(registered)
+    for registry, names in registered:
+        for name in set(registry) - names:
+            registry.unregister(name)
     torch.set_num_threads(threads)
     torch.set_default_dtype(dtype)
 
@@ -250,7 +253,7 @@ def test_example_convert_cnn(request, capsys):
 def skeleton(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     module = importlib.import_module("skeleton_posterior")
-    monkeypatch.setitem(POSTERIORS, "RowScale", module.RowScale)
+    lb.register_posterior(module.RowScale)
     return module
 
 
@@ -280,7 +283,7 @@ def test_a_broken_skeleton_is_caught(skeleton, monkeypatch):
 def test_guide_quotes_the_skeleton():
     code = (ROOT / "docs/skeleton_posterior.py").read_text()
     quoted = [
-        b.strip("\n") for b in fences("docs/adding_a_posterior.md", "python") if "class " in b
+        b.strip("\n") for b in fences("docs/adding_a_posterior.md", "python") if "class Row" in b
     ]
     assert len(quoted) == 2
     assert all(block in code for block in quoted)

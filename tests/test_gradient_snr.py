@@ -52,9 +52,9 @@ def test_ratios_are_averages_over_the_numbers_of_a_layer(definition, role, corre
     model = converted().double()
     kept, gradients = recorded(model)
     options = {"definition": definition, "role": role, "correction": correction}
-    found = feed(lb.GradientSNR(model, **options), model, gradients)
-    assert set(found) == {"0", "1"}
-    for name, value in found.items():
+    ratios = feed(lb.GradientSNR(model, **options), model, gradients)
+    assert set(ratios) == {"0", "1"}
+    for name, value in ratios.items():
         layer = model.get_submodule(name)
         watched = scales(layer) if role == "scales" else [layer.posterior.loc]
         g = np.concatenate([torch.stack(kept[p]).flatten(1).numpy() for p in watched], 1)
@@ -94,8 +94,8 @@ def test_pooled_is_all_signal_over_all_noise():
 def test_pure_noise_gives_the_floor(correction, floor):
     """1 + 1/(n − 3) for n = 10 steps; 256 layers of 64 numbers would show an error of 1 %."""
     model = converted(lb.MeanField(), *[8] * 257)
-    found = feed(lb.GradientSNR(model, correction=correction), model, torch.randn_like)
-    assert_mean(torch.tensor(list(found.values())), floor, "ratio of pure noise")
+    ratios = feed(lb.GradientSNR(model, correction=correction), model, torch.randn_like)
+    assert_mean(torch.tensor(list(ratios.values())), floor, "ratio of pure noise")
     assert math.isclose(noise_floor(10, correction), floor)
     assert round(floor, 2) == (1.03 if correction else 1.14)
 
@@ -116,16 +116,16 @@ def test_E25_only_the_first_definition_does_not_depend_on_the_unit(definition, p
 
 def test_small_float32_gradients_do_not_underflow():
     model = converted()
-    found = feed(
+    ratios = feed(
         lb.GradientSNR(model, definition="square"), model, lambda p: 1e-12 * torch.randn_like(p)
     )
-    assert all(math.isfinite(value) for value in found.values())
+    assert all(math.isfinite(value) for value in ratios.values())
 
 
 def test_a_gradient_that_does_not_vary_has_an_infinite_ratio():
     model = converted()
-    found = feed(lb.GradientSNR(model), model, lambda p: torch.full_like(p, 0.1))
-    assert set(found.values()) == {math.inf}
+    ratios = feed(lb.GradientSNR(model), model, lambda p: torch.full_like(p, 0.1))
+    assert set(ratios.values()) == {math.inf}
 
 
 def test_numbers_without_a_gradient_are_left_out():
@@ -137,8 +137,8 @@ def test_numbers_without_a_gradient_are_left_out():
             gradient[:, 1:] = 0
         return gradient
 
-    found = feed(lb.GradientSNR(model), model, half)
-    assert all(1 < value < math.inf for value in found.values())
+    ratios = feed(lb.GradientSNR(model), model, half)
+    assert all(1 < value < math.inf for value in ratios.values())
     silent = feed(lb.GradientSNR(model), model, torch.zeros_like)
     assert all(math.isnan(value) for value in silent.values())
 
@@ -226,15 +226,15 @@ def test_KT9_tied_scales_have_a_higher_ratio_early_in_training(activation, avera
 
     def ratios(posterior):
         model = lb.convert(net, posterior, lb.Normal(0.3), lb.weights)
-        found = []
+        ratios = []
         with lb.GradientSNR(model) as snr:
 
             def after(step):
                 if step % 50 == 0:
-                    found.append(snr.values(average=average)["2"])
+                    ratios.append(snr.values(average=average)["2"])
 
             train(model, x, y, steps=100, lr=1e-3, after=after)
-        return found
+        return ratios
 
     full = ratios(lb.MeanField())
     for rank in (1, 2):
@@ -279,10 +279,10 @@ class Reference(L.Callback):
     """Ratios at every step, by hooks."""
 
     def on_train_start(self, trainer, module):
-        self.snr, self.found = lb.GradientSNR(module.model, 4).attach(), {}
+        self.snr, self.ratios = lb.GradientSNR(module.model, 4).attach(), {}
 
     def on_train_batch_end(self, trainer, *_):
-        self.found[trainer.global_step] = self.snr.values()
+        self.ratios[trainer.global_step] = self.snr.values()
 
 
 @LIGHTNING
@@ -300,7 +300,7 @@ def test_lightning_records_at_the_chosen_steps(tmp_path, options, steps):
     fit(tmp_path, reference, 3)
     assert [step for step, _ in callback.history] == steps
     for step, values in callback.history:
-        assert values == pytest.approx(reference.found[step])
+        assert values == pytest.approx(reference.ratios[step])
 
 
 @LIGHTNING
@@ -310,9 +310,9 @@ def test_lightning_logs_the_ratios(tmp_path):
     (file,) = tmp_path.rglob("metrics.csv")
     header, *rows = (line.split(",") for line in file.read_text().splitlines())
     logged = [dict(zip(header, row, strict=True)) for row in rows]
-    (found,) = [row for row in logged if row["snr/0"]]
-    assert found["step"] == "9"
-    assert float(found["snr/0"]) == pytest.approx(callback.history[0][1]["0"])
+    (row,) = [row for row in logged if row["snr/0"]]
+    assert row["step"] == "9"
+    assert float(row["snr/0"]) == pytest.approx(callback.history[0][1]["0"])
 
 
 @LIGHTNING

@@ -14,7 +14,6 @@ from leanbayes.distributions import (
     KTiedNormal,
     LocationScale,
     Masked,
-    Noise,
     Rank1Mixture,
 )
 from leanbayes.ops import Conv, Linear
@@ -81,9 +80,9 @@ def test_one_tied_and_the_diagonal_matrix_normal_have_one_kl(prior):
     assert_same(kl_divergence(tied, p), kl_divergence(matrix_normal, p))
 
 
-@pytest.mark.parametrize("noise", Noise)
+@pytest.mark.parametrize("estimator", [lb.mean, lb.weights, lb.local])
 @pytest.mark.parametrize("op", OPS)
-def test_rank_one_with_zero_scale_is_batch_ensemble(op, noise):
+def test_rank_one_with_zero_scale_is_batch_ensemble(op, estimator):
     """``y = r_k ∘ op(x ∘ s_k, W)`` for the block of member k, whatever noise is asked for."""
     example, members = OPS[op], 3
     weight = example.op.matrix(example.weight())
@@ -96,8 +95,9 @@ def test_rank_one_with_zero_scale_is_batch_ensemble(op, noise):
         td.Normal(s, 0.0, validate_args=False),
         example.op,
     )
-    y = quiet.map(example.op, len(x), noise)(x)
-    assert_same(y, batch_ensemble.map(example.op, len(x), noise)(x))
+    usage = example.op.usage(x)
+    y = estimator(quiet, example.op, usage)(x)
+    assert_same(y, estimator(batch_ensemble, example.op, usage)(x))
     blocks = [
         example.op(block, weight * example.op.column_factor(s[k], len(weight)) * r[k, :, None])
         for k, block in enumerate(x.chunk(members))
@@ -151,7 +151,7 @@ def test_learnt_ard_is_the_closed_form_at_its_optimum(posterior):
 
     least, log_scale = minimised(kl, 0.5 * second.log() + 0.3 * randn(4, 3))
     torch.testing.assert_close((2 * log_scale).exp(), second, rtol=1e-5, atol=0.0)
-    closed = kl_divergence(q, lb.distributions.ARD())
+    closed = kl_divergence(q, lb.distributions.RelevanceNormal())
     torch.testing.assert_close(closed, least, rtol=1e-9, atol=1e-9)
 
 

@@ -187,11 +187,11 @@ def test_MN2_kl_from_a_diagonal_prior(kind, shape):
     case = Case(kind, shape)
     prior_scale = (0.3 + torch.rand(shape)).requires_grad_()
     prior_loc = torch.randn(shape)
-    found = kl_divergence(case.q, Normal(prior_loc, prior_scale))
+    kl = kl_divergence(case.q, Normal(prior_loc, prior_scale))
     dense_prior = MultivariateNormal(prior_loc.flatten(), torch.diag(prior_scale.flatten() ** 2))
     expected = kl_divergence(case.dense, dense_prior)
-    close(found, expected)
-    assert_same_gradients(found, expected, [*case.leaves, prior_scale])
+    close(kl, expected)
+    assert_same_gradients(kl, expected, [*case.leaves, prior_scale])
 
 
 def test_MN2_kl_follows_algorithm_1_with_its_corrections():

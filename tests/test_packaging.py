@@ -22,9 +22,11 @@ PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
     {"errors"},
-    {"ops", "spec"},
+    {"ops", "registry", "spec"},
     {"distributions"},
-    {"kl", "learned", "scales"},
+    {"transforms"},
+    {"learned"},
+    {"kl", "scales"},
     {"posteriors", "priors", "estimators"},
     {"layers"},
     {"model", "convert"},

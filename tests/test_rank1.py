@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 import leanbayes as lb
-from leanbayes.distributions import Noise, Rank1Mixture
-from leanbayes.ops import Linear
+from leanbayes.distributions import Rank1Mixture
+from leanbayes.ops import Linear, Usage
 from leanbayes.testing import assert_mean
 
 MEMBERS, BATCH = 3, 6
@@ -118,8 +118,8 @@ def test_R1_a_recurrent_network_acts_as_the_weights_written_out(kind, estimator)
             explicit.get_parameter(name).data.copy_(per_example(bias)[n])
         expected, expected_state = explicit(x[n : n + 1])
         close(y[n], expected[0])
-        found, wanted = (torch.cat(s) if kind is nn.LSTM else s for s in (state, expected_state))
-        close(found[:, n], wanted[:, 0])
+        final, wanted = (torch.cat(s) if kind is nn.LSTM else s for s in (state, expected_state))
+        close(final[:, n], wanted[:, 0])
 
 
 # R2: factors of its own for every example; a batch tiled for the members
@@ -141,7 +141,7 @@ def test_R2_examples_of_a_member_are_independent_and_each_has_the_law_of_random_
     q = lb.Rank1(1, rate=0.3)(torch.randn(2, 3), Linear())()
     x, samples = torch.randn(3), 20_000
     by_weights = q.rsample((samples,)).detach() @ x
-    local = q.map(Linear(), 2 * samples, Noise.LOCAL)(x.expand(2 * samples, 3)).detach()
+    local = q.local_map(Linear(), 2 * samples)(x.expand(2 * samples, 3)).detach()
     mean = (q.r.mean * F.linear(x * q.s.mean, q.weight))[0].detach()
     first, second = (local - mean).unflatten(0, (samples, 2)).unbind(1)
     assert_mean(first, 0.0, "mean of local outputs")
@@ -210,8 +210,8 @@ def test_R3_random_factors_have_the_kl_of_their_kind(kind):
     assert {n: p.shape for n, p in learned.named_parameters() if n != "weight"} == {
         n: shapes[n] for n in names
     }
-    found = td.kl_divergence(learned(), PRIORS[kind](weight)())
-    close(found.detach(), sum_of_factor_kls(learned, kind, kind), 1e-6)
+    kl = td.kl_divergence(learned(), PRIORS[kind](weight)())
+    close(kl.detach(), sum_of_factor_kls(learned, kind, kind), 1e-6)
     positive = kind in ("lognormal", "halfcauchy")
     assert ((learned().rsample((500,)) / weight).min() > 0) == positive
 
@@ -239,9 +239,10 @@ def test_R3_normal_factors_without_spread_are_batch_ensemble():
     x, weight = torch.randn(BATCH, 3), torch.randn(4, 3)
     r, s = torch.randn(MEMBERS, 4), torch.randn(MEMBERS, 3)
     narrow = Rank1Mixture(weight, td.Normal(r, 1e-12), td.Normal(s, 1e-12))
-    for noise in Noise:
-        expected = ((x * per_example(s)) @ weight.mT) * per_example(r)
-        close(narrow.map(Linear(), BATCH, noise)(x), expected, 1e-9)
+    expected = ((x * per_example(s)) @ weight.mT) * per_example(r)
+    for estimator in (lb.mean, lb.weights, lb.local):
+        drawn = estimator(narrow, Linear(), Usage(BATCH, reused=False))
+        close(drawn(x), expected, 1e-9)
 
 
 @pytest.mark.parametrize(("r", "s"), [("normal", "none"), ("none", "normal"), ("none", "none")])
@@ -260,12 +261,12 @@ CAUCHY_PAIRS = [(0.0, 1.0, 0.0, 1.0), (0.3, 0.5, -1.0, 2.0), (5.0, 0.01, 1.0, 0.
 def test_R4_cauchy_kl_is_its_closed_form_and_its_integral(pair):
     x0, g0, x1, g1 = (torch.tensor(value) for value in pair)
     q, p = td.Cauchy(x0, g0), td.Cauchy(x1, g1)
-    found = td.kl_divergence(q, p)
-    close(found, (((g0 + g1) ** 2 + (x0 - x1) ** 2) / (4 * g0 * g1)).log())
-    close(found, quadrature_kl(stats.cauchy(*pair[:2]), stats.cauchy(*pair[2:])), 1e-6)
+    kl = td.kl_divergence(q, p)
+    close(kl, (((g0 + g1) ** 2 + (x0 - x1) ** 2) / (4 * g0 * g1)).log())
+    close(kl, quadrature_kl(stats.cauchy(*pair[:2]), stats.cauchy(*pair[2:])), 1e-6)
     z = q.sample((50_000,))
-    assert_mean(q.log_prob(z) - p.log_prob(z), found, "Cauchy KL")
-    assert (found == 0) == (pair[:2] == pair[2:])
+    assert_mean(q.log_prob(z) - p.log_prob(z), kl, "Cauchy KL")
+    assert (kl == 0) == (pair[:2] == pair[2:])
 
 
 # R5: first values
@@ -303,15 +304,15 @@ def test_R5_factors_start_at_random_signs_or_around_one(signs, shape):
 # R6: clipping
 
 
-@pytest.mark.parametrize("noise", [Noise.SHARED, Noise.LOCAL], ids=lambda n: n.value)
-def test_R6_heavy_tails_are_clipped_at_ten(noise):
+@pytest.mark.parametrize("estimator", [lb.weights, lb.local])
+def test_R6_heavy_tails_are_clipped_at_ten(estimator):
     wide = td.Cauchy(torch.zeros(1, 200), torch.full((1, 200), 30.0).requires_grad_())
     clipped, free = (Rank1Mixture(torch.eye(200), wide, None, clip=c) for c in (10.0, None))
-    x = torch.ones(4, 200)
-    y = clipped.map(Linear(), 4, noise)(x)
+    x, usage = torch.ones(4, 200), Usage(4, reused=False)
+    y = estimator(clipped, Linear(), usage)(x)
     assert y.abs().max() == 10
     assert (y.abs() < 10).any()
-    assert free.map(Linear(), 4, noise)(x).abs().max() > 100
+    assert estimator(free, Linear(), usage)(x).abs().max() > 100
     assert clipped.rsample((10,)).abs().max() == 10
     y.sum().backward()
     assert wide.scale.grad.isfinite().all()
@@ -370,9 +371,9 @@ def test_R8_losses_and_gradients_are_finite_at_logits_of_a_thousand(dtype):
         rows = [[(right, wrong)[k]] for k in pair]
         for loss, value in zip(LOSSES, expected, strict=True):
             logits = torch.tensor(rows, dtype=dtype, requires_grad=True)
-            found = loss(logits, torch.tensor([0]))
-            found.backward()
-            assert found.item() == pytest.approx(value, rel=1e-6)
+            nll = loss(logits, torch.tensor([0]))
+            nll.backward()
+            assert nll.item() == pytest.approx(value, rel=1e-6)
             assert logits.grad.isfinite().all()
 
 
@@ -430,7 +431,7 @@ def test_R10_multiplicative_noise_in_s_fluctuates_as_noise_in_the_weights():
 
         def in_s(s, layer=layer, w=w):
             q = Rank1Mixture(w, torch.ones(1, width), s[None])
-            return score(layer, lambda h: q.map(Linear(), 1, Noise.SHARED)(h[None])[0])
+            return score(layer, lambda h: q.weight_map(Linear())(h[None])[0])
 
         hessian = torch.autograd.functional.hessian(in_weights, w)
         rank_one += (sigma * torch.autograd.functional.hessian(in_s, torch.ones(width))).sum()

@@ -25,9 +25,9 @@ def assert_shares(observed, expected):
 )
 def test_shares_are_squared_singular_values_over_their_sum(posterior):
     model = lb.convert(nn.Linear(7, 5), posterior, lb.Normal(1.0)).double()
-    q, found = model.posterior(), lb.spectrum(model)[""]
-    assert_shares(found.scale, shares(q.variance.sqrt()))
-    assert_shares(found.mean, shares(q.mean))
+    q, spectrum = model.posterior(), lb.spectrum(model)[""]
+    assert_shares(spectrum.scale, shares(q.variance.sqrt()))
+    assert_shares(spectrum.mean, shares(q.mean))
 
 
 @pytest.mark.parametrize("build", [nn.Conv2d, nn.ConvTranspose2d])
@@ -40,10 +40,10 @@ def test_a_convolution_has_the_spectrum_of_the_papers_flattening(build):
 
 def test_members_of_a_mixture_have_a_spectrum_each():
     model = lb.convert(nn.Linear(7, 5), lb.Rank1(members=3), lb.Normal(0.1, loc=1.0))
-    q, found = model.posterior(), lb.spectrum(model)[""]
+    q, spectrum = model.posterior(), lb.spectrum(model)[""]
     for member in range(3):
-        assert_shares(found.scale[member], shares(q.variance[member].sqrt()))
-        assert_shares(found.mean[member], shares(q.mean[member]))
+        assert_shares(spectrum.scale[member], shares(q.variance[member].sqrt()))
+        assert_shares(spectrum.mean[member], shares(q.mean[member]))
 
 
 def test_what_is_zero_explains_nothing():
@@ -51,8 +51,8 @@ def test_what_is_zero_explains_nothing():
     variance = lb.spectrum(lb.convert(nn.Linear(7, 5), lb.ZeroMean(), lb.Normal(1.0)))[""]
     assert torch.equal(point.scale, torch.zeros(5, dtype=torch.float64))
     assert torch.equal(variance.mean, torch.zeros(5, dtype=torch.float64))
-    for found in (point.mean, variance.scale):
-        torch.testing.assert_close(float(found.sum()), 1.0)
+    for part in (point.mean, variance.scale):
+        torch.testing.assert_close(float(part.sum()), 1.0)
 
 
 def test_infinite_variances_have_no_spectrum():
@@ -63,9 +63,9 @@ def test_infinite_variances_have_no_spectrum():
 def test_every_matrix_of_a_model_has_a_name_and_biases_have_none():
     net = nn.ModuleDict({"lstm": nn.LSTM(4, 3), "out": nn.Linear(3, 2)})
     model = lb.convert(net, lb.MeanField(), lb.Normal(1.0), bias=lb.MeanField())
-    found = lb.spectrum(model)
-    assert set(found) == {"lstm.maps.weight_ih_l0", "lstm.maps.weight_hh_l0", "out"}
-    assert set(found) < set(lb.named_kl(model))
+    spectra = lb.spectrum(model)
+    assert set(spectra) == {"lstm.maps.weight_ih_l0", "lstm.maps.weight_hh_l0", "out"}
+    assert set(spectra) < set(lb.named_kl(model))
 
 
 def test_a_model_without_a_matrix_is_refused():
@@ -84,9 +84,11 @@ def test_the_first_values_are_found_without_the_others():
     left, right = (torch.linalg.qr(torch.randn(n, 40, dtype=torch.float64))[0] for n in (90, 60))
     matrix = (left * decay) @ right.T
     state = torch.get_rng_state()
-    found = explained(matrix, most=5)
+    leading = explained(matrix, most=5)
     assert torch.equal(state, torch.get_rng_state())
-    torch.testing.assert_close(found, decay[:5].square() / decay.square().sum(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        leading, decay[:5].square() / decay.square().sum(), rtol=1e-6, atol=0
+    )
 
 
 def test_spectra_are_drawn():
@@ -104,9 +106,9 @@ def test_KT6_standard_deviations_are_low_rank_and_means_are_not():
     model = lb.convert(net, lb.MeanField(), lb.Normal(0.3))
     train(model, x, y, steps=400, lr=1e-2, batch=200)
     assert (lb.predict(model, x, samples=20).labels == y).float().mean() > 0.9
-    found = lb.spectrum(model)
-    assert len(found) == 3
-    for layer in found.values():
+    spectra = lb.spectrum(model)
+    assert len(spectra) == 3
+    for layer in spectra.values():
         assert layer.scale[0] > 0.95
         assert layer.scale[:2].sum() > 0.97
         assert layer.mean[0] < 0.5

@@ -474,5 +474,5 @@ def test_a_scale_that_is_exactly_zero_has_no_kl_and_no_nan(prior):
         layer.posterior.scale[0] = 0.0
     value = lb.kl(layer)
     value.backward()
-    assert float(value) == pytest.approx(0.0, abs=1e-6)
+    assert value.item() == pytest.approx(0.0, abs=1e-6)
     assert torch.equal(layer.posterior.scale.grad, torch.zeros(2, 3))

@@ -9,11 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from leanbayes import distributions, ops, schedules, testing
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
-from leanbayes.estimators import auto, flipout, local, mean, weights
+from leanbayes.estimators import auto, flipout, local, mean, register_estimator, weights
 from leanbayes.gradient_snr import GradientSNR
 from leanbayes.io import load, save
 from leanbayes.layers import Affine, Choice, Layer, RandomMap, register_layer
-from leanbayes.learned import Learned
+from leanbayes.learned import Learned, Stored
 from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from leanbayes.model import (
     ParameterCounts,
@@ -45,6 +45,7 @@ from leanbayes.posteriors import (
     Posterior,
     Rank1,
     ZeroMean,
+    register_posterior,
 )
 from leanbayes.predict import Prediction, predict
 from leanbayes.priors import (
@@ -61,6 +62,7 @@ from leanbayes.priors import (
     Prior,
     ScaleMixture,
     StudentT,
+    register_prior,
 )
 from leanbayes.scales import Scale
 from leanbayes.spectrum import Spectrum, spectrum
@@ -107,6 +109,7 @@ __all__ = [
     "Scale",
     "ScaleMixture",
     "Spectrum",
+    "Stored",
     "StudentT",
     "ZeroMean",
     "auto",
@@ -133,7 +136,10 @@ __all__ = [
     "plan",
     "predict",
     "random_maps",
+    "register_estimator",
     "register_layer",
+    "register_posterior",
+    "register_prior",
     "save",
     "schedules",
     "spectrum",

@@ -66,7 +66,7 @@ def truncate(
     def truncated(layer: RandomMap) -> Learned[WeightDistribution]:
         u, s, v = torch.linalg.svd(_scale(layer), full_matrices=False)
         scale = ((u[:, :rank] * s[:rank]) @ v[:rank]).clamp_min(floor)
-        return _stored(MeanField(), layer, scale=scale.log())
+        return _with_scales(MeanField(), layer, scale=scale)
 
     return _compressed(model, rank, truncated, include, inplace)
 
@@ -92,7 +92,7 @@ def to_k_tied(model: M, rank: int, *, include: Sequence[str] = ("**",), inplace:
 
     def tied(layer: RandomMap) -> Learned[WeightDistribution]:
         u, v = tied_factors(_scale(layer), rank)
-        return _stored(KTied(rank), layer, u=u.log(), v=v.log())
+        return _with_scales(KTied(rank), layer, u=u, v=v)
 
     return _compressed(model, rank, tied, include, inplace, dense=True)
 
@@ -129,8 +129,8 @@ def _compressed(
 
 def _has_free_scales(layer: RandomMap) -> bool:
     q = layer.posterior()
-    kinds = isinstance(q, LocationScale | KTiedNormal)
-    return kinds and q.normal_marginals and "loc" in layer.posterior.names and is_matrix(layer)
+    independent = isinstance(q, LocationScale | KTiedNormal) and q.normal_marginals
+    return independent and bool(layer.posterior.tensors("means")) and is_matrix(layer)
 
 
 def _rank(layer: RandomMap, dense: bool) -> float:
@@ -147,17 +147,21 @@ def _scale(layer: RandomMap) -> Tensor:
     return q.scale.abs().cpu().double()
 
 
-def _stored(recipe: Posterior, layer: RandomMap, **values: Tensor) -> Learned[WeightDistribution]:
-    """The recipe's posterior with the layer's own means and these stored values."""
-    loc = layer.posterior.loc
-    assert isinstance(loc, nn.Parameter)
-    trained = any(p.requires_grad for p in layer.posterior.parameters() if p is not loc)
+def _with_scales(
+    spec: Posterior, layer: RandomMap, **values: Tensor
+) -> Learned[WeightDistribution]:
+    """Another posterior with the layer's own means and these scales."""
+    before = layer.posterior
+    (loc,) = before.tensors("means").values()
+    trained = any(p.requires_grad for p in before.tensors("scales").values())
     with torch.random.fork_rng(devices=[]):  # first values are drawn, and not used
-        posterior = recipe(torch.zeros_like(loc, device="cpu"), layer.op).to(loc.device)
-    posterior.loc = loc
-    for name, value in values.items():
-        posterior.get_parameter(name).copy_(value).requires_grad_(trained)
-    return posterior.train(layer.posterior.training)
+        after = spec(torch.zeros_like(loc, device="cpu"), layer.op).to(loc.device)
+    for name in after.tensors("means"):
+        after.register_parameter(name, loc)
+    after.assign(**values)
+    for parameter in after.tensors("scales").values():
+        parameter.requires_grad_(trained)
+    return after.train(before.training)
 
 
 def tied_factors(scale: Tensor, rank: int) -> tuple[Tensor, Tensor]:

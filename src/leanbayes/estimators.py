@@ -8,28 +8,65 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from leanbayes.distributions import Map, Noise, WeightDistribution
+from leanbayes.distributions import Map, WeightDistribution
+from leanbayes.errors import require
 from leanbayes.ops import LinearOp, Usage
+from leanbayes.registry import Registry
 
-__all__ = ["ESTIMATORS", "Estimator", "auto", "flipout", "local", "mean", "weights"]
+__all__ = [
+    "ESTIMATORS",
+    "Estimator",
+    "auto",
+    "flipout",
+    "local",
+    "mean",
+    "register_estimator",
+    "weights",
+]
 
 Estimator = Callable[[WeightDistribution, LinearOp, Usage], Map]
+E = TypeVar("E", bound=Estimator)
+
+ESTIMATORS = Registry[Estimator]("estimator")
+"""Every estimator by name."""
 
 
+def register_estimator(estimator: E) -> E:
+    """Make an estimator known by its function's name, so that files and recipes can name it.
+
+    Example:
+        >>> @register_estimator
+        ... def often(q, op, usage):
+        ...     return weights(q, op, usage)
+        >>> "often" in ESTIMATORS
+        True
+        >>> ESTIMATORS.unregister("often")
+    """
+    require(
+        callable(estimator) and getattr(estimator, "__name__", "").isidentifier(),
+        f"{estimator!r} is not an estimator; give a named function (q, op, usage) -> map",
+    )
+    return ESTIMATORS.register(estimator)
+
+
+@register_estimator
 def mean(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     """No noise: propagate the posterior mean (of each member)."""
-    return q.map(op, usage.batch, Noise.NONE)
+    return q.mean_map(op)
 
 
+@register_estimator
 def weights(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     """One draw of the weights for the whole batch (one a member)."""
-    return q.map(op, usage.batch, Noise.SHARED)
+    return q.weight_map(op)
 
 
+@register_estimator
 def local(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     """Noise of its own for every output: the local reparameterization.
 
@@ -37,19 +74,19 @@ def local(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     keeps its law, but the correlation between positions is lost. Bernoulli and uniform weights are
     matched by their first two moments. Rank-one factors are drawn per example, exactly, everywhere.
     """
-    _need_batch(usage, "local")
-    return q.map(op, usage.batch, Noise.LOCAL)
+    return q.local_map(op, _batch(usage, "local"))
 
 
+@register_estimator
 def flipout(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     """One draw for the batch, decorrelated by random signs per example and channel."""
-    _need_batch(usage, "flipout")
+    batch = _batch(usage, "flipout")
     if not q.sign_symmetric:
         raise ValueError(
             f"flipout flips the signs of single weights, and {type(q).__name__} does not stay the "
             "same under that; use estimator=lb.weights"
         )
-    mean, batch = q.mean, usage.batch or 0
+    mean = q.mean
     rows, columns = mean.shape
     noise = q.rsample() - mean
     signs = (
@@ -59,20 +96,12 @@ def flipout(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     return _FlipoutMap(op, mean, noise, *signs)
 
 
+@register_estimator
 def auto(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     """The default: ``local`` where it is exact, ``weights`` elsewhere."""
     if usage.batch is not None and q.local_is_exact(op, reused=usage.reused):
         return local(q, op, usage)
     return weights(q, op, usage)
-
-
-ESTIMATORS: dict[str, Estimator] = {
-    "mean": mean,
-    "weights": weights,
-    "local": local,
-    "flipout": flipout,
-    "auto": auto,
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +119,10 @@ class _FlipoutMap:
         return self.op(x, self.mean) + self.op.spread(self.r, perturbation.ndim) * perturbation
 
 
-def _need_batch(usage: Usage, name: str) -> None:
+def _batch(usage: Usage, name: str) -> int:
     if usage.batch is None:
         raise ValueError(
             f"{name} draws noise per example, so there is no one function to hold; "
             "use held(model, lb.weights)"
         )
+    return usage.batch

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from leanbayes.errors import require, require_choice, require_count
+from leanbayes.learned import Role
 from leanbayes.model import random_maps
-from leanbayes.parameters import Role, parameter_roles
 
 __all__ = ["GradientSNR", "noise_floor"]
 
@@ -214,13 +214,11 @@ class GradientSNR:
 
 
 def _watched(model: nn.Module, role: Role) -> dict[str, list[nn.Parameter]]:
-    roles = parameter_roles(model)
-    layers = {}
-    for name, layer in random_maps(model):
-        parameters = layer.posterior.parameters()
-        found = [p for p in parameters if p.requires_grad and roles[p] == role]
-        if found:
-            layers[name] = found
+    trained = {
+        name: [p for p in layer.posterior.tensors(role).values() if p.requires_grad]
+        for name, layer in random_maps(model)
+    }
+    layers = {name: parameters for name, parameters in trained.items() if parameters}
     if not layers:
         raise ValueError(f"the model trains no {role}; call lb.convert(model, …) first")
     return layers

@@ -2,8 +2,10 @@
 
 For a factorised prior, ``KL(q ‖ p) = −E_q log p − entropy(q)``. The first half depends on ``q``
 only through its marginals, so it belongs to the prior (:func:`cross_entropy`); the second belongs
-to the posterior. ``torch.distributions.kl_divergence(q, p)`` finds what is registered here. KLs are
-sums over weights, never averages.
+to the posterior. KLs are sums over weights, never averages.
+
+There is one door, :func:`torch.distributions.kl_divergence`: what is defined here is registered
+there, for all priors at once, and a pair that a user registers takes precedence everywhere.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import singledispatch
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +24,10 @@ from torch.distributions import (
     LogNormal,
     Normal,
     constraints,
+    kl_divergence,
     register_kl,
 )
+from torch.distributions.kl import _KL_REGISTRY
 
 from leanbayes.distributions import (
     FlatDensity,
@@ -103,8 +106,8 @@ def _kl_per_weight(q: WeightDistribution, p: Distribution) -> Tensor:
     return cross_entropy(p, q) - q.entropies()
 
 
-def divergence(q: WeightDistribution, p: Distribution) -> Tensor:
-    """``KL(q ‖ p)``, a sum over all weights; :func:`torch.distributions.kl_divergence` comes here.
+def divergence(q: Distribution, p: Distribution) -> Tensor:
+    """``KL(q ‖ p)`` as :func:`torch.distributions.kl_divergence` gives it, compiled or not.
 
     Example:
         >>> from leanbayes.distributions import LocationScale
@@ -112,11 +115,26 @@ def divergence(q: WeightDistribution, p: Distribution) -> Tensor:
         >>> round(float(divergence(q, Normal(torch.tensor(0.0), torch.tensor(1.0)))), 4)
         3.0
     """
-    check_pair(q, p)
-    return _EXCEPTIONS.get(type(q), _generic)(q, p)
+    if torch.compiler.is_compiling():
+        return _registered(type(q), type(p))(q, p)
+    return kl_divergence(q, p)
 
 
-def _generic(q: WeightDistribution, p: Distribution) -> Tensor:
+def _registered(q: type[Distribution], p: type[Distribution]) -> Callable[..., Tensor]:
+    """The function that ``kl_divergence`` finds, by a search that the compiler can trace.
+
+    The posterior's class counts before the prior's, as in torch.
+    """
+    for left in q.__mro__:
+        for right in p.__mro__:
+            if (left, right) in _KL_REGISTRY:
+                return _KL_REGISTRY[left, right]
+    raise NotImplementedError(f"KL({q.__name__} ‖ {p.__name__}) is not registered")
+
+
+@register_kl(WeightDistribution, Distribution)
+def _kl_of_weights(q: WeightDistribution, p: Distribution) -> Tensor:
+    _require_finite(q, p)
     if isinstance(p, FlatDensity):
         return q.variance.new_zeros(())
     if isinstance(p, LogUniformDensity | RelevanceNormal) and q.normal_marginals:
@@ -133,18 +151,26 @@ def _total_cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:
     return 0.5 * distance / p.scale.square() + constant
 
 
-def _masked(q: Masked, p: Distribution) -> Tensor:
-    """Over the kept weights; for correlated ones the base's KL, which bounds it from above."""
+@register_kl(Masked, Distribution)
+def _kl_of_kept_weights(q: Masked, p: Distribution) -> Tensor:
+    """Over the kept weights; for correlated ones the base's KL, which bounds it from above.
+
+    A KL that is registered for the base is a sum and does not know single weights: where they are
+    independent, register one for :class:`Masked` too.
+    """
     if not q.independent or isinstance(p, FlatDensity):
         return divergence(q.base, p)
+    _require_finite(q, p)
     return torch.where(q.mask.bool(), _kl_per_weight(q.base, p), 0.0).sum()
 
 
-def _rank1(q: Rank1Mixture, p: Distribution) -> Tensor:
+@register_kl(Rank1Mixture, Distribution)
+def _kl_of_factors(q: Rank1Mixture, p: Distribution) -> Tensor:
     """KL of the factors, ``p`` being the prior of each of them [rank-1, eq. 2].
 
     The mean over members bounds the KL of the mixture from above, by convexity.
     """
+    _require_finite(q, p)
     total = q.weight.new_zeros(())
     if not isinstance(p, FlatDensity):
         for factor in q.factors:
@@ -157,52 +183,40 @@ def _rank1(q: Rank1Mixture, p: Distribution) -> Tensor:
     return total + (penalty + math.log(q.weight_scale) + 0.5 * math.log(2 * math.pi)).sum()
 
 
-_EXCEPTIONS: dict[type[WeightDistribution], Callable[[Any, Distribution], Tensor]] = {
-    Masked: _masked,
-    Rank1Mixture: _rank1,
-}
-register_kl(WeightDistribution, Distribution)(divergence)
-
-
 def _factor_kl(factor: RandomFactor, p: Distribution) -> Tensor:
-    """KL of each factor: in closed form within a family, else by one sample."""
+    """KL of each factor: as registered, else by one sample."""
     if isinstance(factor, Tensor):
         return -p.log_prob(factor)
-    closed = _CLOSED_FACTOR_KLS.get(type(factor))
-    if closed is not None and type(factor) is type(p):
-        return closed(factor, p)
-    z = factor.rsample()
-    return factor.log_prob(z) - p.log_prob(z)
+    try:
+        return divergence(factor, p)
+    except NotImplementedError:
+        z = factor.rsample()
+        return factor.log_prob(z) - p.log_prob(z)
 
 
-def _kl_normal(q: Normal | LogNormal, p: Normal | LogNormal) -> Tensor:
-    ratio = (q.scale / p.scale).square()
-    distance = ((q.loc - p.loc) / p.scale).square()
-    return 0.5 * (ratio + distance - 1 - ratio.log())
-
-
-@register_kl(Cauchy, Cauchy)
-def _kl_cauchy(q: Cauchy, p: Cauchy) -> Tensor:
-    """``log [((γ₀ + γ₁)² + (x₀ − x₁)²) / (4 γ₀ γ₁)]``."""
-    distance = (q.scale + p.scale).square() + (q.loc - p.loc).square()
-    return distance.log() - (4 * q.scale * p.scale).log()
+@register_kl(LogNormal, LogNormal)
+def _kl_log_normal(q: LogNormal, p: LogNormal) -> Tensor:
+    """That of the normals: a one-to-one function changes no KL."""
+    return divergence(q.base_dist, p.base_dist)
 
 
 @register_kl(HalfCauchy, HalfCauchy)
 def _kl_half_cauchy(q: HalfCauchy, p: HalfCauchy) -> Tensor:
+    """``log [(γ₀ + γ₁)² / (4 γ₀ γ₁)]``."""
     return 2 * (q.scale + p.scale).log() - (4 * q.scale * p.scale).log()
 
 
-_CLOSED_FACTOR_KLS: dict[type[Distribution], Callable[[Any, Any], Tensor]] = {
-    Normal: _kl_normal,
-    LogNormal: _kl_normal,
-    Cauchy: _kl_cauchy,
-    HalfCauchy: _kl_half_cauchy,
-}
-
-
 def check_pair(q: WeightDistribution, p: Distribution) -> None:
-    """Raise a sentence if ``KL(q ‖ p)`` does not exist or has no meaning."""
+    """Raise a sentence if ``KL(q ‖ p)`` does not exist or has no meaning.
+
+    A pair that a user registered is theirs to judge.
+    """
+    ours = (_kl_of_weights, _kl_of_kept_weights, _kl_of_factors)
+    if _registered(type(q), type(p)) in ours:
+        _require_finite(q, p)
+
+
+def _require_finite(q: WeightDistribution, p: Distribution) -> None:
     if isinstance(p, FlatDensity):
         return
     if q.discrete:

@@ -1,20 +1,46 @@
-"""Learned: a distribution's constructor and tensors, as a module that returns it."""
+"""Learned: a distribution's constructor and its stored tensors, as a module that returns it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-__all__ = ["Learned", "Role"]
+from leanbayes.errors import require, unknown
+from leanbayes.ops import LinearOp
+from leanbayes.transforms import AsMatrix, Transform
+
+__all__ = ["Learned", "Role", "Stored"]
 
 Role = Literal["means", "scales", "factors", "other"]
-"""What a tensor is for: posterior means and shared weights, locations of rank-one factors (the fast
-weights of BatchEnsemble), everything else in a posterior, and the rest of a model."""
+"""What a tensor is for: posterior means and shared weights; everything else in a posterior, save
+the locations of rank-one factors (the fast weights of BatchEnsemble); and the rest of a model."""
 
 D = TypeVar("D", bound=Distribution)
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """One trained argument of a distribution: how it is stored, and what it is for.
+
+    Args:
+        tensor: the stored, unconstrained tensor.
+        transform: from the stored tensor to the argument; ``None`` stores the argument itself.
+        role: what it is for.
+    """
+
+    tensor: Tensor
+    transform: Transform | None = None
+    role: Role = "scales"
+
+    @staticmethod
+    def means(weight: Tensor, op: LinearOp) -> Stored:
+        """Means that start at a weight, stored in torch's own shape and seen as a matrix."""
+        return Stored(weight.detach().clone(), AsMatrix(op), "means")
 
 
 class Learned(nn.Module, Generic[D]):
@@ -23,19 +49,19 @@ class Learned(nn.Module, Generic[D]):
     Calling it builds the distribution from the current values; nothing is kept.
 
     Args:
-        constructor: makes the distribution from tensors given by name.
+        constructor: makes the distribution from its arguments, given by name.
         spec: the spec it was made from, kept so that the model can be saved.
-        transforms: functions that map a stored tensor to the argument (``exp`` for a log scale).
-        fixed: names of tensors that are not trained.
-        roles: what a tensor is for, where it is not ``"scales"``.
-        **tensors: the stored, unconstrained tensors.
+        like: gives numbers their dtype and device.
+        **arguments: what the constructor takes. A :class:`Stored` is trained, and so is a tensor
+            that is stored as it is. A number is fixed: it follows the model to its device and
+            dtype and is not saved, because the spec says it.
 
     Example:
-        >>> import torch
-        >>> q = Learned(torch.distributions.Normal, loc=torch.zeros(2), scale=torch.zeros(2),
-        ...             transforms={"scale": torch.exp})
+        >>> from leanbayes.transforms import Exp
+        >>> q = Learned(torch.distributions.Normal, loc=0.0, scale=Stored(torch.zeros(2), Exp()))
+        >>> q.assign(scale=torch.tensor([1.0, 2.0]))
         >>> q().scale
-        tensor([1., 1.], grad_fn=<ExpBackward0>)
+        tensor([1., 2.], grad_fn=<ExpBackward0>)
     """
 
     def __init__(
@@ -43,22 +69,27 @@ class Learned(nn.Module, Generic[D]):
         constructor: Callable[..., D],
         *,
         spec: Any = None,
-        transforms: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
-        fixed: Collection[str] = (),
-        roles: Mapping[str, Role] | None = None,
-        **tensors: Tensor,
+        like: Tensor | None = None,
+        **arguments: Stored | Tensor | float,
     ) -> None:
         super().__init__()
         self.constructor = constructor
         self.spec = spec
-        self.transforms = dict(transforms or {})
-        self.roles = dict(roles or {})
-        self.names = tuple(tensors)
-        for name, tensor in tensors.items():
-            if name in fixed:
-                self.register_buffer(name, tensor)
-            else:
-                self.register_parameter(name, nn.Parameter(tensor))
+        self.names = tuple(arguments)
+        self.roles: dict[str, Role] = {}
+        self.transforms: dict[str, Transform] = {}
+        for name, argument in arguments.items():
+            if isinstance(argument, int | float):
+                number = (
+                    torch.tensor(float(argument)) if like is None else like.new_tensor(argument)
+                )
+                self.register_buffer(name, number, persistent=False)
+                continue
+            stored = Stored(argument) if isinstance(argument, Tensor) else argument
+            self.register_parameter(name, nn.Parameter(stored.tensor))
+            self.roles[name] = stored.role
+            if stored.transform is not None:
+                self.transforms[name] = stored.transform
 
     def forward(self) -> D:
         return self.constructor(**{name: self.value(name) for name in self.names})
@@ -69,9 +100,37 @@ class Learned(nn.Module, Generic[D]):
         transform = self.transforms.get(name)
         return tensor if transform is None else transform(tensor)
 
-    def tensors(self, role: Role) -> dict[str, Tensor]:
-        """The stored tensors that are for one thing, by name."""
-        return {n: getattr(self, n) for n in self.names if self.roles.get(n, "scales") == role}
+    def tensors(self, *roles: Role) -> dict[str, nn.Parameter]:
+        """The stored tensors that are for one of these things, by name."""
+        return {name: self.get_parameter(name) for name, r in self.roles.items() if r in roles}
+
+    @torch.no_grad()
+    def assign(self, **values: Tensor) -> None:
+        """Store what makes these the arguments of the distribution, in place; all or none.
+
+        Args:
+            **values: new values by name, each in the shape of :meth:`value`; of any dtype and
+                device, while the stored tensors keep theirs.
+        """
+        changed: list[tuple[nn.Parameter, Tensor]] = []
+        for name, value in values.items():
+            if name not in self.roles:
+                raise unknown("learned tensor", name, self.roles)
+            shape = self.value(name).shape
+            require(
+                value.shape == shape,
+                f"{name} was given shape {tuple(value.shape)}; it needs {tuple(shape)}",
+            )
+            transform = self.transforms.get(name)
+            stored = value if transform is None else transform.inverse(value)
+            require(
+                bool(stored.isfinite().all()),
+                f"{name} was given a value that cannot be stored; look for a NaN, or for a scale "
+                "that is not positive",
+            )
+            changed.append((self.get_parameter(name), stored))
+        for parameter, stored in changed:
+            parameter.copy_(stored)
 
     def extra_repr(self) -> str:
         return repr(self.spec)

@@ -158,8 +158,7 @@ def update_priors(model: nn.Module, rounds: int = 1) -> None:
             q = layer.posterior()
             for _ in range(rounds):
                 p = p.updated(q)
-            layer.prior.get_parameter("row_precision").copy_(p.row_precision.log())
-            layer.prior.get_parameter("column_precision").copy_(p.column_precision.log())
+            layer.prior.assign(row_precision=p.row_precision, column_precision=p.column_precision)
 
 
 class ParameterCounts(NamedTuple):
@@ -176,7 +175,7 @@ class ParameterCounts(NamedTuple):
 
 
 def count_parameters(model: nn.Module) -> ParameterCounts:
-    """Count trained parameters: means, scales (everything else in a posterior) and the rest.
+    """Count trained parameters: means (of weights and of rank-one factors), scales, the rest.
 
     Example:
         >>> import leanbayes as lb
@@ -186,10 +185,9 @@ def count_parameters(model: nn.Module) -> ParameterCounts:
     means: set[nn.Parameter] = set()
     scales: set[nn.Parameter] = set()
     for _, layer in random_maps(model):
-        for name, parameter in layer.posterior.named_parameters(recurse=False):
-            role = means if name.endswith("loc") or name == "weight" else scales
-            role.add(parameter)
+        means.update(layer.posterior.tensors("means", "factors").values())
+        scales.update(layer.posterior.tensors("scales").values())
     other = set(model.parameters()) - means - scales
     return ParameterCounts(
-        *(sum(p.numel() for p in role if p.requires_grad) for role in (means, scales, other))
+        *(sum(p.numel() for p in group if p.requires_grad) for group in (means, scales, other))
     )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
 from leanbayes.errors import require
+from leanbayes.learned import Role
 from leanbayes.model import random_maps
 
-__all__ = ["Role", "parameter_groups", "parameter_roles"]
-
-Role = Literal["means", "scales", "factors", "other"]
+__all__ = ["parameter_groups", "parameter_roles"]
 
 
 def parameter_roles(model: nn.Module) -> dict[nn.Parameter, Role]:
@@ -24,11 +23,8 @@ def parameter_roles(model: nn.Module) -> dict[nn.Parameter, Role]:
     """
     roles: dict[nn.Parameter, Role] = {}
     for _, layer in random_maps(model):
-        for name, parameter in layer.posterior.named_parameters(recurse=False):
-            if name in ("loc", "weight"):
-                roles[parameter] = "means"
-            else:
-                roles[parameter] = "factors" if name.endswith("_loc") else "scales"
+        posterior = layer.posterior
+        roles |= {posterior.get_parameter(name): role for name, role in posterior.roles.items()}
     for parameter in model.parameters():
         roles.setdefault(parameter, "other")
     return roles

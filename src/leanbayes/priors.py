@@ -1,6 +1,6 @@
-"""Prior recipes: each gives the (perhaps learned) distribution that a posterior is compared with.
+"""Priors: each spec gives the (perhaps learned) distribution that a posterior is compared with.
 
-A new prior is one recipe here, one entry in ``PRIORS`` and, for a closed form, one
+A new prior is one spec under ``@register_prior`` and, for a closed form, one
 :func:`~leanbayes.kl.cross_entropy`.
 """
 
@@ -11,16 +11,17 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
-import torch
 from torch import Tensor
 from torch import distributions as td
 
 from leanbayes import distributions as lbd
 from leanbayes.errors import require, require_positive
-from leanbayes.learned import Learned
+from leanbayes.learned import Learned, Stored
+from leanbayes.registry import Registry
 from leanbayes.spec import Spec
+from leanbayes.transforms import Exp
 
 __all__ = [
     "ARD",
@@ -37,12 +38,18 @@ __all__ = [
     "Prior",
     "ScaleMixture",
     "StudentT",
+    "register_prior",
 ]
+
+PRIORS = Registry[type[Spec]]("prior")
+"""Every prior by name."""
+
+_NORMAL = partial(td.Normal, validate_args=False)
 
 
 @dataclass(frozen=True)
 class Prior(Spec):
-    """A recipe for the prior of every weight of one matrix."""
+    """What the prior of every weight of one matrix is to be."""
 
     weights_only: ClassVar[bool] = False
     """Whether the prior speaks of weights, so that it cannot serve rank-one factors."""
@@ -56,21 +63,38 @@ class Prior(Spec):
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
         """Make the prior for a weight seen as a matrix ``[out, in]``."""
 
-    def _fixed(
-        self, constructor: Callable[..., td.Distribution], like: Tensor, **values: float
+    def learned(
+        self, family: Callable[..., td.Distribution], like: Tensor, **arguments: Stored | float
     ) -> Learned[td.Distribution]:
-        """Numbers become buffers, so that they follow the model to its device and dtype.
-
-        They are not saved: the recipe says them.
-        """
-        learned = Learned(constructor, spec=self)
-        for name, value in values.items():
-            tensor = torch.tensor(value, dtype=like.dtype, device=like.device)
-            learned.register_buffer(name, tensor, persistent=False)
-        learned.names = tuple(values)
-        return learned
+        """The module that holds these tensors and numbers and remembers this spec."""
+        return Learned(family, spec=self, like=like, **arguments)
 
 
+P = TypeVar("P", bound=type[Prior])
+
+
+def register_prior(kind: P) -> P:
+    """Make a prior known by its class name, so that files and recipes can name it.
+
+    Example:
+        >>> import torch
+        >>> @register_prior
+        ... @dataclass(frozen=True)
+        ... class Unit(Prior):
+        ...     def __call__(self, matrix):
+        ...         return self.learned(td.Normal, matrix, loc=0.0, scale=1.0)
+        >>> PRIORS["Unit"]()(torch.zeros(2, 3))().scale
+        tensor(1.)
+        >>> PRIORS.unregister("Unit")
+    """
+    require(
+        isinstance(kind, type) and issubclass(kind, Prior),
+        f"{kind!r} is not a prior; derive a frozen dataclass from lb.Prior",
+    )
+    return PRIORS.register(kind)
+
+
+@register_prior
 @dataclass(frozen=True)
 class Normal(Prior):
     """``N(loc, scale²)``; ``scale`` is a standard deviation.
@@ -99,17 +123,13 @@ class Normal(Prior):
         return self.learn == "model"
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        normal = partial(td.Normal, validate_args=False)
         if self.learn is None:
-            return self._fixed(normal, matrix, loc=self.loc, scale=self.scale)
-        learned = self._fixed(normal, matrix, loc=self.loc)
-        start = torch.tensor(math.log(self.scale), dtype=matrix.dtype, device=matrix.device)
-        learned.register_parameter("scale", torch.nn.Parameter(start))
-        learned.names = ("loc", "scale")
-        learned.transforms["scale"] = torch.exp
-        return learned
+            return self.learned(_NORMAL, matrix, loc=self.loc, scale=self.scale)
+        scale = Stored(matrix.new_tensor(math.log(self.scale)), Exp(), role="other")
+        return self.learned(_NORMAL, matrix, loc=self.loc, scale=scale)
 
 
+@register_prior
 @dataclass(frozen=True)
 class He(Prior):
     """``N(0, 2 / fan_in)``: a variance that keeps the size of activations [k-tied suppl., appendix
@@ -119,10 +139,10 @@ class He(Prior):
     weights_only: ClassVar[bool] = True
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        normal = partial(td.Normal, validate_args=False)
-        return self._fixed(normal, matrix, loc=0.0, scale=math.sqrt(2 / matrix.shape[1]))
+        return self.learned(_NORMAL, matrix, loc=0.0, scale=math.sqrt(2 / matrix.shape[1]))
 
 
+@register_prior
 @dataclass(frozen=True)
 class ARD(Prior):
     """Automatic relevance determination: each weight's optimal prior [variance, eq. 11; matrix
@@ -132,9 +152,10 @@ class ARD(Prior):
     weights_only: ClassVar[bool] = True
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        return self._fixed(lbd.RelevanceNormal, matrix)
+        return self.learned(lbd.RelevanceNormal, matrix)
 
 
+@register_prior
 @dataclass(frozen=True)
 class GroupARD(Prior):
     """``N(0, 1/(τ_i γ_j))`` with learnt relevances of rows and columns [matrix normal, section
@@ -155,17 +176,16 @@ class GroupARD(Prior):
         require_positive(scale=self.scale)
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        rows, columns = matrix.shape
         start = -math.log(self.scale)
-        return Learned(
-            lbd.GroupRelevanceNormal,
-            spec=self,
-            transforms={"row_precision": torch.exp, "column_precision": torch.exp},
-            row_precision=matrix.new_full((rows,), start),
-            column_precision=matrix.new_full((columns,), start),
+        rows, columns = (
+            Stored(matrix.new_full((n,), start), Exp(), role="other") for n in matrix.shape
+        )
+        return self.learned(
+            lbd.GroupRelevanceNormal, matrix, row_precision=rows, column_precision=columns
         )
 
 
+@register_prior
 @dataclass(frozen=True)
 class LogUniform(Prior):
     """``p(w) ∝ 1/|w|`` [variance, eq. 6–8].
@@ -179,9 +199,10 @@ class LogUniform(Prior):
     weights_only: ClassVar[bool] = True
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        return self._fixed(partial(lbd.LogUniformDensity, exact=self.exact), matrix)
+        return self.learned(partial(lbd.LogUniformDensity, exact=self.exact), matrix)
 
 
+@register_prior
 @dataclass(frozen=True)
 class StudentT(Prior):
     """Student's t, compared by one sample [variance, eq. 10].
@@ -201,7 +222,7 @@ class StudentT(Prior):
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
         student = partial(td.StudentT, validate_args=False)
-        return self._fixed(student, matrix, df=self.df, loc=0.0, scale=self.scale)
+        return self.learned(student, matrix, df=self.df, loc=0.0, scale=self.scale)
 
 
 @dataclass(frozen=True)
@@ -219,9 +240,10 @@ class _LocationScalePrior(Prior):
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
         family = partial(type(self).family, validate_args=False)
-        return self._fixed(family, matrix, loc=self.loc, scale=self.scale)
+        return self.learned(family, matrix, loc=self.loc, scale=self.scale)
 
 
+@register_prior
 @dataclass(frozen=True)
 class Cauchy(_LocationScalePrior):
     """Cauchy with median ``loc``; closed form for Cauchy factors, by one sample otherwise."""
@@ -229,6 +251,7 @@ class Cauchy(_LocationScalePrior):
     family: ClassVar[Callable[..., td.Distribution]] = td.Cauchy
 
 
+@register_prior
 @dataclass(frozen=True)
 class LogNormal(_LocationScalePrior):
     """Log-normal on positive factors: ``log w ~ N(loc, scale²)``."""
@@ -236,6 +259,7 @@ class LogNormal(_LocationScalePrior):
     family: ClassVar[Callable[..., td.Distribution]] = td.LogNormal
 
 
+@register_prior
 @dataclass(frozen=True)
 class Laplace(_LocationScalePrior):
     """Laplace; in closed form for normal weights."""
@@ -243,6 +267,7 @@ class Laplace(_LocationScalePrior):
     family: ClassVar[Callable[..., td.Distribution]] = td.Laplace
 
 
+@register_prior
 @dataclass(frozen=True)
 class HalfCauchy(Prior):
     """Half-Cauchy on positive factors.
@@ -257,9 +282,10 @@ class HalfCauchy(Prior):
         require_positive(scale=self.scale)
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        return self._fixed(partial(td.HalfCauchy, validate_args=False), matrix, scale=self.scale)
+        return self.learned(partial(td.HalfCauchy, validate_args=False), matrix, scale=self.scale)
 
 
+@register_prior
 @dataclass(frozen=True)
 class ScaleMixture(Prior):
     """A wide and a narrow zero-mean normal, compared by one sample.
@@ -280,31 +306,13 @@ class ScaleMixture(Prior):
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
         mixture = partial(lbd.NormalMixture, self.weight)
-        return self._fixed(mixture, matrix, wide=self.wide, narrow=self.narrow)
+        return self.learned(mixture, matrix, wide=self.wide, narrow=self.narrow)
 
 
+@register_prior
 @dataclass(frozen=True)
 class Flat(Prior):
     """No prior: the KL is zero."""
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        return self._fixed(lbd.FlatDensity, matrix)
-
-
-PRIORS: dict[str, Any] = {
-    recipe.__name__: recipe
-    for recipe in (
-        Normal,
-        He,
-        ARD,
-        GroupARD,
-        LogUniform,
-        StudentT,
-        Cauchy,
-        HalfCauchy,
-        LogNormal,
-        Laplace,
-        ScaleMixture,
-        Flat,
-    )
-}
+        return self.learned(lbd.FlatDensity, matrix)

@@ -3,59 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.errors import require, require_choice, require_positive
+from leanbayes.learned import Stored
 from leanbayes.spec import Spec
+from leanbayes.transforms import Abs, Exp, Softplus, Transform
 
 __all__ = ["Scale"]
-
-_SOFTPLUS_FLOOR = 1e-7
-
-
-@dataclass(frozen=True)
-class _Exp:
-    rate: float = 1.0
-    ceiling: float | None = None
-
-    def __call__(self, raw: Tensor) -> Tensor:
-        if self.ceiling is not None:
-            raw = raw.clamp_max(math.log(self.ceiling) / self.rate)
-        return (self.rate * raw).exp()
-
-    def inverse(self, scale: Tensor) -> Tensor:
-        return scale.log() / self.rate
-
-
-@dataclass(frozen=True)
-class _Softplus:
-    ceiling: float | None = None
-
-    def __call__(self, raw: Tensor) -> Tensor:
-        if self.ceiling is not None:
-            raw = raw.clamp_max(math.log(math.expm1(self.ceiling)))
-        return F.softplus(raw) + _SOFTPLUS_FLOOR
-
-    def inverse(self, scale: Tensor) -> Tensor:
-        excess = (scale - _SOFTPLUS_FLOOR).clamp_min(torch.finfo(scale.dtype).tiny)
-        return excess + torch.log(-torch.expm1(-excess))
-
-
-@dataclass(frozen=True)
-class _Abs:
-    ceiling: float | None = None
-
-    def __call__(self, raw: Tensor) -> Tensor:
-        return raw.abs().clamp_max(math.inf if self.ceiling is None else self.ceiling)
-
-    def inverse(self, scale: Tensor) -> Tensor:
-        return scale
 
 
 @dataclass(frozen=True)
@@ -77,7 +37,8 @@ class Scale(Spec):
         ceiling: no standard deviation rises above it.
 
     Example:
-        >>> float(Scale(0.5).transform(Scale(0.5).initial((2, 2), torch.zeros(1)))[0, 0])
+        >>> first = Scale(0.5).initial((2, 2), like=torch.zeros(1))
+        >>> float(first.transform(first.tensor)[0, 0])
         0.5
     """
 
@@ -109,30 +70,27 @@ class Scale(Spec):
         return scale if isinstance(scale, Scale) else Scale(float(scale))
 
     @property
-    def transform(self) -> Callable[[Tensor], Tensor]:
-        """The function from the stored tensor to the standard deviation."""
-        return self._transform
-
-    @property
-    def _transform(self) -> _Exp | _Softplus | _Abs:
+    def transform(self) -> Transform:
+        """From the stored tensor to the standard deviation."""
         if self.stored == "softplus":
-            return _Softplus(self.ceiling)
+            return Softplus(self.ceiling)
         if self.stored == "signed":
-            return _Abs(self.ceiling)
-        return _Exp(0.5 if self.stored == "log_variance" else 1.0, self.ceiling)
+            return Abs(self.ceiling)
+        return Exp(0.5 if self.stored == "log_variance" else 1.0, self.ceiling)
 
-    def initial(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """The first stored tensor.
+    def initial(self, shape: Sequence[int], like: Tensor) -> Stored:
+        """The first standard deviations, as they are stored.
 
         Args:
-            shape: its shape; the last dimension is the fan-in.
+            shape: their shape; the last dimension is the fan-in.
             like: gives dtype and device.
         """
         empty = torch.empty(tuple(shape), dtype=like.dtype, device=like.device)
         if isinstance(self.start, str):
             bound = 1 / math.sqrt(shape[-1])
-            return empty.uniform_(-bound, bound)
+            return Stored(empty.uniform_(-bound, bound), self.transform)
         value = torch.full_like(empty, self.start)
         if self.spread:
             value = (value + self.spread * torch.randn_like(value)).clamp_min(1e-3 * self.start)
-        return self._transform.inverse(value) + self.raw_spread * torch.randn_like(value)
+        first = self.transform.inverse(value) + self.raw_spread * torch.randn_like(value)
+        return Stored(first, self.transform)

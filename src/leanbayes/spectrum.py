@@ -48,7 +48,7 @@ def spectrum(model: nn.Module, *, most: int | None = None) -> dict[str, Spectrum
     Args:
         model: a converted model with posteriors of any family; where standard deviations are not
             finite (Cauchy factors), shares are NaN.
-        most: only the first so many, found without the others; quicker for large matrices.
+        most: only the first so many, computed without the others; quicker for large matrices.
 
     Returns:
         The spectra by the names of :func:`named_kl`, on the CPU and in double precision.
@@ -56,18 +56,18 @@ def spectrum(model: nn.Module, *, most: int | None = None) -> dict[str, Spectrum
     Example:
         >>> import leanbayes as lb
         >>> model = lb.convert(nn.Linear(6, 5), lb.KTied(2), lb.Normal(1.0))
-        >>> found = lb.spectrum(model)[""]
-        >>> bool(found.scale[:2].sum() > 0.999), len(found.mean)
+        >>> shares = lb.spectrum(model)[""]
+        >>> bool(shares.scale[:2].sum() > 0.999), len(shares.mean)
         (True, 5)
     """
-    found = {}
+    spectra = {}
     for name, layer in random_maps(model):
         if is_matrix(layer):
             q = layer.posterior()
-            found[name] = Spectrum(explained(q.variance.sqrt(), most), explained(q.mean, most))
-    if not found:
+            spectra[name] = Spectrum(explained(q.variance.sqrt(), most), explained(q.mean, most))
+    if not spectra:
         raise ValueError("the model has no random matrix; call lb.convert(model, …) first")
-    return found
+    return spectra
 
 
 def explained(matrix: Tensor, most: int | None = None) -> Tensor:

@@ -5,7 +5,6 @@ from leanbayes.distributions.base import (
     FixedMap,
     Map,
     Moments,
-    Noise,
     WeightDistribution,
 )
 from leanbayes.distributions.covariance import DiagonalLowRank, Factor, Triangular
@@ -36,7 +35,6 @@ __all__ = [
     "Map",
     "Masked",
     "Moments",
-    "Noise",
     "NormalMixture",
     "Rank1Mixture",
     "RelevanceNormal",

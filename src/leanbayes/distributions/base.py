@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -22,7 +21,6 @@ __all__ = [
     "FixedMap",
     "Map",
     "Moments",
-    "Noise",
     "WeightDistribution",
     "safe_sqrt",
 ]
@@ -33,14 +31,6 @@ ENTROPY_OF_UNIT_NORMAL = 0.5 * math.log(2 * math.pi * math.e)
 def safe_sqrt(variance: Tensor) -> Tensor:
     """Square root whose gradient at zero is zero instead of infinite (dead units, x = 0)."""
     return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
-
-
-class Noise(Enum):
-    """How far noise is shared."""
-
-    NONE = "none"
-    SHARED = "shared"
-    LOCAL = "local"
 
 
 class Map(Protocol):
@@ -208,12 +198,16 @@ class WeightDistribution(Distribution, ABC):
             )
         return Moments(op(x, self.mean), op(op.square(x), self.variance))
 
-    def map(self, op: LinearOp, batch: int | None, noise: Noise) -> Map:
-        """Draw a linear map; ``batch`` is ``None`` for one that will be applied to any batch."""
-        if noise is Noise.NONE:
-            return FixedMap(op, self.mean)
-        if noise is Noise.SHARED:
-            return FixedMap(op, self.rsample())
+    def mean_map(self, op: LinearOp) -> Map:
+        """The map of the mean (of each member), without noise."""
+        return FixedMap(op, self.mean)
+
+    def weight_map(self, op: LinearOp) -> Map:
+        """The map of one draw of the weights (one a member), for batches of any size."""
+        return FixedMap(op, self.rsample())
+
+    def local_map(self, op: LinearOp, batch: int) -> Map:
+        """A map with noise of its own for every one of ``batch`` examples."""
         return LocalMap(op, self)
 
 
@@ -250,5 +244,5 @@ class Delta(WeightDistribution):
     def local_is_exact(self, op: LinearOp, *, reused: bool) -> bool:
         return True
 
-    def map(self, op: LinearOp, batch: int | None, noise: Noise) -> Map:
+    def local_map(self, op: LinearOp, batch: int) -> Map:
         return FixedMap(op, self.loc)

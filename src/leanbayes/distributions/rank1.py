@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Cauchy, Distribution, HalfCauchy
 
-from leanbayes.distributions.base import Map, Noise, WeightDistribution
+from leanbayes.distributions.base import Map, WeightDistribution
 from leanbayes.ops import Linear, LinearOp
 
 __all__ = ["RandomFactor", "Rank1Mixture"]
@@ -168,17 +168,15 @@ class Rank1Mixture(WeightDistribution):
         r, s = (None if f is None else _second_moment(f) for f in (self.r, self.s))
         return self._matrix(self.weight.square(), r, s) - self.mean.square()
 
-    def _draw(self, factor: RandomFactor | None, shape: Sequence[int]) -> Tensor | None:
+    def _draw(self, factor: RandomFactor, shape: Sequence[int] = ()) -> Tensor:
         """Factors ``[*shape, members, n]``, clipped."""
-        if factor is None:
-            return None
         if isinstance(factor, Tensor):
             return factor.expand(*shape, *factor.shape)
         sample = factor.rsample(torch.Size(shape))
         return sample if self.clip is None else sample.clamp(-self.clip, self.clip)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        r, s = self._draw(self.r, sample_shape), self._draw(self.s, sample_shape)
+        r, s = (None if f is None else self._draw(f, sample_shape) for f in (self.r, self.s))
         w = self._matrix(self.weight, r, s)
         return w if self.factors else w.expand(*sample_shape, *w.shape)
 
@@ -188,15 +186,20 @@ class Rank1Mixture(WeightDistribution):
     def local_is_exact(self, op: LinearOp, *, reused: bool) -> bool:
         return True
 
-    def map(self, op: LinearOp, batch: int | None, noise: Noise) -> Map:
-        def draw(factor: RandomFactor | None) -> Tensor | None:
-            if factor is None or noise is Noise.NONE:
-                return None if factor is None else _center(factor)
-            if noise is Noise.SHARED or batch is None or isinstance(factor, Tensor):
-                return self._draw(factor, ())
-            per_member = self._draw(factor, (batch // self.members,))
-            assert per_member is not None
-            return per_member.transpose(0, 1).flatten(0, 1)
-
-        r, s = draw(self.r), draw(self.s)
+    def _map(self, op: LinearOp, draw: Callable[[RandomFactor], Tensor]) -> Map:
+        r, s = (None if f is None else draw(f) for f in (self.r, self.s))
         return _PerturbedMap(op, self.weight, r, s, self.members, self.perturb == "add")
+
+    def mean_map(self, op: LinearOp) -> Map:
+        return self._map(op, _center)
+
+    def weight_map(self, op: LinearOp) -> Map:
+        return self._map(op, self._draw)
+
+    def local_map(self, op: LinearOp, batch: int) -> Map:
+        def per_example(factor: RandomFactor) -> Tensor:
+            if isinstance(factor, Tensor):
+                return factor
+            return self._draw(factor, (batch // self.members,)).transpose(0, 1).flatten(0, 1)
+
+        return self._map(op, per_example)

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor
 
-from leanbayes.distributions import Moments, Noise, WeightDistribution
+from leanbayes.distributions import Moments, WeightDistribution
 from leanbayes.kl import check_pair, divergence
 from leanbayes.learned import Learned
 from leanbayes.ops import Conv, Linear, LinearOp
@@ -20,24 +20,25 @@ __all__ = ["check_posterior"]
 
 
 def check_posterior(
-    recipe: Posterior, *, out: int = 4, columns: int = 3, samples: int = SAMPLES, seed: int = 0
+    spec: Posterior, *, out: int = 4, columns: int = 3, samples: int = SAMPLES, seed: int = 0
 ) -> None:
-    """Check a posterior recipe and its distribution against their contract.
+    """Check a posterior and its distribution against their contract.
 
     Example:
         >>> from leanbayes import MeanField
         >>> check_posterior(MeanField())
     """
-    name = type(recipe).__name__
-    assert POSTERIORS.get(name) is type(recipe), f"{name} is missing in posteriors.POSTERIORS"
-    check_spec(recipe)
+    name = type(spec).__name__
+    assert POSTERIORS.get(name) is type(spec), f"{name} needs the decorator @lb.register_posterior"
+    check_spec(spec)
     with seeded(seed):
-        learned = recipe(torch.randn(out, columns, dtype=torch.float64), Linear())
+        learned = spec(torch.randn(out, columns, dtype=torch.float64), Linear())
         q = learned()
         _check_shapes(q, out, columns)
         _check_samples(q, samples)
-        _check_moments(recipe, samples)
+        _check_moments(spec, samples)
         _check_maps(q, columns)
+        _check_storage(learned)
         _check_module(learned, columns)
 
 
@@ -75,7 +76,7 @@ def _check_samples(q: WeightDistribution, samples: int) -> None:
     assert_mean(-log_probs, entropy, f"entropy of {name} against its log_prob")
 
 
-def _check_moments(recipe: Posterior, samples: int) -> None:
+def _check_moments(spec: Posterior, samples: int) -> None:
     """Local outputs have the law that random weights give, at one position."""
     cases = (
         (Linear(), torch.randn(4, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)),
@@ -86,11 +87,11 @@ def _check_moments(recipe: Posterior, samples: int) -> None:
         ),
     )
     for op, weight, x in cases:
-        q = recipe(weight, op)()
+        q = spec(weight, op)()
         try:
             moments = q.moments(x, op)
         except (ValueError, NotImplementedError):
-            continue  # this family draws its local noise in map()
+            continue  # this family draws its local noise in local_map()
         drawn = torch.stack([op(x, w) for w in q.rsample((samples,)).detach()])
         _check_output_law(drawn, moments, op, type(q).__name__)
         local = torch.stack([moments.rsample(op).detach() for _ in range(samples)])
@@ -112,17 +113,32 @@ def _check_output_law(y: Tensor, moments: Moments, op: LinearOp, name: str) -> N
 def _check_maps(q: WeightDistribution, columns: int) -> None:
     name, batch = type(q).__name__, 2 * q.members
     x = torch.randn(batch, columns, dtype=torch.float64)
-    for noise in Noise:
-        y = q.map(Linear(), batch, noise)(x)
-        assert y.shape == (batch, q.event_shape[0]), f"a {noise.value} map of {name} changes shape"
-        assert y.isfinite().all(), f"a {noise.value} map of {name} gives a value that is not finite"
-    fixed = q.map(Linear(), None, Noise.NONE)
+    fixed, held, local = (
+        q.mean_map(Linear()),
+        q.weight_map(Linear()),
+        q.local_map(Linear(), batch),
+    )
+    for kind, drawn in (("mean", fixed), ("weight", held), ("local", local)):
+        y = drawn(x)
+        assert y.shape == (batch, q.event_shape[0]), f"a {kind} map of {name} changes shape"
+        assert y.isfinite().all(), f"a {kind} map of {name} gives a value that is not finite"
     assert_close(fixed(x), fixed(x), f"{name} draws noise where none is asked for")
-    held = q.map(Linear(), None, Noise.SHARED)
     wide = x.repeat_interleave(3, 0)
     assert_close(
         held(x), held(wide)[::3], f"a held map of {name} remembers its batch size or draws again"
     )
+
+
+def _check_storage(learned: Learned[WeightDistribution]) -> None:
+    """Each transform has an inverse, and every tensor of a posterior says what it is for."""
+    name, twin = type(learned()).__name__, copy.deepcopy(learned)
+    for argument, role in learned.roles.items():
+        value = learned.value(argument).detach()
+        twin.assign(**{argument: value})
+        assert_close(
+            twin.value(argument), value, f"{name} does not give the {argument} it is set to"
+        )
+        assert role != "other", f"{argument} of {name} needs a role: means, scales or factors"
 
 
 def _comparable_prior(q: WeightDistribution) -> Prior:
@@ -148,7 +164,7 @@ def _check_module(learned: Learned[WeightDistribution], columns: int) -> None:
     q, batch = learned(), 2 * learned().members
     x = torch.randn(batch, columns, dtype=torch.float64)
     x[0] = 0.0
-    loss = q.map(Linear(), batch, Noise.LOCAL)(x).square().sum()
+    loss = q.local_map(Linear(), batch)(x).square().sum()
     loss = loss + divergence(q, _comparable_prior(q)(q.rsample())())
     loss.backward()
     for parameter_name, parameter in learned.named_parameters():

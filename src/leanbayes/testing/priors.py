@@ -14,19 +14,19 @@ from leanbayes.testing.statistics import SAMPLES, seeded, threshold
 __all__ = ["check_prior"]
 
 
-def check_prior(recipe: Prior, *, samples: int = SAMPLES, seed: int = 0) -> None:
-    """Check a prior recipe and its cross-entropy against their contract.
+def check_prior(spec: Prior, *, samples: int = SAMPLES, seed: int = 0) -> None:
+    """Check a prior and its cross-entropy against their contract.
 
     Example:
         >>> from leanbayes import Normal
         >>> check_prior(Normal(0.5))
     """
-    name = type(recipe).__name__
-    assert PRIORS.get(name) is type(recipe), f"{name} is missing in priors.PRIORS"
-    check_spec(recipe)
+    name = type(spec).__name__
+    assert PRIORS.get(name) is type(spec), f"{name} needs the decorator @lb.register_prior"
+    check_spec(spec)
     with seeded(seed):
         weight = torch.randn(4, 3, dtype=torch.float64)
-        prior = recipe(weight)
+        prior = spec(weight)
         q = MeanField(scale=0.3)(weight, Linear())()
         try:
             check_pair(q, prior())

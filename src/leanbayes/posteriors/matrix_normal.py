@@ -1,0 +1,91 @@
+"""Correlated weights: a Kronecker covariance over rows and columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from leanbayes.distributions import (
+    DiagonalLowRank,
+    Factor,
+    KroneckerNormal,
+    Triangular,
+    WeightDistribution,
+)
+from leanbayes.errors import require_count, require_positive
+from leanbayes.learned import Learned, Stored
+from leanbayes.ops import LinearOp
+from leanbayes.posteriors.base import Posterior, register_posterior
+from leanbayes.transforms import Exp
+
+__all__ = ["MatrixNormal"]
+
+
+def _lower(diagonal: Tensor, below: Tensor) -> Triangular:
+    """A lower-triangular factor from its diagonal and its packed strictly lower part."""
+    n = diagonal.shape[0]
+    row, column = torch.tril_indices(n, n, -1, device=below.device)
+    return Triangular(torch.diag(diagonal).index_put((row, column), below))
+
+
+def _kronecker_normal(
+    loc: Tensor,
+    row_scale: Tensor,
+    row_factor: Tensor,
+    column_scale: Tensor,
+    column_factor: Tensor,
+    diagonal: Tensor | None = None,
+    *,
+    make: Callable[[Tensor, Tensor], Factor],
+    validate_args: bool | None = None,
+) -> KroneckerNormal:
+    rows, columns = make(row_scale, row_factor), make(column_scale, column_factor)
+    return KroneckerNormal(loc, rows, columns, diagonal, validate_args=validate_args)
+
+
+@register_posterior
+@dataclass(frozen=True)
+class MatrixNormal(Posterior):
+    """Normal weights with a Kronecker covariance over rows and columns [matrix normal, 3.4].
+
+    Args:
+        scale: where the standard deviation of every weight starts.
+        rank: ``None`` for full lower-triangular factors as in the paper; otherwise each factor is
+            a diagonal plus this rank (0: a diagonal alone).
+        diagonal: add independent noise to every weight (the paper's MN+Diagonal, section 5.3);
+            the KL is then an upper bound.
+    """
+
+    scale: float = 0.01
+    rank: int | None = None
+    diagonal: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(scale=self.scale)
+        if self.rank is not None:
+            require_count("rank", self.rank, 0)
+
+    def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
+        share = 0.5 if self.diagonal else 1.0  # of the variance, between Kronecker and diagonal
+        log_std = math.log(self.scale) + 0.5 * math.log(share)
+        arguments = {"loc": Stored.means(weight, op)}
+        shape = op.matrix(weight).shape
+        for name, n in zip(("row", "column"), shape, strict=True):
+            arguments[f"{name}_scale"] = Stored(weight.new_full((n,), 0.5 * log_std), Exp())
+            arguments[f"{name}_factor"] = Stored(self._first_factor(n, weight))
+        if self.diagonal:
+            arguments["diagonal"] = Stored(weight.new_full(shape, log_std), Exp())
+        make = _lower if self.rank is None else DiagonalLowRank
+        return self.learned(partial(_kronecker_normal, make=make), **arguments)
+
+    def _first_factor(self, n: int, like: Tensor) -> Tensor:
+        """What stands beside the diagonal of a factor: its packed lower part, or a low rank."""
+        if self.rank is None:
+            return like.new_zeros(n * (n - 1) // 2)
+        start = 0.1 * math.sqrt(self.scale / max(self.rank, 1))
+        return like.new_empty(n, self.rank).normal_(std=start)

@@ -1,0 +1,142 @@
+"""Random rank-one factors on a shared weight matrix."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Cauchy, HalfCauchy, LogNormal, Normal
+
+from leanbayes.distributions import Rank1Mixture, WeightDistribution
+from leanbayes.distributions.rank1 import RandomFactor
+from leanbayes.errors import require, require_choice, require_count, require_positive
+from leanbayes.learned import Learned, Stored
+from leanbayes.ops import LinearOp
+from leanbayes.posteriors.base import Posterior, register_posterior
+from leanbayes.scales import Scale
+
+__all__ = ["Rank1"]
+
+FactorName = Literal["normal", "cauchy", "lognormal", "halfcauchy", "fixed", "none"]
+
+
+def _factor(name: FactorName, loc: Tensor | None, scale: Tensor | None) -> RandomFactor | None:
+    if loc is None and scale is None:
+        return None
+    if name == "fixed" or scale is None:
+        return loc
+    if name == "halfcauchy" or loc is None:
+        return HalfCauchy(scale, validate_args=False)
+    kinds = {"normal": Normal, "cauchy": Cauchy, "lognormal": LogNormal}
+    return kinds[name](loc, scale, validate_args=False)
+
+
+def _rank1_mixture(
+    weight: Tensor,
+    r_loc: Tensor | None = None,
+    r_scale: Tensor | None = None,
+    s_loc: Tensor | None = None,
+    s_scale: Tensor | None = None,
+    *,
+    kinds: tuple[FactorName, FactorName],
+    **options: Any,
+) -> Rank1Mixture:
+    r, s = _factor(kinds[0], r_loc, r_scale), _factor(kinds[1], s_loc, s_scale)
+    return Rank1Mixture(weight, r, s, **options)
+
+
+@register_posterior
+@dataclass(frozen=True)
+class Rank1(Posterior):
+    """Random rank-one factors on a shared weight matrix, a mixture of members [rank-1, eq. 1–2].
+
+    The prior is compared with the factors, not with the weights: ``prior=lb.Normal(0.1, loc=1.0)``
+    is the published choice. ``factors="fixed"`` is BatchEnsemble (with ``prior=lb.Flat()``).
+
+    Args:
+        members: how many mixture members share the weights; feed ``tile(x, members)``.
+        factors: the kind of both factors, or of ``(r, s)``: ``"normal"``, ``"cauchy"``,
+            ``"lognormal"``, ``"halfcauchy"``, ``"fixed"`` or ``"none"``. ``r`` scales outputs,
+            ``s`` input channels.
+        perturb: multiply by the factors, or add them.
+        signs: how factors start: above 0 it is the probability of +1 against −1; otherwise they
+            are drawn from N(1, signs²) (N(0, signs²) when added).
+        rate: dropout rate that sets the first scale, √(rate / (1 − rate)).
+        clip: bound on sampled factors.
+        kl: average the factors' KL over members, or sum it as the reference code does.
+        weight_scale: standard deviation of a normal prior on the shared weights; ``None`` leaves
+            that to the optimiser's weight decay.
+    """
+
+    members: int = 4
+    factors: FactorName | tuple[FactorName, FactorName] = "normal"
+    perturb: Literal["multiply", "add"] = "multiply"
+    signs: float = -0.5
+    rate: float = 1e-3
+    clip: float | None = 10.0
+    kl: Literal["mean", "sum"] = "mean"
+    weight_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        require_count("members", self.members, 1)
+        require(len(self._kinds) == 2, "factors is one kind, or a pair for r and s")
+        for kind in self._kinds:
+            require_choice("factors", kind, get_args(FactorName))
+        require_choice("perturb", self.perturb, ("multiply", "add"))
+        require_choice("kl", self.kl, ("mean", "sum"))
+        require(0 < self.rate < 1, f"rate is {self.rate}; it must lie between 0 and 1")
+        require(self.signs <= 1, f"signs is {self.signs}; as a probability it is at most 1")
+        for name in ("clip", "weight_scale"):
+            value = getattr(self, name)
+            if value is not None:
+                require_positive(**{name: value})
+
+    @property
+    def _kinds(self) -> tuple[FactorName, FactorName]:
+        both = self.factors
+        return both if isinstance(both, tuple) else (both, both)
+
+    def _first_loc(self, shape: tuple[int, int], like: Tensor) -> Stored:
+        first = like.new_empty(shape)
+        if self.perturb == "add":
+            first.normal_(0.0, abs(min(self.signs, 0.0)))
+        elif self.signs > 0:
+            first = first.bernoulli_(self.signs) * 2 - 1
+        else:
+            first.normal_(1.0, abs(self.signs))
+        return Stored(first, role="factors")
+
+    def _first_scale(self, kind: FactorName, shape: tuple[int, int], like: Tensor) -> Stored:
+        """Stored before a softplus; jittered as in the reference code, except for heavy tails."""
+        scale = math.sqrt(self.rate / (1 - self.rate))
+        first = Scale(scale, stored="softplus").initial(shape, like)
+        if kind not in ("cauchy", "halfcauchy"):
+            first.tensor.add_(
+                nn.init.trunc_normal_(torch.empty_like(first.tensor), std=0.1, a=-0.2, b=0.2)
+            )
+        return first
+
+    def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
+        arguments = {"weight": Stored.means(weight, op)}
+        rows, columns = op.matrix(weight).shape
+        sizes = (rows, op.input_channels(columns))
+        for name, kind, n in zip("rs", self._kinds, sizes, strict=True):
+            shape = (self.members, n)
+            if kind not in ("halfcauchy", "none"):
+                arguments[f"{name}_loc"] = self._first_loc(shape, weight)
+            if kind not in ("fixed", "none"):
+                arguments[f"{name}_scale"] = self._first_scale(kind, shape, weight)
+        mixture = partial(
+            _rank1_mixture,
+            kinds=self._kinds,
+            op=op,
+            perturb=self.perturb,
+            clip=self.clip,
+            mean_kl=self.kl == "mean",
+            weight_scale=self.weight_scale,
+        )
+        return self.learned(mixture, **arguments)

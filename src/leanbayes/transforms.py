@@ -1,0 +1,98 @@
+"""Transforms: from the tensor that is stored to the one that is meant, and back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leanbayes.ops import LinearOp
+
+__all__ = ["Abs", "AsMatrix", "Clamp", "Exp", "Softplus", "Transform"]
+
+_SOFTPLUS_FLOOR = 1e-7
+
+
+class Transform(Protocol):
+    """A function of a stored tensor, and its inverse."""
+
+    def __call__(self, stored: Tensor, /) -> Tensor: ...
+
+    def inverse(self, value: Tensor, /) -> Tensor:
+        """A stored tensor that gives this value."""
+
+
+@dataclass(frozen=True)
+class Exp:
+    """``exp(rate · stored)``, at most ``ceiling``; a log variance has rate ½."""
+
+    rate: float = 1.0
+    ceiling: float | None = None
+
+    def __call__(self, stored: Tensor, /) -> Tensor:
+        if self.ceiling is not None:
+            stored = stored.clamp_max(math.log(self.ceiling) / self.rate)
+        return (self.rate * stored).exp()
+
+    def inverse(self, value: Tensor, /) -> Tensor:
+        return value.log() / self.rate
+
+
+@dataclass(frozen=True)
+class Softplus:
+    """``log(1 + exp(stored))``, at most ``ceiling``, and never quite zero."""
+
+    ceiling: float | None = None
+
+    def __call__(self, stored: Tensor, /) -> Tensor:
+        if self.ceiling is not None:
+            stored = stored.clamp_max(math.log(math.expm1(self.ceiling)))
+        return F.softplus(stored) + _SOFTPLUS_FLOOR
+
+    def inverse(self, value: Tensor, /) -> Tensor:
+        excess = (value - _SOFTPLUS_FLOOR).clamp_min(torch.finfo(value.dtype).tiny)
+        return excess + torch.log(-torch.expm1(-excess))
+
+
+@dataclass(frozen=True)
+class Abs:
+    """``|stored|``, at most ``ceiling``."""
+
+    ceiling: float | None = None
+
+    def __call__(self, stored: Tensor, /) -> Tensor:
+        return stored.abs().clamp_max(math.inf if self.ceiling is None else self.ceiling)
+
+    def inverse(self, value: Tensor, /) -> Tensor:
+        return value
+
+
+@dataclass(frozen=True)
+class Clamp:
+    """The stored number, kept between ``low`` and ``high``."""
+
+    low: float
+    high: float
+
+    def __call__(self, stored: Tensor, /) -> Tensor:
+        return stored.clamp(self.low, self.high)
+
+    def inverse(self, value: Tensor, /) -> Tensor:
+        return value
+
+
+@dataclass(frozen=True)
+class AsMatrix:
+    """A weight that is stored in torch's own shape, seen as the matrix ``[out, in]`` of an op."""
+
+    op: LinearOp
+
+    def __call__(self, stored: Tensor, /) -> Tensor:
+        return self.op.matrix(stored)
+
+    def inverse(self, value: Tensor, /) -> Tensor:
+        return self.op.unmatrix(value)
