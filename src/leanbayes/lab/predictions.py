@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from leanbayes.io import load
+from leanbayes.io import load, load_likelihood
 from leanbayes.lab.data import Dataset
 from leanbayes.lab.data.problems import choose, reading
 from leanbayes.lab.files import write_text
@@ -37,16 +37,25 @@ def load_run(run: str | Path) -> tuple[Recipe, nn.Module, Likelihood]:
     if not (folder / "result.json").is_file():
         raise FileNotFoundError(f"{folder} holds no finished run; train or resume it first")
     recipe = read_recipe(folder / "recipe.yaml")
-    likelihood = likelihood_of(recipe)
     plain = build_model(recipe.model_copy(update={"posterior": None, "prior": None}))
     if recipe.posterior is not None:
         model = load(plain, folder / "model")
     else:
         model = plain
         model.load_state_dict(_trained(folder, "model."))
-    if any(True for _ in likelihood.parameters()):
+    return recipe, model, _likelihood(folder, recipe)
+
+
+def _likelihood(folder: Path, recipe: Recipe) -> Likelihood:
+    """From the model's file; from the last checkpoint where the file holds none."""
+    likelihood = likelihood_of(recipe)
+    if not any(True for _ in likelihood.parameters()):
+        return likelihood
+    try:
+        return load_likelihood(folder / "model")
+    except (FileNotFoundError, ValueError):  # a plain network, or a file of the first runs
         likelihood.load_state_dict(_trained(folder, "likelihood."))
-    return recipe, model, likelihood
+        return likelihood
 
 
 def _trained(folder: Path, prefix: str) -> dict[str, Tensor]:
