@@ -59,8 +59,9 @@ def test_every_likelihood_keeps_its_contract(name):
 
 
 def test_every_registered_likelihood_has_an_example():
-    assert set(LIKELIHOODS.values()) == {type(likelihood) for likelihood, _, _ in EXAMPLES.values()}
-    assert {made.__name__ for made in LIKELIHOODS.values()} <= set(lb.likelihoods.__all__)
+    ours = {made for made in LIKELIHOODS.values() if made.__module__.startswith("leanbayes.")}
+    assert ours == {type(likelihood) for likelihood, _, _ in EXAMPLES.values()}
+    assert {made.__name__ for made in ours} <= set(lb.likelihoods.__all__)
 
 
 class _Laplace(lb.Likelihood):
@@ -167,19 +168,19 @@ def test_a_heavy_tail_costs_an_outlier_less():
 
 
 def test_dispersion_is_learnt_from_counts():
-    counts = td.NegativeBinomial(4.0, probs=torch.tensor(0.5)).sample((4000,))
+    counts = td.NegativeBinomial(4.0, probs=torch.tensor(0.5)).sample((1000,))
     likelihood = lb.NegativeBinomial(1.0)
     optimiser = torch.optim.LBFGS(likelihood.parameters(), max_iter=50)
 
     def closure():
         optimiser.zero_grad()
-        loss = likelihood.nll(counts.mean().log().expand(4000), counts)
+        loss = likelihood.nll(counts.mean().log().expand(1000), counts)
         loss.backward()
         return loss
 
     optimiser.step(closure)
     excess = (counts.var() - counts.mean()) / counts.mean() ** 2
-    assert float(likelihood.log_dispersion.detach().exp()) == pytest.approx(float(excess), rel=0.2)
+    assert float(likelihood.log_dispersion.detach().exp()) == pytest.approx(float(excess), rel=0.4)
 
 
 class _Own(lb.Likelihood):
