@@ -22,3 +22,14 @@ def _doctest_names(doctest_namespace):
 
 def pytest_configure(config):
     torch.set_num_threads(1)  # tensors are small, and the workers share the cores
+
+
+@pytest.fixture
+def registered(request):
+    """Register something for the length of one test."""
+
+    def register(registry, name, thing):
+        registry.register(thing, name=name)
+        request.addfinalizer(lambda: registry.unregister(name))
+
+    return register

@@ -30,12 +30,11 @@ LEVELS = (
     {"posteriors", "priors", "estimators"},
     {"layers"},
     {"model", "convert"},
-    {"likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
+    {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
         "spectrum",
         "compress",
         "gradient_snr",
-        "metrics",
         "sparsify",
         "export",
         "sklearn",

@@ -11,10 +11,19 @@ from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
 from leanbayes.estimators import auto, flipout, local, mean, register_estimator, weights
 from leanbayes.gradient_snr import GradientSNR
-from leanbayes.io import load, save
+from leanbayes.io import load, load_likelihood, save
 from leanbayes.layers import Affine, Choice, Layer, RandomMap, register_layer
 from leanbayes.learned import Learned, Stored
-from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from leanbayes.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Likelihood,
+    NegativeBinomial,
+    Poisson,
+    StudentTNoise,
+    register_likelihood,
+)
 from leanbayes.model import (
     ParameterCounts,
     count_parameters,
@@ -65,6 +74,7 @@ from leanbayes.priors import (
     register_prior,
 )
 from leanbayes.scales import Scale
+from leanbayes.schedules import register_schedule
 from leanbayes.spectrum import Spectrum, spectrum
 
 try:
@@ -97,10 +107,12 @@ __all__ = [
     "LogUniform",
     "MatrixNormal",
     "MeanField",
+    "NegativeBinomial",
     "Normal",
     "ParameterCounts",
     "Plan",
     "Point",
+    "Poisson",
     "Posterior",
     "Prediction",
     "Prior",
@@ -111,6 +123,7 @@ __all__ = [
     "Spectrum",
     "Stored",
     "StudentT",
+    "StudentTNoise",
     "ZeroMean",
     "auto",
     "average_nll",
@@ -124,6 +137,7 @@ __all__ = [
     "held",
     "kl",
     "load",
+    "load_likelihood",
     "local",
     "map_posteriors",
     "mean",
@@ -138,8 +152,10 @@ __all__ = [
     "random_maps",
     "register_estimator",
     "register_layer",
+    "register_likelihood",
     "register_posterior",
     "register_prior",
+    "register_schedule",
     "save",
     "schedules",
     "spectrum",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from leanbayes.errors import choose, require
+from leanbayes.errors import choose, nearest, require
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "argument_names"]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -63,6 +64,28 @@ class Registry(Mapping[str, T]):
         self[name]
         del self._things[name]
 
+    def make(self, name: str, /, **arguments: Any) -> Any:
+        """Call the class or function of this name; what is wrong is said in one sentence."""
+        thing: Any = self[name]
+        known = argument_names(thing)
+        for argument in arguments:
+            hint = nearest(argument, known) if known else "; it has none"
+            require(argument in known, f"{name} has no argument {argument!r}{hint}")
+        try:
+            return thing(**arguments)
+        except TypeError as error:
+            raise ValueError(f"{self.kind} {name!r} cannot be made: {error}") from error
+
+    def name_of(self, value: object) -> str:
+        """The name of the class that a value is an instance of."""
+        for name, thing in self.items():
+            if type(value) is thing:
+                return name
+        raise ValueError(
+            f"{type(value).__name__} is no registered {self.kind}, and a file names only those; "
+            f"decorate its class with lb.register_{self.kind}"
+        )
+
     def __getitem__(self, name: str) -> T:
         return choose(self.kind, name, self._things)
 
@@ -74,6 +97,17 @@ class Registry(Mapping[str, T]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.kind!r}: {', '.join(self._things)})"
+
+
+def argument_names(made: Callable[..., Any]) -> list[str]:
+    """The arguments that a class or function takes.
+
+    Example:
+        >>> argument_names(Registry)
+        ['kind']
+    """
+    parameters = inspect.signature(made).parameters.values()
+    return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _defined(thing: object) -> object:

@@ -159,7 +159,7 @@ def test_many_yes_and_no_at_once_are_left_out_in_one_sentence(monkeypatch):
             "training": {"epochs": 1},
         }
     )
-    model = torch.nn.Linear(1, 1)
+    model = torch.nn.Identity()
     monkeypatch.setattr(study, "load_run", lambda path: (recipe, model, lb.Bernoulli()))
     monkeypatch.setattr(study.data, "load", lambda name, **options: dataset)
     found = study.study(study.RunFolder("run", recipe, {}, {}, ()))

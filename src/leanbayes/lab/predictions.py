@@ -13,13 +13,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from leanbayes.io import load
+from leanbayes.io import load, load_likelihood
 from leanbayes.lab.data import Dataset
 from leanbayes.lab.data.problems import choose, reading
 from leanbayes.lab.files import write_text
 from leanbayes.lab.recipe import Recipe, read_recipe
 from leanbayes.lab.run import build_model, likelihood_of, load_data
-from leanbayes.likelihoods import Gaussian, Likelihood
+from leanbayes.likelihoods import Likelihood
 from leanbayes.predict import Prediction, predict
 
 __all__ = ["LEVELS", "load_run", "predict_file", "read_inputs"]
@@ -37,16 +37,25 @@ def load_run(run: str | Path) -> tuple[Recipe, nn.Module, Likelihood]:
     if not (folder / "result.json").is_file():
         raise FileNotFoundError(f"{folder} holds no finished run; train or resume it first")
     recipe = read_recipe(folder / "recipe.yaml")
-    likelihood = likelihood_of(recipe)
     plain = build_model(recipe.model_copy(update={"posterior": None, "prior": None}))
     if recipe.posterior is not None:
         model = load(plain, folder / "model")
     else:
         model = plain
         model.load_state_dict(_trained(folder, "model."))
-    if any(True for _ in likelihood.parameters()):
+    return recipe, model, _likelihood(folder, recipe)
+
+
+def _likelihood(folder: Path, recipe: Recipe) -> Likelihood:
+    """From the model's file; from the last checkpoint where the file holds none."""
+    likelihood = likelihood_of(recipe)
+    if not any(True for _ in likelihood.parameters()):
+        return likelihood
+    try:
+        return load_likelihood(folder / "model")
+    except (FileNotFoundError, ValueError):  # a plain network, or a file of the first runs
         likelihood.load_state_dict(_trained(folder, "likelihood."))
-    return recipe, model, likelihood
+        return likelihood
 
 
 def _trained(folder: Path, prefix: str) -> dict[str, Tensor]:
@@ -85,10 +94,7 @@ def predict_file(
         seed=recipe.seed,
         likelihood=likelihood,
     )
-    if isinstance(likelihood, Gaussian):
-        table = _numbers(prediction, dataset)
-    else:
-        table = _classes(prediction, dataset)
+    table = (_classes if prediction.has_classes else _numbers)(prediction, dataset)
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(table)
@@ -184,13 +190,17 @@ def _numbers(prediction: Prediction, dataset: Dataset) -> Table:
     scaling = dataset.target_scaling
     stretch = torch.ones(()).double() if scaling is None else scaling.scale
     shift = torch.zeros(()).double() if scaling is None else scaling.shift
-    values = {
-        "mean": prediction.mean * stretch + shift,
-        "aleatoric": prediction.aleatoric * stretch.square(),
-        "epistemic": prediction.epistemic * stretch.square(),
-    }
-    for level, quantile in zip(LEVELS, prediction.quantiles(LEVELS), strict=True):
-        values[f"q{round(100 * level):02d}"] = quantile * stretch + shift
+    values: dict[str, Tensor] = {}
+    if "mean" in prediction.answers:
+        values["mean"] = prediction.mean * stretch + shift
+        values["aleatoric"] = prediction.aleatoric * stretch.square()
+        values["epistemic"] = prediction.epistemic * stretch.square()
+    if "quantiles" in prediction.answers:
+        for level, quantile in zip(LEVELS, prediction.quantiles(LEVELS), strict=True):
+            values[f"q{round(100 * level):02d}"] = quantile * stretch + shift
+    if not values:
+        kind = type(prediction.likelihood).__name__
+        raise ValueError(f"{kind} has neither a mean nor quantiles, so there is nothing to write")
     columns: Table = {}
     for name, value in values.items():
         several = value.reshape(len(value), -1)

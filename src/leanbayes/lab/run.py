@@ -21,7 +21,6 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.optim import Optimizer
 
-from leanbayes import schedules
 from leanbayes.convert import convert
 from leanbayes.estimators import ESTIMATORS
 from leanbayes.io import save
@@ -34,7 +33,7 @@ from leanbayes.lab.probes import Probe
 from leanbayes.lab.processes import Checkpoints, Processes, processes
 from leanbayes.lab.recipe import Recipe, check_recipe, parse_yaml
 from leanbayes.lightning import BayesianModule, PriorUpdates, StopOnNonFinite
-from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from leanbayes.likelihoods import Likelihood
 from leanbayes.model import count_parameters
 from leanbayes.parameters import parameter_groups
 
@@ -49,12 +48,6 @@ __all__ = [
 ]
 
 _DESCRIBING = {"published", "cut", "choices"}
-_SCHEDULES: dict[str, Any] = {
-    "constant": schedules.Constant,
-    "linear": schedules.LinearRamp,
-    "stepwise": schedules.Stepwise,
-    "exponential": schedules.Exponential,
-}
 
 
 def load_data(recipe: Recipe) -> Dataset:
@@ -85,10 +78,7 @@ def build_model(recipe: Recipe) -> nn.Module:
 
 def likelihood_of(recipe: Recipe) -> Likelihood:
     """What the recipe's outputs mean."""
-    spec = recipe.likelihood
-    if spec.kind == "gaussian":
-        return Gaussian(spec.scale, spec.noise)
-    return Bernoulli() if spec.kind == "bernoulli" else Categorical()
+    return recipe.likelihood.make()
 
 
 def train(
@@ -141,7 +131,7 @@ def train(
         return {}
     if recipe.posterior is not None:
         with told_if_full(folder / "model.safetensors"):
-            save(model, folder / "model")
+            save(model, folder / "model", likelihood)
     result: dict[str, Any] = {
         "name": recipe.name,
         "metrics": evaluate(
@@ -269,7 +259,7 @@ def build_module(
         model,
         data_size=data_size,
         likelihood=likelihood,
-        schedule=_SCHEDULES[recipe.kl.kind](**recipe.kl.options),
+        schedule=recipe.kl.make(),
         count=recipe.kl.unit,
         lr=spec.lr,
         optimizer=optimizer,

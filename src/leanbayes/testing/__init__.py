@@ -1,10 +1,11 @@
-"""What a contributor runs: conformance checks of a posterior, a prior, an op or a layer kind.
+"""What a contributor runs: checks of a posterior, prior, op, layer kind or likelihood.
 
 Each check raises ``AssertionError`` with a sentence that says what is missing. Statistical
 comparisons share one failure rate, :data:`FAILURE_RATE`, which is split over all numbers compared.
 """
 
 from leanbayes.testing.layers import check_layer
+from leanbayes.testing.likelihoods import check_likelihood
 from leanbayes.testing.ops import check_op
 from leanbayes.testing.posteriors import check_posterior
 from leanbayes.testing.priors import check_prior
@@ -14,6 +15,7 @@ __all__ = [
     "FAILURE_RATE",
     "assert_mean",
     "check_layer",
+    "check_likelihood",
     "check_op",
     "check_posterior",
     "check_prior",

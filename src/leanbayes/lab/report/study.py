@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torchmetrics.functional.classification import binary_auroc
 
 from leanbayes.lab import data
 from leanbayes.lab.data import Dataset
 from leanbayes.lab.predictions import load_run
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.report.folder import RunFolder
-from leanbayes.likelihoods import Bernoulli, Categorical, Likelihood
+from leanbayes.likelihoods import Likelihood
+from leanbayes.metrics import Bins, calibration_bins
+from leanbayes.metrics import auroc as auroc_of
 from leanbayes.model import random_maps
 from leanbayes.predict import Prediction, predict
 from leanbayes.spectrum import explained as explained_by
@@ -71,7 +71,8 @@ def study(run: RunFolder) -> Study:
         return Study(trained and trained[0], dataset, None, {}, tuple(problems))
     model, likelihood = trained
     examples = dataset.test[:MOST_EXAMPLES]
-    if isinstance(likelihood, Bernoulli) and examples.y.numel() != len(examples):
+    single = examples.y.numel() == len(examples)
+    if not single and _predict(model, likelihood, recipe, examples[:1].x).has_classes:
         problems.append(
             "This model predicts many yes or no at once, such as the pixels of an image, so there "
             "is no diagram of its calibration."
@@ -79,7 +80,7 @@ def study(run: RunFolder) -> Study:
         return Study(model, dataset, None, {}, tuple(problems))
     test = _predict(model, likelihood, recipe, examples.x)
     outside = {}
-    if is_images(dataset) and isinstance(likelihood, Categorical):
+    if is_images(dataset) and test.has_classes:
         few = examples[:MOST_OUTSIDE].x
         foreign = {
             "inverted": inverted(few, dataset),
@@ -125,12 +126,12 @@ def class_log_probs(prediction: Prediction, y: Tensor) -> Tensor | None:
     A Bernoulli output is two classes.
 
     Example:
-        >>> prediction = Prediction(torch.zeros(1, 3, 1), Bernoulli())
+        >>> import leanbayes as lb
+        >>> prediction = Prediction(torch.zeros(1, 3, 1), lb.Bernoulli())
         >>> class_log_probs(prediction, torch.ones(3, 1)).exp()[0]
         tensor([0.5000, 0.5000])
     """
-    one = y.numel() == len(y)
-    if not one or not isinstance(prediction.likelihood, Categorical | Bernoulli):
+    if y.numel() != len(y) or not prediction.has_classes:
         return None
     log_probs = prediction.log_probs
     return log_probs.reshape(len(y), log_probs.shape[-1])
@@ -172,44 +173,8 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
         >>> auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.3, 0.15]))
         0.75
     """
-    scores = torch.cat([inside, outside]).double()
-    scores = scores - scores.min()
-    scores = scores / scores.max().clamp_min(torch.finfo(scores.dtype).tiny)
-    labels = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).long()
-    return float(binary_auroc(scores, labels))
-
-
-class Bins(NamedTuple):
-    """Examples by confidence: averages and counts of equal bins between 0 and 1."""
-
-    confidence: Tensor
-    accuracy: Tensor
-    examples: Tensor
-
-    @property
-    def calibration_error(self) -> float:
-        """The expected calibration error: the average gap, weighted by examples."""
-        gap = (self.confidence - self.accuracy).abs()
-        return float((gap * self.examples).sum() / self.examples.sum())
-
-
-def calibration_bins(confidence: Tensor, right: Tensor, bins: int = 15) -> Bins:
-    """Sort examples into bins ``(i / bins, (i + 1) / bins]`` of confidence.
-
-    Args:
-        confidence: the probability of the predicted class, ``[examples]``.
-        right: whether it is the true one.
-        bins: how many bins.
-    """
-    index = ((confidence.double() * bins).ceil().long() - 1).clamp(0, bins - 1)
-    zeros = torch.zeros(bins, dtype=torch.float64)
-    count = zeros.index_add(0, index, torch.ones_like(confidence, dtype=torch.float64))
-    held = count.clamp_min(1)
-    return Bins(
-        zeros.index_add(0, index, confidence.double()) / held,
-        zeros.index_add(0, index, right.double()) / held,
-        count,
-    )
+    is_outside = torch.arange(len(inside) + len(outside)) >= len(inside)
+    return auroc_of(torch.cat([inside, outside]), is_outside)
 
 
 def rejection_curve(uncertainty: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
