@@ -31,15 +31,15 @@ def filled(sentence: str, cell: Callable[[str], Cell]) -> str:
     """
 
     def number(match: re.Match[str]) -> str:
-        values = [
-            _known(term, cell(term), match["printed"]) for term in match["terms"].split(" / ")
-        ]
-        return choose("kind of number", match["kind"], _KINDS)(*values)
+        terms, printed = match["terms"].split(" / "), bool(match["printed"])
+        kind = "printed" if printed and match["kind"] == "value" else match["kind"]
+        values = [_known(term, cell(term), printed) for term in terms]
+        return choose("kind of number", kind, _KINDS)(*values)
 
     return _NUMBER.sub(number, sentence)
 
 
-def _known(term: str, cell: Cell, printed: str | None) -> float:
+def _known(term: str, cell: Cell, printed: bool) -> float:
     value = cell.published if printed else cell.ours
     if value is None:
         raise ValueError(f"{term!r} has no {'published' if printed else 'measured'} number")

@@ -132,12 +132,12 @@ def truncations(
     published = paper.truncated.get(name, {})
     if compressed is None:
         return [Row(name, title, _cells({}, row, ())) for title, row in published.items()]
+    printed = (metric for row in published.values() for metric in row)
+    shown = (*ALWAYS_SHOWN, "kl", *also, *printed, "parameters")
     rows = []
     for title, row in compressed["rows"].items():
         measured = {**row["metrics"], "parameters": {"value": row["parameters"]}}
-        cells = _cells(
-            measured, published.get(title, {}), (*ALWAYS_SHOWN, "kl", *also, "parameters")
-        )
+        cells = _cells(measured, published.get(title, {}), shown)
         rows.append(Row(name, title, cells, seeds=(compressed["seed"],)))
     return rows
 

@@ -1,126 +1,31 @@
-"""Pages: blocks made from files of results, prose left alone; archives and compressed runs."""
+"""Blocks of pages, made from files of results, with prose left alone; the command."""
 
 import json
-from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
-import leanbayes as lb
-from leanbayes.cli import app
-from leanbayes.lab.compression import compress_run, thin
-from leanbayes.lab.data import load
 from leanbayes.lab.files import write_json
-from leanbayes.lab.papers import Cell, experiments, merge_seeds, table
-from leanbayes.lab.papers.archive import archive
-from leanbayes.lab.papers.blocks import Results
-from leanbayes.lab.papers.k_tied import POST_TRAINING, compressed_runs, post_training
-from leanbayes.lab.papers.page import refresh, refreshed
-from leanbayes.lab.predictions import load_run
-from leanbayes.lab.recipe import check_recipe
-from leanbayes.lab.run import train
+from papers import PAPERS
+from papers.__main__ import app
+from papers.tools.blocks import Blocks
+from papers.tools.numbers import filled
+from papers.tools.page import refresh, refreshed
+from papers.tools.results import compressed_runs, truncations
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
-ROOT = Path(__file__).parents[2]
+K_TIED = PAPERS["k_tied"]
+PAGE = K_TIED.folder.with_suffix(".md")
 CALIBRATED = {
     name: {"value": 0.05, "error": 0.004}
     for name in ("negative_elbo", "nll", "accuracy", "brier", "ece", "kl")
 }
 
 
-def recipe(seed):
-    return check_recipe(
-        {
-            "name": "mnist-mlp-full",
-            "data": {"name": "digits"},
-            "architecture": {"name": "mlp", "options": {"inputs": 64, "hidden": [12]}},
-            "posterior": "MeanField",
-            "prior": {"kind": "Normal", "scale": 0.3},
-            "optimizer": {"lr": 0.01},
-            "training": {"epochs": 3, "batch_size": 200},
-            "evaluation": {"samples": 3},
-            "seed": seed,
-        }
-    )
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    for seed in (1, 2):
-        train(recipe(seed), folder / str(seed), progress=False)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def results(runs, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("results")
-    for seed in (1, 2):
-        archive(runs / str(seed), folder)
-    write_json(
-        folder / "post_training" / "mnist-mlp-full.json", compress_run(runs / "1", samples=3)
-    )
-    return folder
-
-
-def test_an_archived_run_is_its_result_and_its_curves(runs, results):
-    kept = json.loads((results / "mnist-mlp-full-seed1.json").read_text())
-    history = kept.pop("history")
-    assert kept == json.loads((runs / "1" / "result.json").read_text())
-    assert history["epoch"] == [0, 1, 2]
-    assert all(len(column) == 3 for column in history.values())
-
-
-def test_a_run_that_is_not_finished_is_not_archived(runs, tmp_path):
-    (tmp_path / "recipe.yaml").write_bytes((runs / "1" / "recipe.yaml").read_bytes())
-    with pytest.raises(FileNotFoundError, match="no finished run"):
-        archive(tmp_path, tmp_path / "results")
-
-
-def test_seeds_are_averaged(results):
-    every = [row for row in table("k_tied", [results]) if row.name == "mnist-mlp-full"]
-    (merged,) = [row for row in merge_seeds(every) if row.ran]
-    assert merged.run == "other, 2 seeds"
-    for name in ("nll", "accuracy"):
-        ours = [row.cells[name].ours for row in every]
-        assert merged.cells[name].ours == pytest.approx(sum(ours) / 2)
-        assert merged.cells[name].published == every[0].cells[name].published
-    assert merged.cells["parameters"].ours == every[0].cells["parameters"].ours
-
-
-def test_rows_are_grouped_by_experiment():
-    rows = table("k_tied", [])
-    found = experiments(rows)
-    for name, group in found.items():
-        assert all(row.title.startswith(name) for row in group)
-    published = [f"MLP on MNIST, {k}" for k in ("full", "k = 1", "k = 2", "k = 3")]
-    assert [row.title for row in found["MLP on MNIST"] if row.title in published] == published
-    assert sum(map(len, found.values())) == len(rows)
-
-
-def test_counts_are_whole_numbers():
-    assert str(Cell(484_008, None, 484_000)) == "484 008 (484 000)"
-
-
-def test_a_compressed_run_has_a_row_for_every_rank(runs, results):
-    found = json.loads((results / "post_training" / "mnist-mlp-full.json").read_text())
-    ranks = [f"{kind} {rank}" for rank in (1, 2, 3) for kind in ("truncated", "tied")]
-    assert list(found["rows"]) == ["full", *ranks]
-    rows, model = found["rows"], load_run(runs / "1")[1]
-    assert rows["full"]["parameters"] == lb.count_parameters(model).total
-    assert rows["tied 2"]["parameters"] == lb.count_parameters(lb.to_k_tied(model, 2)).total
-    per_example = float(lb.kl(lb.truncate(model, 1)).detach()) / len(load("digits").train)
-    assert rows["truncated 1"]["metrics"]["kl"]["value"] == pytest.approx(per_example)
-    assert set(found["spectra"]) == set(found["maps"]) == {"dense1", "dense2"}
-    assert len(found["maps"]["dense1"]) == 12
-    assert {"seed", "versions", "recipe", "seconds"} <= set(found)
-
-
 def test_the_command_prints_what_was_compressed(results):
-    shown = CliRunner().invoke(app(), ["table", "k_tied", "--runs", str(results)])
+    shown = CliRunner().invoke(app, ["table", "k_tied", "--runs", str(results)])
     assert shown.exit_code == 0, shown.output
     ours = shown.output.split("mnist-mlp-full after training")[1].split("after training")[0]
     assert "| truncated 2 | seed 1 |" in ours
@@ -144,50 +49,72 @@ def test_seeds_that_were_probed_at_several_steps_are_not_averaged(tmp_path):
     for run in (probed(1, 20.0, 1000.0), later):
         write_json(tmp_path / f"mnist-mlp-snr-k2-seed{run['seed']}.json", run)
     with pytest.raises(ValueError, match="probed at several steps"):
-        Results("k_tied", tmp_path, tmp_path / "page.md").probes("mnist-mlp-snr-k2")
-
-
-def test_only_the_chosen_layers_are_compressed(runs):
-    found = compress_run(runs / "1", [1], include=["dense1"], samples=2)["rows"]
-    model = load_run(runs / "1")[1]
-    tied = lb.to_k_tied(model, 1, include=["dense1"])
-    assert isinstance(tied.dense2.posterior.spec, lb.MeanField)
-    assert found["tied 1"]["parameters"] == lb.count_parameters(tied).total
-
-
-def test_maps_are_thinned_to_rows_and_columns_of_the_matrix():
-    matrix = torch.arange(10_000.0).view(100, 100)
-    assert thin(matrix).shape == (64, 64)
-    assert float(thin(matrix)[-1, -1]) == 9999
+        Blocks(K_TIED, tmp_path).probes("mnist-mlp-snr-k2")
 
 
 def test_blocks_are_made_anew_and_prose_is_left_alone(results, tmp_path):
     page = tmp_path / "k_tied.md"
     page.write_text(
         "# Words\n<!-- table: MLP on MNIST -->\nold\n<!-- end -->\nmore words\n"
-        "<!-- post-training: mnist-mlp-full -->\n<!-- end -->\n"
+        "<!-- rows: mnist-mlp-k1, mnist-mlp-full -->\n<!-- end -->\n"
+        "<!-- post-training: mnist-mlp-full | ece -->\n<!-- end -->\n"
         "<!-- spectra: mnist-mlp-full | Shares. -->\n<!-- end -->\n"
         "<!-- heat-maps: mnist-mlp-full/dense1 | Standard deviations -->\n<!-- end -->\n"
-        "<!-- curves: scale/model.dense1 of mnist-mlp-full | Mean σ. -->\n<!-- end -->\n"
-        "<!-- seeds: mnist-mlp-full -->\n<!-- end -->\nlast\n",
+        "<!-- curves: scale/model.dense1 of mnist-mlp-full | Mean σ. -->\n<!-- end -->\nlast\n",
         encoding="utf-8",
     )
-    refresh(page, Results("k_tied", results, page).blocks())
+    blocks = Blocks(K_TIED, results)
+    refresh(page, blocks.makers(PAGE))
     text = page.read_text(encoding="utf-8")
     assert "old" not in text
     assert "more words" in text
     assert text.endswith("last\n")
-    assert "| MLP on MNIST, full | other, 2 seeds |" in text
+    assert text.count("| MLP on MNIST, full | other, 2 seeds |") == 2
+    assert text.count("| MLP on MNIST, k = 1 | not run |") == 2
     assert "| truncated 1 | seed 1 |" in text
     assert "(3.41)" in text
-    assert "Seeds 1, 2: accuracy:" in text
-    for name in ("spectra-mnist-mlp-full", "mnist-mlp-full-dense1-rank-2"):
-        picture = tmp_path / "k_tied" / f"{name}.png"
-        assert picture.read_bytes().startswith(b"\x89PNG")
-        assert f"k_tied/{name}.png" in text
+    assert "| kl | ece | parameters |" in text
+    for name in ("spectra-mnist-mlp-full.png", "mnist-mlp-full-dense1-rank-2.png"):
+        assert blocks.pictures[name].startswith(b"\x89PNG")
+        assert f"](k_tied/{name})" in text
     again = page.read_bytes()
-    refresh(page, Results("k_tied", results, page).blocks())
+    refresh(page, blocks.makers(PAGE))
     assert page.read_bytes() == again
+
+
+def test_pages_behind_the_first_have_their_pictures_beside_them(results):
+    makers = Blocks(K_TIED, results).makers(K_TIED.folder / "truncation.md")
+    assert "](spectra-mnist-mlp-full.png)" in makers["spectra"]("mnist-mlp-full | Shares.")
+
+
+def test_sentences_take_their_numbers_from_results(results):
+    blocks = Blocks(K_TIED, results)
+    rows = json.loads((results / "post_training" / "mnist-mlp-full.json").read_text())["rows"]
+    after = [rows[name]["metrics"]["nll"]["value"] for name in ("truncated 1", "full")]
+    terms = "mnist-mlp-full/truncated 1 nll / mnist-mlp-full/full nll"
+    assert filled(f"{{ratio: {terms}}}", blocks.cell) == f"{after[0] / after[1]:.2g}"
+    assert filled(f"{{printed ratio: {terms}}}", blocks.cell) == "6.8"
+    assert filled("{printed value: mnist-mlp-k2 nll}", blocks.cell) == "0.129"
+    whole = filled("{value: mnist-mlp-full parameters}", blocks.cell)
+    assert whole.replace(" ", "") == str(rows["full"]["parameters"])
+    share = filled("{percent: mnist-mlp-full/spectra dense1.scale}", blocks.cell)
+    assert 50 < float(share.removesuffix(" %")) <= 100
+
+
+@pytest.mark.parametrize(
+    ("sentence", "message"),
+    [
+        ("{value: mnist-mlp-k2 nll}", "'mnist-mlp-k2 nll' has no measured number"),
+        ("{printed value: mnist-mlp-k2-decay nll}", "has no published number"),
+        ("{value: mnist-mlp-k9 nll}", "no recipe 'mnist-mlp-k9'"),
+        ("{value: mnist-mlp-full/tied 9 nll}", "no row 'tied 9'"),
+        ("{value: mnist-mlp-full nil}", "no metric 'nil'"),
+        ("{valeu: mnist-mlp-full nll}", "no kind of number 'valeu'; did you mean 'value'"),
+    ],
+)
+def test_a_number_that_cannot_be_made_says_why(sentence, message, results):
+    with pytest.raises(ValueError, match=message):
+        filled(sentence, Blocks(K_TIED, results).cell)
 
 
 def probed(seed, elbo, pooled):
@@ -209,7 +136,7 @@ def test_probes_are_averaged_over_seeds_next_to_what_is_printed(tmp_path):
     for seed, elbo, pooled in ((1, 20.0, 1000.0), (2, 22.0, 2000.0)):
         name = f"mnist-mlp-snr-k2-seed{seed}.json"
         write_json(tmp_path / name, probed(seed, elbo, pooled))
-    block = Results("k_tied", tmp_path, tmp_path / "page.md").probes("mnist-mlp-snr-k2, other")
+    block = Blocks(K_TIED, tmp_path).probes("mnist-mlp-snr-k2, other")
     *_, line, missing = block.splitlines()
     assert line == "| mnist-mlp-snr-k2, 2 seeds | 1000 | 21 (42.74) | 1500 (7500) | 9 | 8 | – |"
     assert missing.startswith("| other | not run |")
@@ -223,9 +150,9 @@ def test_runs_of_several_lengths_are_not_in_one_picture(results, tmp_path):
         tmp_path / "mnist-mlp-k2-seed1.json",
         json.loads((results / "mnist-mlp-full-seed1.json").read_text()),
     )
-    made = Results("k_tied", tmp_path, tmp_path / "page.md")
+    made = Blocks(K_TIED, tmp_path)
     with pytest.raises(ValueError, match="mnist-mlp-k2 has other epochs"):
-        made.curves("train/nll of mnist-mlp-full, mnist-mlp-k2 | x")
+        list(made.curves("train/nll of mnist-mlp-full, mnist-mlp-k2 | x"))
 
 
 def test_an_unknown_block_is_named():
@@ -234,14 +161,15 @@ def test_an_unknown_block_is_named():
 
 
 def test_every_truncated_row_has_a_recipe():
-    for name in POST_TRAINING:
-        assert (ROOT / "recipes" / "k_tied" / f"{name}.yaml").is_file()
+    for paper in PAPERS.values():
+        for name in paper.truncated:
+            assert (paper.recipes / f"{name}.yaml").is_file()
 
 
 @pytest.mark.parametrize(
     ("block", "sentence"),
     [
-        ("table: MLP on MNST", "no experiment is called 'MLP on MNST'"),
+        ("table: MLP on MNST", "no experiment 'MLP on MNST'; there are .*MLP on MNIST"),
         ("post-training: mnist-mlp-ful", "no truncated run 'mnist-mlp-ful'.*'mnist-mlp-full'"),
         ("heat-maps: mnist-mlp-full/dense9 | x", "no layer 'dense9'"),
         ("spectra: nothing | x", "nothing.json does not exist; compress its run"),
@@ -249,8 +177,8 @@ def test_every_truncated_row_has_a_recipe():
         ("curves: train/nil of mnist-mlp-full | x", "no column 'train/nil'.*'train/nll'"),
     ],
 )
-def test_a_block_that_cannot_be_made_says_why(block, sentence, results, tmp_path):
-    made = Results("k_tied", results, tmp_path / "page.md").blocks()
+def test_a_block_that_cannot_be_made_says_why(block, sentence, results):
+    made = Blocks(K_TIED, results).makers(PAGE)
     with pytest.raises((ValueError, FileNotFoundError), match=sentence):
         refreshed(f"<!-- {block} -->\n<!-- end -->\n", made)
 
@@ -267,7 +195,7 @@ def test_costs_of_a_step_stand_beside_the_published_ones(tmp_path):
     }
     path = tmp_path / "benchmarks" / "step_cost.json"
     write_json(path, {"setups": {"mlp_1024": {"families": families}}})
-    costs = Results("k_tied", tmp_path, tmp_path / "page.md").costs
+    costs = Blocks(K_TIED, tmp_path).costs
     lines = costs("mlp_1024").splitlines()
     assert lines[2:] == [
         "| mean field | 3 (3.585) | 2.75 – 3.25 |",
@@ -283,10 +211,17 @@ def test_costs_of_a_step_stand_beside_the_published_ones(tmp_path):
         costs("mlp_1024")
 
 
-def test_a_resnet_without_published_calibration_still_shows_its_own():
-    found = {"rows": {"full": {"metrics": CALIBRATED, "parameters": 5}}, "seed": 1}
-    (row,) = post_training("cifar10-resnet-he-full", found)
+def test_metrics_that_are_not_published_are_shown_if_asked_for():
+    compressed = {"rows": {"full": {"metrics": CALIBRATED, "parameters": 5}}, "seed": 1}
+    (row,) = truncations(K_TIED, "cifar10-resnet-he-full", compressed, ["brier", "ece"])
     assert str(row.cells["ece"]) == "0.0500 ± 0.0040"
     assert row.cells["nll"].published == 0.6384
-    (row,) = post_training("mnist-mlp-full", found)
+    (row,) = truncations(K_TIED, "mnist-mlp-full", compressed)
     assert "ece" not in row.cells
+
+
+def test_the_command_says_what_is_wrong(tmp_path):
+    unknown = CliRunner().invoke(app, ["table", "ktied"])
+    assert "no paper 'ktied'; did you mean 'k_tied'" in str(unknown.exception)
+    missing = CliRunner().invoke(app, ["archive", str(tmp_path), "--out", str(tmp_path)])
+    assert "is no run folder" in str(missing.exception)
