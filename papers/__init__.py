@@ -10,11 +10,14 @@ from pkgutil import iter_modules
 
 from papers.tools.paper import Paper
 
-__all__ = ["PAPERS"]
+__all__ = ["PAPERS", "find_papers"]
 
-PAPERS: Mapping[str, Paper] = {
-    module.name: import_module(f"papers.{module.name}").PAPER
-    for module in iter_modules(__path__)
-    if not module.ispkg and module.name != "__main__"
-}
+
+def find_papers() -> dict[str, Paper]:
+    """The paper of every file of this folder, by name."""
+    names = [module.name for module in iter_modules(__path__) if not module.ispkg]
+    return {name: import_module(f"papers.{name}").PAPER for name in names if name != "__main__"}
+
+
+PAPERS: Mapping[str, Paper] = find_papers()
 """Every paper by the name that recipes use."""

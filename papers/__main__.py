@@ -62,7 +62,7 @@ def page(
         for name, png in blocks.pictures.items():
             write_bytes(chosen.folder / name, png)
     for path in () if paper else LISTS:
-        print(f"Written to {refresh(path, list_makers(PAPERS, path))}")
+        print(f"Written to {refresh(path, list_makers(PAPERS.values(), path))}")
 
 
 @app.command(epilog="Example: python -m papers archive runs/mnist-mlp-k2 --out results/k_tied")

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from leanbayes.lab.data.problems import choose
 from papers.tools.page import Makers
 from papers.tools.paper import DOCS, RECIPES, ROOT, Item, Paper
 from papers.tools.rows import grid
 
-__all__ = ["ID", "list_makers", "tests_by_id"]
+__all__ = ["list_makers", "tests_by_id"]
 
-ID = re.compile(r"_(KT|VN|MN|R)(\d{1,2})(?=_)", re.IGNORECASE)
-"""An item of the checklist in the name of a test."""
 _TEST = re.compile(r"^ *def (test_\w+)", re.MULTILINE)
 
 
-def list_makers(papers: Mapping[str, Paper], page: Path) -> Makers:
+def list_makers(papers: Iterable[Paper], page: Path) -> Makers:
     """What makes the blocks of a page about all papers."""
     up = "../" * len(page.relative_to(DOCS).parents)
-    tests = tests_by_id(ROOT / "tests")
+    ids = [key for paper in papers for key in paper.checklist]
+    tests = tests_by_id(ids, ROOT / "tests")
     return {
-        "papers": lambda _: "\n\n".join(_entry(paper, up) for paper in papers.values()),
-        "checklist": lambda name: _checklist(choose("paper", name, papers), tests, up),
+        "papers": lambda _: "\n\n".join(_entry(paper, up) for paper in papers),
+        "checklist": lambda _: "\n\n".join(_checklist(paper, tests, up) for paper in papers),
     }
 
 
-def tests_by_id(folder: Path) -> dict[str, dict[Path, int]]:
-    """How many tests name an item of the checklist, by item and file."""
+def tests_by_id(ids: Iterable[str], folder: Path) -> dict[str, dict[Path, int]]:
+    """How many tests have an item of a checklist in their name, by item and file."""
+    letters = "|".join(sorted({key.rstrip("0123456789") for key in ids}))
+    item = re.compile(rf"_((?:{letters})\d+)(?=_)", re.IGNORECASE)
     tests: dict[str, dict[Path, int]] = {}
     for file in sorted(folder.rglob("test_*.py")):
         for name in _TEST.findall(file.read_text(encoding="utf-8")):
-            for letters, number in ID.findall(name):
-                files = tests.setdefault(letters.upper() + number, {})
+            for key in item.findall(name):
+                files = tests.setdefault(key.upper(), {})
                 files[file] = files.get(file, 0) + 1
     return tests
 
@@ -45,12 +45,15 @@ def _entry(paper: Paper, up: str) -> str:
         f"- **[{work.cited}]** {work.authors} ({work.year}). *{work.title}.* {work.venue}."
         for work in paper.works
     ]
-    links = [f"[page]({page.name})" for page in paper.pages[:1]]
-    recipes = RECIPES.relative_to(ROOT).as_posix()
-    links.append(f"[recipes]({up}{recipes}/{paper.name})")
-    links += [f"[results]({up}results/{paper.name})"] * paper.results.is_dir()
-    links.append(f"[errata](errata.md#{paper.subject.lower().replace(' ', '-')})")
-    links.append(f"[checklist](../checklist.md#{paper.subject.lower().replace(' ', '-')})")
+    anchor = paper.subject.lower().replace(" ", "-")
+    has_errata = f"## {paper.subject}\n" in (DOCS / "papers" / "errata.md").read_text("utf-8")
+    links = [
+        *[f"[page]({page.name})" for page in paper.pages[:1]],
+        f"[recipes]({up}{RECIPES.relative_to(ROOT).as_posix()}/{paper.name})",
+        *[f"[results]({up}results/{paper.name})"] * paper.results.is_dir(),
+        *[f"[errata](errata.md#{anchor})"] * has_errata,
+        f"[checklist](../checklist.md#{anchor})",
+    ]
     return "\n".join([f"## {paper.subject}", "", *works, "", " · ".join(links)])
 
 
@@ -59,7 +62,7 @@ def _checklist(paper: Paper, tests: Mapping[str, Mapping[Path, int]], up: str) -
         [key, item.claim, item.where, ", ".join(_shown_by(item, tests.get(key, {}), up)) or "–"]
         for key, item in paper.checklist.items()
     )
-    return grid(["id", "claim", "in the paper", "shown by"], lines)
+    return f"## {paper.subject}\n\n{grid(['id', 'claim', 'in the paper', 'shown by'], lines)}"
 
 
 def _shown_by(item: Item, tests: Mapping[Path, int], up: str) -> Iterator[str]:

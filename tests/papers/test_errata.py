@@ -75,6 +75,6 @@ def test_files_and_recipes_that_it_names_exist():
         assert any((RECIPES / folder).glob("*.yaml"))
 
 
-def test_every_paper_has_its_part():
+def test_every_part_is_about_a_paper():
     headings = re.findall(r"^## (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(headings) == sorted(paper.subject for paper in PAPERS.values())
+    assert set(headings) <= {paper.subject for paper in PAPERS.values()}

@@ -51,7 +51,7 @@ def test_every_paper_has_its_folder_and_recipes(name):
     paper = PAPERS[name]
     assert paper.name == name
     assert paper.works[0].cited == paper.short
-    assert len(list(paper.recipes.glob("*.yaml"))) >= 10
+    assert any(paper.recipes.glob("*.yaml"))
 
 
 @every_file
@@ -88,7 +88,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: KINDS[kind].name)
 def test_its_data_can_be_loaded(kind):
     given = KINDS[kind]
     try:
