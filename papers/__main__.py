@@ -21,7 +21,11 @@ from papers.tools.results import compressed_runs, truncations
 from papers.tools.results import table as rows_of
 from papers.tools.rows import experiments, markdown, merge_seeds
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__.split("\n")[0])
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="The papers' tables and pages, from a checkout.",
+)
 LISTS = (DOCS / "papers" / "index.md", DOCS / "checklist.md")
 """The pages about all papers."""
 
