@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench pages clean
 
 demo: $(INSTALLED)  ## train every family on the digits of scikit-learn: a table and an HTML report
 	$(BIN)/leanbayes demo
@@ -17,6 +17,9 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)  ## cost of a training step, relative to the deterministic network
 	$(BIN)/python benchmarks/step_cost.py
+
+pages: $(INSTALLED)  ## the papers' tables and pictures, anew from results/
+	$(BIN)/python -m papers page
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

@@ -2,12 +2,13 @@
 
 import itertools
 
+import data_files as files
 import numpy as np
 import pytest
 import torch
 
 from leanbayes.lab import run
-from leanbayes.lab.data import load
+from leanbayes.lab.data import PadCropFlip, augmentation, load
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lightning import BayesianModule
 from leanbayes.testing import assert_mean
@@ -170,3 +171,48 @@ def test_what_is_no_image_cannot_be_augmented(tmp_path):
         run.train(spec, out, progress=False)
     assert "\n" not in str(caught.value)
     assert not (out / "recipe.yaml").exists()  # nothing to resume, and nothing in the way
+
+
+@pytest.fixture
+def cifar(tmp_path, monkeypatch, request):
+    rng = np.random.default_rng(request.config.getoption("--seed"))
+    images = rng.integers(0, 256, (120, 32, 32, 3), dtype=np.uint8)
+    labels = rng.integers(0, 10, 120)
+    parts = images[:100], labels[:100], images[100:], labels[100:]
+    files.write_cifar_10(tmp_path, "binary folder", *parts)
+    files.write_sums(tmp_path)
+    monkeypatch.setenv("LEANBAYES_DATA", str(tmp_path))
+
+
+@pytest.mark.usefixtures("cifar")
+@pytest.mark.parametrize(
+    ("name", "scaling", "pad", "black"),
+    [
+        ("crop-flip", "cifar-2020", 2, (-0.4914 / 0.2023, -0.4822 / 0.1994, -0.4465 / 0.2010)),
+        ("crop-flip-shared", "raw", 4, (0.0, 0.0, 0.0)),
+    ],
+)
+def test_borders_are_black(name, scaling, pad, black):
+    dataset = load("cifar10", scaling=scaling, validation=0)
+    augment = augmentation(name, dataset, pad)
+    assert isinstance(augment, PadCropFlip)
+    assert (augment.pad, augment.shared) == (pad, name.endswith("shared"))
+    assert augment.fill == pytest.approx(black)
+    white = torch.full((500, 3, 32, 32), 255, dtype=torch.uint8)
+    x = augment(dataset.scaling(white), torch.Generator().manual_seed(0))
+    drawn = dataset.scaling.inverse(x).round()
+    assert set(drawn.unique().abs().tolist()) <= {0.0, 255.0}
+
+
+@pytest.mark.usefixtures("cifar")
+def test_a_mean_per_pixel_has_no_black():
+    dataset = load("cifar10", scaling="pixel-mean", validation=0)
+    assert augmentation("none", dataset) is None
+    assert torch.allclose(dataset.train.x.mean(0), torch.zeros(3, 32, 32), atol=1e-6)
+    with pytest.raises(ValueError, match=r"no one value for a border; pad by 0\.0"):
+        augmentation("crop-flip", dataset)
+
+
+def test_an_unknown_augmentation_is_named():
+    with pytest.raises(ValueError, match="no augmentation 'flop'; did you mean 'flip'"):
+        augmentation("flop", load("digits"))

@@ -74,13 +74,10 @@ def test_predict_writes_a_table(folder, tmp_path):
     assert float(rows[0]["entropy"]) > 0
 
 
-def test_report_and_table(folder, tmp_path):
+def test_report(folder, tmp_path):
     page = tmp_path / "report.html"
     assert run("report", folder, "-o", page).exit_code == 0
     assert "digits-small" in page.read_text(encoding="utf-8")
-    table = run("table", "k_tied", "--runs", folder.parent)
-    assert table.exit_code == 0, table.output
-    assert "not run" in table.output
 
 
 def test_data_list_names_licences():
@@ -111,8 +108,6 @@ def test_mistakes_get_one_sentence(arguments, sentence, recipe, folder):
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize(
-    "command", ["train", "evaluate", "predict", "sweep", "report", "table", "demo"]
-)
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "sweep", "report", "demo"])
 def test_every_command_has_an_example(command):
     assert f"Example: leanbayes {command}" in run(command, "--help").output

@@ -166,19 +166,3 @@ def test_splits_are_those_of_the_published_index_files(name):
         for part, rows in zip(("train", "test"), split_rows(facts.rows, split), strict=True):
             published = np.loadtxt(folder / f"index_{part}_{split}.txt").astype(int)
             np.testing.assert_array_equal(rows, published)
-
-
-@pytest.mark.parametrize("name", data.EXPERIMENTS)
-def test_every_experiment_has_its_data(name):
-    experiment = data.EXPERIMENTS[name]
-    present(experiment.data)
-    dataset, augment = data.load_experiment(name, download=False)
-    sizes = {"mnist": 60_000, "fashion-mnist": 60_000, "imdb": 25_000, "cifar10": 50_000,
-             "cifar100": 50_000, "mnist-static-binarized": 60_000}  # fmt: skip
-    held_out = 0 if dataset.validation is None else len(dataset.validation)
-    assert len(dataset.train) + held_out == sizes[experiment.data]
-    batches = data.Batches(dataset.train, 64, augment=augment)
-    x, y = next(iter(batches.epoch(0)))
-    assert x.shape == (64, *dataset.input_shape)
-    assert len(y) == 64
-    assert (augment is None) == (experiment.augment == "none")

@@ -14,7 +14,7 @@ import leanbayes as lb
 from leanbayes.convert import plan
 from leanbayes.lab import recipe as schema
 from leanbayes.lab.architectures import build
-from leanbayes.lab.data import EXPERIMENTS, names
+from leanbayes.lab.data import names
 from leanbayes.lab.run import build_model, build_module, likelihood_of
 
 read_recipe = cache(schema.read_recipe)
@@ -36,12 +36,6 @@ SHAPES = {
     "imdb": (80,),
 }
 
-PAPERS = {
-    "k-tied": "k_tied",
-    "variance": "variance",
-    "matrix-normal": "matrix_normal",
-    "rank1": "rank1",
-}
 HIGHEST = {
     "accuracy": 1,
     "brier": 1,
@@ -120,12 +114,6 @@ def two_steps(recipe):
     return model, losses
 
 
-def test_there_are_recipes_of_all_four_papers():
-    papers = Counter(file.parent.name for file in FILES)
-    assert set(papers) == {"k_tied", "variance", "matrix_normal", "rank1"}
-    assert min(papers.values()) >= 10
-
-
 def test_names_and_rows_are_unique():
     recipes = [read_recipe(file) for file in FILES]
     for values in (
@@ -148,27 +136,6 @@ def test_it_parses_in_both_budgets_and_says_what_it_is(file):
         assert cpu.training.epochs < paper.training.epochs
     for name, value in paper.published.values.items():
         assert 0 < value < HIGHEST[re.sub(r"_\d+$", "", name)]  # at a step
-
-
-@every_file
-def test_its_data_are_those_of_the_experiment(file):
-    recipe = read_recipe(file)
-    experiments = [
-        (dict(experiment.options), experiment.augment, experiment.pad)
-        for name, experiment in EXPERIMENTS.items()
-        if experiment.data == recipe.data.name and PAPERS[name.split("/")[0]] == file.parent.name
-    ]
-    given = (recipe.data.options, recipe.data.augment, recipe.data.pad)
-    by_default = {name: v for name, v in recipe.data.options.items() if v != "fine"}
-    assert given in experiments or (by_default, *given[1:]) in experiments
-
-
-@pytest.mark.parametrize(
-    "file", sorted(RECIPES.glob("matrix_normal/*.yaml")), ids=lambda path: path.stem
-)
-def test_only_sparse_networks_of_004_see_mirrored_images(file):
-    sparse = "-sparse-" in file.stem
-    assert read_recipe(file).data.augment == ("flip" if sparse else "none")
 
 
 @every_file

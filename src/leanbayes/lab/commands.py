@@ -1,4 +1,4 @@
-"""The laboratory's subcommands, from data to a paper's page.
+"""The laboratory's subcommands, from data to a report.
 
 Annotations are read by typer, so they are ordinary objects here. What is heavy (Lightning, the
 data sets) is imported by the command that needs it.
@@ -27,9 +27,6 @@ Budget = Annotated[
     Literal["cpu", "paper"], typer.Option(help="What 2 cores do in an hour, or as published.")
 ]
 Samples = Annotated[int, typer.Option(min=1, help="Predictive draws (of every member).")]
-Paper = Annotated[
-    Literal["k_tied", "variance", "matrix_normal", "rank1"], typer.Argument(help="Whose table.")
-]
 
 
 def register(application: typer.Typer) -> None:
@@ -45,10 +42,7 @@ def register(application: typer.Typer) -> None:
         (predict, "runs/digits --input new.csv --output predictions.csv"),
         (sweep, "recipes/k_tied/mnist-mlp-k2.yaml --trials 8"),
         (report, "runs/a runs/b -o report.html"),
-        (table, "k_tied --runs runs"),
         (compress, "runs/mnist-mlp-full --rank 1 --rank 2"),
-        (archive, "runs/mnist-mlp-k2 runs/mnist-mlp-k3 --out results/k_tied"),
-        (page, "k_tied --results results/k_tied --output docs/papers/k_tied.md"),
     ):
         example = f"Example: leanbayes {command.__name__} {example}"
         application.command(epilog=example)(_told(command))
@@ -202,33 +196,6 @@ def report(
     Console().print(f"Written to {written}", highlight=False, soft_wrap=True)
 
 
-def table(
-    paper: Paper,
-    runs: Annotated[Path, typer.Option(help="Where run folders or files of results lie.")] = Path(
-        "runs"
-    ),
-    every_seed: Annotated[
-        bool, typer.Option("--every-seed", help="A line for every run, not the mean over seeds.")
-    ] = False,
-) -> None:
-    """Print our numbers next to the published ones, from files of results."""
-    from leanbayes.lab.papers import experiments, markdown, merge_seeds
-    from leanbayes.lab.papers import table as rows
-    from leanbayes.lab.papers.k_tied import POST_TRAINING, compressed_runs, post_training
-
-    if not runs.exists():
-        print(f"{runs} does not exist, so there is nothing but published numbers", file=sys.stderr)
-    found = rows(paper, [runs] if runs.exists() else [])
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    for title, part in experiments(found if every_seed else merge_seeds(found)).items():
-        console.print(f"{title}\n\n{markdown(part)}")
-    if paper == "k_tied":
-        compressed = compressed_runs(runs)
-        for name in POST_TRAINING:
-            part = post_training(name, compressed.get(name))
-            console.print(f"{name} after training\n\n{markdown(part)}")
-
-
 def compress(
     run: Run,
     rank: Annotated[
@@ -255,31 +222,6 @@ def compress(
         shown.add_row(name, f"{row['parameters']:,}", *(f"{value:.4f}" for value in values))
     Console().print(shown)
     written = write_json(out or run / "compress.json", found)
-    Console().print(f"Written to {written}", highlight=False, soft_wrap=True)
-
-
-def archive(
-    runs: Annotated[list[Path], typer.Argument(help="Finished run folders.")],
-    out: Annotated[Path, typer.Option(help="The folder of results.")],
-    label: Annotated[str, typer.Option(help="Goes into the names of the files.")] = "",
-) -> None:
-    """Keep result, recipe and curves of runs, a small file each, for tables and pages."""
-    from leanbayes.lab.papers.archive import archive as keep
-
-    for run in runs:
-        Console().print(f"Written to {keep(run, out, label)}", highlight=False, soft_wrap=True)
-
-
-def page(
-    paper: Annotated[Literal["k_tied"], typer.Argument(help="Whose page.")],
-    results: Annotated[Path, typer.Option(help="The folder of results.")],
-    output: Annotated[Path, typer.Option(help="The page, whose blocks are made anew.")],
-) -> None:
-    """Make tables and pictures of a paper's page anew from files of results."""
-    from leanbayes.lab.papers.blocks import Results
-    from leanbayes.lab.papers.page import refresh
-
-    written = refresh(output, Results(paper, results, output).blocks())
     Console().print(f"Written to {written}", highlight=False, soft_wrap=True)
 
 

@@ -279,7 +279,7 @@ class Probe(_Section):
 class Published(_Section):
     """The row of a paper that a recipe stands for."""
 
-    paper: Literal["k_tied", "variance", "matrix_normal", "rank1"]
+    paper: str
     row: str
     values: dict[str, float] = {}
     note: str = ""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Generator, Tensor
 
-__all__ = ["Augmentation", "Flip", "PadCropFlip"]
+from leanbayes.lab.data.dataset import Dataset
+from leanbayes.lab.data.problems import choose
+
+__all__ = ["Augmentation", "Flip", "PadCropFlip", "augmentation"]
 
 
 class Augmentation(Protocol):
@@ -70,3 +74,20 @@ class PadCropFlip:
         padded = x.new_tensor(self.fill).view(-1, 1, 1).expand(whole).clone()
         padded[:, :, self.pad : self.pad + height, self.pad : self.pad + width] = x
         return padded
+
+
+def augmentation(name: str, dataset: Dataset, pad: int = 2) -> Augmentation | None:
+    """An augmentation by its name; borders are black as in the raw images.
+
+    Args:
+        name: ``"none"``, ``"flip"``, ``"crop-flip"``, or ``"crop-flip-shared"``: one draw a batch.
+        dataset: what it is for.
+        pad: pixels added on each side before the crop.
+    """
+    makers: dict[str, Callable[[], Augmentation | None]] = {
+        "none": lambda: None,
+        "flip": Flip,
+        "crop-flip": lambda: PadCropFlip(pad, dataset.black),
+        "crop-flip-shared": lambda: PadCropFlip(pad, dataset.black, shared=True),
+    }
+    return choose("augmentation", name, makers)()

@@ -1,7 +1,7 @@
 """Pages whose tables and pictures are made from files of results, inside prose that is written.
 
-A block stands between ``<!-- KIND: ARGUMENT -->`` and ``<!-- end -->``; a command makes its
-contents anew and leaves the rest of the page alone.
+A block stands between ``<!-- KIND: ARGUMENT -->`` and ``<!-- end -->``; its contents are made anew
+and the rest of the page is left alone.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pathlib import Path
 from leanbayes.errors import nearest
 from leanbayes.lab.files import write_text
 
-__all__ = ["Blocks", "refresh", "refreshed"]
+__all__ = ["Makers", "refresh", "refreshed"]
 
-Blocks = Mapping[str, Callable[[str], str]]
+Makers = Mapping[str, Callable[[str], str]]
 """What makes a block, from its argument, by kind."""
 
 _BLOCK = re.compile(r"(<!-- (?P<kind>[\w-]+): (?P<argument>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def refreshed(text: str, blocks: Blocks) -> str:
+def refreshed(text: str, makers: Makers) -> str:
     r"""The text with every block made anew.
 
     Example:
@@ -34,18 +34,17 @@ def refreshed(text: str, blocks: Blocks) -> str:
         <BLANKLINE>
     """
 
-    def made(found: re.Match[str]) -> str:
-        kind = found["kind"]
-        if kind not in blocks:
-            raise ValueError(f"block {kind!r} is unknown{nearest(kind, blocks)}")
-        return f"{found[1]}{blocks[kind](found['argument']).rstrip()}\n{found[4]}"
+    def made(block: re.Match[str]) -> str:
+        kind = block["kind"]
+        if kind not in makers:
+            raise ValueError(f"block {kind!r} is unknown{nearest(kind, makers)}")
+        return f"{block[1]}{makers[kind](block['argument']).rstrip()}\n{block[4]}"
 
     return _BLOCK.sub(made, text)
 
 
-def refresh(page: str | Path, blocks: Blocks) -> Path:
+def refresh(page: Path, makers: Makers) -> Path:
     """Make every block of a file anew."""
-    page = Path(page)
     if not page.is_file():
         raise FileNotFoundError(f"page {page} does not exist; write its prose and blocks first")
-    return write_text(page, refreshed(page.read_text(encoding="utf-8"), blocks))
+    return write_text(page, refreshed(page.read_text(encoding="utf-8"), makers))

@@ -1,23 +1,25 @@
 """Every error of the papers that is cited is explained, once."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "papers" / "errata.md"
+from papers import PAPERS
+from papers.tools.paper import DOCS, RECIPES, ROOT
+
+PAGE = DOCS / "papers" / "errata.md"
 CITED = re.compile(r"(?<![\w.#-])E(\d{1,2})(?![\w.])")
 FILES = sorted(
     path
     for folder, pattern in (
-        ("recipes", "*.yaml"),
-        ("src", "*.py"),
-        ("docs", "*.md"),
-        ("docs", "*.py"),
-        ("examples", "*.py"),
+        (RECIPES, "*.yaml"),
+        (ROOT / "src", "*.py"),
+        (ROOT / "papers", "*.py"),
+        (DOCS, "*.md"),
+        (DOCS, "*.py"),
+        (ROOT / "examples", "*.py"),
     )
-    for path in (ROOT / folder).rglob(pattern)
+    for path in folder.rglob(pattern)
     if path != PAGE
 )
 HEADINGS = ["Id", "Where", "Printed", "Right", "Found by", "Here"]
@@ -59,8 +61,8 @@ def test_tables_are_complete():
 
 def test_kinds_of_evidence_are_those_explained():
     kinds = set(re.findall(r"^- \*\*(\w+)\*\*", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
-    found = {kind for row in rows() if CITED.fullmatch(row[0]) for kind in row[4].split(", ")}
-    assert found == kinds
+    used = {kind for row in rows() if CITED.fullmatch(row[0]) for kind in row[4].split(", ")}
+    assert used == kinds
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#]+)[^)]*\)", PAGE.read_text("utf-8")))
@@ -69,6 +71,10 @@ def test_links_lead_somewhere(target):
 
 
 def test_files_and_recipes_that_it_names_exist():
-    text = PAGE.read_text(encoding="utf-8")
-    for folder in re.findall(r"`(recipes/\w+)`", text):
-        assert any((ROOT / folder).glob("*.yaml"))
+    for folder in re.findall(r"`recipes/(\w+)`", PAGE.read_text(encoding="utf-8")):
+        assert any((RECIPES / folder).glob("*.yaml"))
+
+
+def test_every_part_is_about_a_paper():
+    headings = re.findall(r"^## (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(headings) <= {paper.subject for paper in PAPERS.values()}

@@ -16,27 +16,22 @@ _POINTS = 60
 _DIGITS = 5
 
 
-def archive(run: str | Path, out: str | Path, label: str = "") -> Path:
+def archive(folder: Path, out: Path, label: str = "") -> Path:
     """Write ``NAME-seedSEED.json`` of a finished run, or ``NAME-LABEL-seedSEED.json``.
 
     Args:
-        run: the run folder.
-        out: the folder of such files, which ``leanbayes table`` reads.
+        folder: of the run.
+        out: the folder of such files.
         label: tells runs of one recipe under several budgets apart.
     """
-    found = read_run(run)
-    if not found.result:
-        raise FileNotFoundError(f"{run} holds no finished run; train or resume it first")
-    kept = thinned(len(next(iter(found.columns.values()), [])), _POINTS)
-    history = {
-        name: [_rounded(values[index]) for index in kept] for name, values in found.columns.items()
-    }
-    parts = [found.recipe.name, label, f"seed{found.recipe.seed}"]
-    name = "-".join(part for part in parts if part)
-    recipe = parse_yaml(found.recipe.to_yaml())
-    return write_json(
-        Path(out) / f"{name}.json", {**found.result, "recipe": recipe, "history": history}
-    )
+    run = read_run(folder)
+    if not run.result:
+        raise FileNotFoundError(f"{folder} holds no finished run; train or resume it first")
+    kept = thinned(len(next(iter(run.columns.values()), [])), _POINTS)
+    history = {name: [_rounded(values[i]) for i in kept] for name, values in run.columns.items()}
+    name = "-".join(filter(None, (run.recipe.name, label, f"seed{run.recipe.seed}")))
+    recipe = parse_yaml(run.recipe.to_yaml())
+    return write_json(out / f"{name}.json", {**run.result, "recipe": recipe, "history": history})
 
 
 def _rounded(value: float) -> float | None:

@@ -1,0 +1,92 @@
+"""``python -m papers table | page | archive``: the papers' tables and pages, from a checkout.
+
+Annotations are read by typer, so they are ordinary objects here.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from leanbayes.lab.data.problems import choose
+from leanbayes.lab.files import write_bytes
+from papers import PAPERS
+from papers.tools.archive import archive as keep
+from papers.tools.blocks import Blocks
+from papers.tools.lists import list_makers
+from papers.tools.page import refresh
+from papers.tools.paper import DOCS
+from papers.tools.results import compressed_runs, truncations
+from papers.tools.results import table as rows_of
+from papers.tools.rows import experiments, markdown, merge_seeds
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="The papers' tables and pages, from a checkout.",
+)
+LISTS = (DOCS / "papers" / "index.md", DOCS / "checklist.md")
+"""The pages about all papers."""
+
+
+@app.command(epilog="Example: python -m papers table k_tied --runs runs")
+def table(
+    paper: Annotated[str, typer.Argument(help=f"One of {', '.join(PAPERS)}.")],
+    runs: Annotated[
+        Path | None, typer.Option(help="Run folders or files of results; the archived ones.")
+    ] = None,
+    every_seed: Annotated[
+        bool, typer.Option("--every-seed", help="A line for every run, not the mean over seeds.")
+    ] = False,
+) -> None:
+    """Print our numbers next to the published ones, from files of results."""
+    chosen = choose("paper", paper, PAPERS)
+    folder = runs or chosen.results
+    if not folder.exists():
+        print(f"{folder} does not exist: there are only published numbers", file=sys.stderr)
+    rows = rows_of(chosen, [folder] if folder.exists() else [])
+    for title, part in experiments(rows if every_seed else merge_seeds(rows)).items():
+        print(f"{title}\n\n{markdown(part)}\n")
+    compressed = compressed_runs(folder)
+    for name in sorted(chosen.truncated.keys() | compressed.keys()):
+        part = truncations(chosen, name, compressed.get(name))
+        print(f"{name} after training\n\n{markdown(part)}\n")
+
+
+@app.command(epilog="Example: python -m papers page k_tied")
+def page(
+    paper: Annotated[str | None, typer.Argument(help="Whose pages; all if not given.")] = None,
+) -> None:
+    """Make tables and pictures of pages anew, from the archived results."""
+    for chosen in PAPERS.values() if paper is None else [choose("paper", paper, PAPERS)]:
+        blocks = Blocks(chosen)
+        for path in chosen.pages:
+            print(f"Written to {refresh(path, blocks.makers(path))}")
+        for name, png in blocks.pictures.items():
+            write_bytes(chosen.folder / name, png)
+    for path in () if paper else LISTS:
+        print(f"Written to {refresh(path, list_makers(PAPERS.values(), path))}")
+
+
+@app.command(epilog="Example: python -m papers archive runs/mnist-mlp-k2 --out results/k_tied")
+def archive(
+    runs: Annotated[list[Path], typer.Argument(help="Finished run folders.")],
+    out: Annotated[Path, typer.Option(help="The folder of results.")],
+    label: Annotated[str, typer.Option(help="Goes into the names of the files.")] = "",
+) -> None:
+    """Keep result, recipe and curves of runs, a small file each, for tables and pages."""
+    for run in runs:
+        print(f"Written to {keep(run, out, label)}")
+
+
+def main() -> None:
+    """Run the command; what can be mended comes as one sentence instead of a traceback."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        sys.exit(f"papers: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Rows of a table: our numbers, their standard errors, and what a paper prints in brackets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+__all__ = [
+    "ALWAYS_SHOWN",
+    "Cell",
+    "Row",
+    "count",
+    "experiments",
+    "grid",
+    "markdown",
+    "mean_of",
+    "merge_seeds",
+    "seeds_of",
+]
+
+ALWAYS_SHOWN = ("accuracy", "nll", "negative_elbo")
+_METRICS = (*ALWAYS_SHOWN, "kl", "brier", "ece")
+_MANY = 100_000
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One metric of one row.
+
+    Args:
+        ours: what our run measured, if it ran and has this metric.
+        error: its standard error over test examples, if there is one.
+        published: what the paper prints, if it does.
+
+    Example:
+        >>> str(Cell(0.1312, 0.0034, 0.129))
+        '0.1312 ± 0.0034 (0.129)'
+    """
+
+    ours: float | None = None
+    error: float | None = None
+    published: float | None = None
+
+    def __str__(self) -> str:
+        if self.ours is None:
+            measured = "–"
+        elif isinstance(self.ours, int):
+            measured = count(self.ours)
+        elif not self.error or not math.isfinite(self.error):
+            measured = f"{self.ours:.4g}"
+        else:
+            places = max(0, 1 - math.floor(math.log10(self.error)))
+            measured = f"{self.ours:.{places}f} ± {self.error:.{places}f}"
+        if self.published is None:
+            return measured
+        whole = isinstance(self.ours, int) or self.published >= _MANY
+        printed = count(int(self.published)) if whole else f"{self.published:g}"
+        return f"{measured} ({printed})"
+
+
+def count(number: int) -> str:
+    """The number with its thousands apart.
+
+    Example:
+        >>> count(484008)
+        '484 008'
+    """
+    return f"{number:,}".replace(",", " ")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published row, and the runs of its recipe if there are any.
+
+    Args:
+        name: of the recipe.
+        title: what the row is.
+        cells: metrics by name.
+        budget: settings of the runs: ``paper``, ``cpu``, ``other``, or empty if not known.
+        seeds: of the runs; their values are averaged.
+    """
+
+    name: str
+    title: str
+    cells: Mapping[str, Cell] = field(default_factory=dict)
+    budget: str = ""
+    seeds: tuple[int | None, ...] = ()
+
+    @property
+    def run(self) -> str:
+        """The runs in a few words."""
+        if not self.seeds:
+            return "not run"
+        known = [seeds_of(self.seeds)] if self.seeds != (None,) else []
+        return ", ".join([self.budget] * bool(self.budget) + known) or "ran"
+
+
+def seeds_of(seeds: Sequence[int | None]) -> str:
+    """Seeds in a few words.
+
+    Example:
+        >>> seeds_of([1, 2, 42]), seeds_of([42])
+        ('3 seeds', 'seed 42')
+    """
+    return f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+
+
+def experiments(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of every experiment, which is what stands before the comma of a title.
+
+    Example:
+        >>> list(experiments([Row("a", "MLP on MNIST, full"), Row("b", "LSTM on IMDB, full")]))
+        ['MLP on MNIST', 'LSTM on IMDB']
+    """
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.title.partition(",")[0], []).append(row)
+    return groups
+
+
+def merge_seeds(rows: Iterable[Row]) -> list[Row]:
+    """One row for runs that differ in their seed alone: the mean of values and of errors."""
+    alike: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        alike.setdefault((row.name, row.budget), []).append(row)
+    return [_merged(group) for group in alike.values()]
+
+
+def _merged(rows: Sequence[Row]) -> Row:
+    cells = {
+        name: replace(
+            cell,
+            ours=mean_of([row.cells[name].ours for row in rows]),
+            error=mean_of([row.cells[name].error for row in rows]),
+        )
+        for name, cell in rows[0].cells.items()
+    }
+    return replace(rows[0], cells=cells, seeds=tuple(seed for row in rows for seed in row.seeds))
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean, if all values are known.
+
+    Example:
+        >>> mean_of([1.0, 2.0]), mean_of([1.0, None])
+        (1.5, None)
+    """
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return known[0] if len(set(known)) == 1 else sum(known) / len(known)
+
+
+def grid(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown.
+
+    Example:
+        >>> print(grid(["a", "b"], [["1", "2"]]))
+        | a | b |
+        | --- | --- |
+        | 1 | 2 |
+    """
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *lines))
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The rows as a table: ours ± standard error, the published value in brackets."""
+    shown = {name for row in rows for name, cell in row.cells.items() if cell != Cell()}
+    metrics = [name for name in _METRICS if name in shown]
+    metrics += sorted(shown.difference(_METRICS), key=_by_step)
+    header = ["row", "run", *(name.replace("_", " ") for name in metrics)]
+    return grid(
+        header,
+        (
+            [row.title, row.run, *(str(row.cells.get(name, Cell())) for name in metrics)]
+            for row in rows
+        ),
+    )
+
+
+def _by_step(metric: str) -> tuple[str, int]:
+    """Metrics at a step come in the order of steps."""
+    name, _, step = metric.rpartition("_")
+    return (name, int(step)) if step.isdigit() else (metric, 0)
