@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from leanbayes.lab.data import Dataset
 from leanbayes.lab.data.problems import choose, reading
-from leanbayes.lab.files import write_text
+from leanbayes.lab.files import write_table
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Gaussian
 from leanbayes.predict import Prediction, predict
@@ -50,7 +49,7 @@ def predict_file(
     x = read_inputs(Path(input), source.dataset)
     prediction = predict(model, x, likelihood=likelihood, **source.drawing(samples))
     tabulate = _numbers if isinstance(likelihood, Gaussian) else _classes
-    return _write_csv(output, tabulate(prediction, source.dataset))
+    return write_table(output, tabulate(prediction, source.dataset))
 
 
 def read_inputs(path: Path, dataset: Dataset) -> Tensor:
@@ -72,14 +71,6 @@ def read_inputs(path: Path, dataset: Dataset) -> Tensor:
         raise ValueError(f"{path} has a value in row {row} that is no finite number")
     raw = torch.from_numpy(np.ascontiguousarray(array))
     return raw.long() if dataset.scaling is None else dataset.scaling(raw)
-
-
-def _write_csv(path: str | Path, table: Table) -> Path:
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(table)
-    writer.writerows(zip(*table.values(), strict=True))
-    return write_text(path, text.getvalue())
 
 
 def _read_csv(path: Path) -> Array:
