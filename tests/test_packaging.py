@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
     {"errors"},
-    {"ops", "spec"},
+    {"ops", "spec", "kinds"},
     {"distributions"},
     {"kl", "learned", "scales"},
     {"posteriors", "priors", "estimators"},
@@ -30,12 +30,11 @@ LEVELS = (
     {"recurrent", "attention"},
     {"model"},
     {"places", "build", "convert", "deterministic"},
-    {"likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
+    {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
         "spectrum",
         "compress",
         "gradient_snr",
-        "metrics",
         "sparsify",
         "export",
         "sklearn",

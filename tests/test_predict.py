@@ -216,13 +216,13 @@ CLASSES, NUMBERS = ("probs", "log_probs", "labels", "entropy"), ("mean", "varian
 
 @pytest.mark.parametrize("summary", [*CLASSES, "mutual_information", "expected_entropy"])
 def test_numbers_have_no_classes(summary):
-    with pytest.raises(TypeError, match="Gaussian predicts numbers, not classes; use mean"):
+    with pytest.raises(TypeError, match="Gaussian has no class probabilities; ask for mean"):
         getattr(lb.Prediction(torch.zeros(2, 3), lb.Gaussian()), summary)
 
 
 @pytest.mark.parametrize("summary", [*NUMBERS, "aleatoric"])
 def test_classes_have_no_variance(summary):
-    with pytest.raises(TypeError, match="Categorical predicts classes, not numbers; use probs"):
+    with pytest.raises(TypeError, match=r"Categorical has no \w+; ask for probs, log_probs"):
         getattr(lb.Prediction(torch.zeros(2, 3)), summary)
 
 

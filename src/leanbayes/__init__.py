@@ -13,10 +13,19 @@ from leanbayes.convert import Plan, convert, plan
 from leanbayes.deterministic import deterministic
 from leanbayes.estimators import auto, flipout, local, mean, weights
 from leanbayes.gradient_snr import GradientSNR
-from leanbayes.io import load, save
+from leanbayes.io import load, load_likelihood, save
 from leanbayes.layers import Affine, RandomMap
 from leanbayes.learned import Learned
-from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from leanbayes.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Likelihood,
+    NegativeBinomial,
+    Poisson,
+    StudentTNoise,
+    register_likelihood,
+)
 from leanbayes.model import (
     ParameterCounts,
     count_parameters,
@@ -65,6 +74,7 @@ from leanbayes.priors import (
     StudentT,
 )
 from leanbayes.scales import Scale
+from leanbayes.schedules import register_schedule
 from leanbayes.spectrum import Spectrum, spectrum
 
 try:
@@ -96,10 +106,12 @@ __all__ = [
     "LogUniform",
     "MatrixNormal",
     "MeanField",
+    "NegativeBinomial",
     "Normal",
     "ParameterCounts",
     "Plan",
     "Point",
+    "Poisson",
     "Posterior",
     "Prediction",
     "Prior",
@@ -109,6 +121,7 @@ __all__ = [
     "ScaleMixture",
     "Spectrum",
     "StudentT",
+    "StudentTNoise",
     "ZeroMean",
     "auto",
     "average_nll",
@@ -122,6 +135,7 @@ __all__ = [
     "held",
     "kl",
     "load",
+    "load_likelihood",
     "local",
     "map_posteriors",
     "mean",
@@ -134,6 +148,8 @@ __all__ = [
     "plan",
     "predict",
     "random_maps",
+    "register_likelihood",
+    "register_schedule",
     "save",
     "schedules",
     "spectrum",

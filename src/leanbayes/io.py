@@ -17,20 +17,30 @@ from leanbayes.convert import convert
 from leanbayes.errors import nearest, require
 from leanbayes.estimators import ESTIMATORS
 from leanbayes.layers import RandomMap
+from leanbayes.likelihoods import Likelihood
 from leanbayes.model import random_maps
 from leanbayes.places import topmost
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
 from leanbayes.spec import Spec
 
-__all__ = ["load", "save"]
+__all__ = ["load", "load_likelihood", "save"]
 
 FORMAT = 1
 _KEY = "leanbayes"
+_LIKELIHOOD = ".likelihood."
+"""Before the names of a likelihood's tensors; no name in a model begins with a dot."""
 
 
-def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
+def save(
+    model: nn.Module, path: str | os.PathLike[str], likelihood: Likelihood | None = None
+) -> Path:
     """Write a converted model to ``path.safetensors``, whole or not at all; returns the path.
+
+    Args:
+        model: the model.
+        path: the file.
+        likelihood: what its outputs mean, to be stored beside it for :func:`load_likelihood`.
 
     Example:
         >>> import tempfile, torch, leanbayes as lb
@@ -44,7 +54,11 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> Path:
     """
     target = _with_suffix(path)
     recipe = {"format": FORMAT, "layers": _describe(model)}
-    tensors = {name: t.detach().cpu().contiguous() for name, t in _unique(model).items()}
+    tensors = _unique(model)
+    if likelihood is not None:
+        recipe["likelihood"] = likelihood.to_dict()
+        tensors |= {f"{_LIKELIHOOD}{name}": t for name, t in likelihood.state_dict().items()}
+    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     partial = target.with_name(f"{target.name}.partial")
     try:
         partial.write_bytes(serialize(tensors, metadata={_KEY: json.dumps(recipe)}))
@@ -62,7 +76,8 @@ def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
         path: what :func:`save` was given.
     """
     source = _with_suffix(path)
-    recipe, tensors = _read(source)
+    recipe, stored = _read(source)
+    tensors = {name: t for name, t in stored.items() if not name.startswith(_LIKELIHOOD)}
     names = {name for places in topmost(net, CONVERTIBLE).values() for name in places}
     absent = [name for name in recipe["layers"] if name not in names]
     if absent:
@@ -82,6 +97,41 @@ def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
             )
     model.load_state_dict(tensors, strict=False)
     return model
+
+
+def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
+    """The likelihood that was saved with a model, with its trained parameters.
+
+    Args:
+        path: what :func:`save` was given.
+
+    Example:
+        >>> import tempfile, leanbayes as lb
+        >>> model = lb.convert(nn.Linear(3, 1), lb.KTied(2), lb.Normal(1.0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = save(model, f"{folder}/m", lb.Gaussian(0.5, "learnt"))
+        ...     load_likelihood(f"{folder}/m")
+        Gaussian(scale=0.5, noise='learnt')
+    """
+    source = _with_suffix(path)
+    recipe, stored = _read(source)
+    require(
+        "likelihood" in recipe,
+        f"{source} was saved without a likelihood; give it to save(model, path, likelihood)",
+    )
+    likelihood = Likelihood.from_dict(recipe["likelihood"])
+    tensors = {
+        name.removeprefix(_LIKELIHOOD): t
+        for name, t in stored.items()
+        if name.startswith(_LIKELIHOOD)
+    }
+    expected = {name: tuple(t.shape) for name, t in likelihood.state_dict().items()}
+    require(
+        expected == {name: tuple(t.shape) for name, t in tensors.items()},
+        f"{source} has other tensors than a {type(likelihood).__name__} of this version needs",
+    )
+    likelihood.load_state_dict(tensors, assign=True)
+    return likelihood
 
 
 def _with_suffix(path: str | os.PathLike[str]) -> Path:

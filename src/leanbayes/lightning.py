@@ -149,9 +149,8 @@ class BayesianModule(L.LightningModule):
             "nll": mixture_nll(outputs, y, self.likelihood),
             "negative_elbo": self.likelihood.nll(outputs, y) + per_example,
         }
-        if isinstance(self.likelihood, Categorical):
-            labels = outputs.log_softmax(-1).logsumexp(0).argmax(-1)
-            values["accuracy"] = (labels == y).float().mean()
+        if self.likelihood.has_classes(outputs):
+            values["accuracy"] = (self.likelihood.labels(outputs) == y).float().mean()
         self._log("validation", values, len(y))
 
     def _log(self, stage: str, values: dict[str, Tensor], size: int) -> None:

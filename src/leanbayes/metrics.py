@@ -1,4 +1,4 @@
-"""Metrics with their standard errors over examples, which torchmetrics does not give."""
+"""Metrics, with their standard errors over examples."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from torch import Generator, Tensor
 from leanbayes.errors import require
 
 __all__ = [
+    "Bins",
     "Score",
     "accuracy",
+    "auroc",
     "average",
+    "average_precision",
     "bootstrap",
     "brier",
+    "calibration_bins",
+    "calibration_error",
     "disagreement",
     "diversity",
     "kl_diversity",
@@ -91,11 +96,11 @@ def bootstrap(
     classes = torch.zeros(len(values[0])) if strata is None else strata.cpu()
     groups = [(classes == c).nonzero().squeeze(-1) for c in classes.unique()]
     generator = Generator().manual_seed(seed)
-    found = []
+    drawn = []
     for _ in range(draws):
         index = torch.cat([g[torch.randint(len(g), g.shape, generator=generator)] for g in groups])
-        found.append(float(metric(*(v[index.to(v.device)] for v in values))))
-    error = torch.tensor(found, dtype=torch.float64).std()
+        drawn.append(float(metric(*(v[index.to(v.device)] for v in values))))
+    error = torch.tensor(drawn, dtype=torch.float64).std()
     return Score(float(metric(*values)), float(error))
 
 
@@ -145,6 +150,118 @@ def accuracy(probs: Tensor, y: Tensor) -> Score:
     """
     _check(probs, y)
     return average((probs.argmax(-1) == y).double())
+
+
+class Bins(NamedTuple):
+    """Examples by confidence, in equal bins between 0 and 1.
+
+    Attributes:
+        confidence: the average of every bin.
+        accuracy: the share of right predictions in it.
+        examples: how many there are.
+        calibration_error: the expected calibration error: the average gap between the two, weighted
+            by examples, where those of confidence 1 are a bin of their own.
+    """
+
+    confidence: Tensor
+    accuracy: Tensor
+    examples: Tensor
+    calibration_error: float
+
+
+def calibration_bins(confidence: Tensor, right: Tensor, bins: int = 15) -> Bins:
+    """Sort examples into bins ``[i / bins, (i + 1) / bins)`` of confidence; the last has 1 as well.
+
+    Args:
+        confidence: the probability of the predicted class, ``[examples]``.
+        right: whether it is the true one.
+        bins: how many bins.
+
+    Example:
+        >>> calibration_bins(torch.tensor([0.5, 0.75]), torch.tensor([True, False]), 2).accuracy
+        tensor([0.0000, 0.5000], dtype=torch.float64)
+    """
+    edges = torch.linspace(0, 1, bins + 1, dtype=confidence.dtype, device=confidence.device)
+    index = torch.bucketize(confidence.contiguous(), edges, right=True) - 1
+    rows = torch.stack([confidence.double(), right.double(), torch.ones_like(index).double()])
+    sums = rows.new_zeros(3, bins + 1).index_add(1, index, rows)
+    error = (sums[0] - sums[1]).abs().sum() / sums[2].sum()
+    sums = torch.cat([sums[:, : bins - 1], sums[:, bins - 1 :].sum(1, keepdim=True)], 1)
+    confidences, rights, count = sums
+    held = count.clamp_min(1)
+    return Bins(confidences / held, rights / held, count, float(error))
+
+
+def calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> float:
+    """The expected calibration error of the most probable class.
+
+    Args:
+        probs: probabilities ``[examples, classes]``.
+        y: the true classes ``[examples]``.
+        bins: how many equal bins of confidence.
+
+    Example:
+        >>> calibration_error(torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
+        0.25
+    """
+    _check(probs, y)
+    confidence, labels = probs.max(-1)
+    return calibration_bins(confidence, labels == y, bins).calibration_error
+
+
+def auroc(scores: Tensor, positive: Tensor) -> float:
+    """The area under the ROC curve: how probably a positive has the higher score; ties count half.
+
+    Args:
+        scores: ``[examples]``, such as entropies.
+        positive: whether an example is one of those that should have more of it.
+
+    Example:
+        >>> auroc(torch.tensor([0.1, 0.2, 0.3, 0.15]), torch.tensor([0, 0, 1, 1]))
+        0.75
+    """
+    chosen = _positives(scores, positive)
+    negatives = scores[~chosen].sort().values
+    below, reached = (
+        torch.searchsorted(negatives, scores[chosen], right=right).double().mean()
+        for right in (False, True)
+    )
+    return float((below + reached) / (2 * len(negatives)))
+
+
+def average_precision(scores: Tensor, positive: Tensor) -> float:
+    """The area under the precision-recall curve, as a sum over distinct scores.
+
+    Args:
+        scores: ``[examples]``.
+        positive: whether an example is one of those that should have more of it.
+
+    Example:
+        >>> average_precision(torch.tensor([0.9, 0.8, 0.7]), torch.tensor([1, 0, 1]))
+        0.8333333333333333
+    """
+    chosen = _positives(scores, positive)
+    ordered, order = scores.sort(descending=True)
+    last = torch.ones_like(chosen)
+    last[:-1] = ordered[1:] != ordered[:-1]
+    seen = torch.arange(1, len(scores) + 1, dtype=torch.float64, device=scores.device)[last]
+    hits = chosen[order].double().cumsum(0)[last]
+    gained = hits.diff(prepend=hits.new_zeros(1))
+    return float((gained * hits / seen).sum() / hits[-1])
+
+
+def _positives(scores: Tensor, positive: Tensor) -> Tensor:
+    require(
+        scores.ndim == 1 and positive.shape == scores.shape,
+        f"scores have shape {tuple(scores.shape)} and outcomes {tuple(positive.shape)}; "
+        "give one of each for every example",
+    )
+    chosen = positive.bool()
+    require(
+        bool(chosen.any()) and not bool(chosen.all()),
+        "all examples are of one kind; an area under a curve needs both",
+    )
+    return chosen
 
 
 def disagreement(log_probs: Tensor) -> Score:

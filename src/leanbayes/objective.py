@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
+from leanbayes.likelihoods.mixture import log_mean
 
 __all__ = [
     "Elbo",
@@ -47,6 +46,7 @@ def elbo(nll: Tensor, kl: Tensor, *, data_size: int, weight: float = 1.0) -> Elb
         weight: weight of the KL, from a schedule.
 
     Example:
+        >>> import torch
         >>> float(elbo(torch.tensor(1.0), torch.tensor(500.0), data_size=1000).loss)
         1.5
     """
@@ -66,8 +66,7 @@ def mean_logits_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = 
 
 def mean_probs_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:
     """NLL of the averaged predictive parameters [rank-1, eq. 12], in log space."""
-    likelihood = likelihood or Categorical()
-    return -likelihood.example_log_prob(likelihood.averaged(outputs), y).mean()
+    return -(likelihood or Categorical()).averaged_log_prob(outputs, y).mean()
 
 
 def average_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:
@@ -79,9 +78,9 @@ def mixture_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None
     """NLL of the mixture of the samples [rank-1, eq. 14]: what evaluation reports.
 
     Example:
+        >>> import torch
         >>> logits = torch.tensor([[[1000.0, -1000.0]], [[-1000.0, 1000.0]]])
         >>> round(float(mixture_nll(logits, torch.tensor([0]))), 4)
         0.6931
     """
-    log_probs = (likelihood or Categorical()).log_prob(outputs, y)
-    return -(torch.logsumexp(log_probs, 0) - math.log(outputs.shape[0])).mean()
+    return -log_mean((likelihood or Categorical()).log_prob(outputs, y)).mean()

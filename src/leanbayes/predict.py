@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributions import Normal
 
 from leanbayes.errors import require
-from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from leanbayes.likelihoods import Categorical, Likelihood
+from leanbayes.likelihoods.mixture import entropy, log_mean
+from leanbayes.metrics import Score
 from leanbayes.model import held, members, tile
 
 __all__ = ["Prediction", "predict"]
@@ -37,40 +36,32 @@ class Prediction:
 
         A Bernoulli output counts as the two classes off and on.
         """
-        if isinstance(self.likelihood, Categorical):
-            return F.log_softmax(self.samples, -1)
-        if isinstance(self.likelihood, Bernoulli):
-            return F.logsigmoid(torch.stack([-self.samples, self.samples], -1))
-        raise TypeError(
-            f"{type(self.likelihood).__name__} predicts numbers, not classes; use mean, variance "
-            "or quantiles"
-        )
+        return self.likelihood.class_log_probs(self.samples)
 
     @property
     def log_probs(self) -> Tensor:
         """Log of the probabilities averaged over samples."""
-        return torch.logsumexp(self.sample_log_probs, 0) - math.log(len(self.samples))
+        return log_mean(self.sample_log_probs)
 
     @property
     def probs(self) -> Tensor:
         """Class probabilities averaged over samples (of being on, for a Bernoulli output)."""
-        probs = self.log_probs.exp()
-        return probs[..., 1] if isinstance(self.likelihood, Bernoulli) else probs
+        return self.likelihood.probs(self.samples)
 
     @property
     def labels(self) -> Tensor:
         """The most probable class."""
-        return self.log_probs.argmax(-1)
+        return self.likelihood.labels(self.samples)
 
     @property
     def entropy(self) -> Tensor:
         """Entropy of the averaged probabilities: all uncertainty, in nats."""
-        return _entropy(self.log_probs)
+        return entropy(self.log_probs)
 
     @property
     def expected_entropy(self) -> Tensor:
         """Average entropy of the samples: uncertainty that more data would not remove."""
-        return _entropy(self.sample_log_probs).mean(0)
+        return entropy(self.sample_log_probs).mean(0)
 
     @property
     def mutual_information(self) -> Tensor:
@@ -78,58 +69,60 @@ class Prediction:
         return (self.entropy - self.expected_entropy).clamp_min(0.0)
 
     @property
-    def _normals(self) -> Normal:
-        if not isinstance(self.likelihood, Gaussian):
-            raise TypeError(
-                f"{type(self.likelihood).__name__} predicts classes, not numbers; use probs, or "
-                "predict(…, likelihood=lb.Gaussian(…))"
-            )
-        normals = self.likelihood.distribution(self.samples)
-        assert isinstance(normals, Normal)
-        return normals
-
-    @property
     def mean(self) -> Tensor:
         """The predictive mean."""
-        return self._normals.loc.mean(0)
+        return self.likelihood.mean(self.samples)
 
     @property
     def aleatoric(self) -> Tensor:
         """Variance of the noise, averaged over samples."""
-        return self._normals.scale.square().mean(0)
+        return self.likelihood.aleatoric(self.samples)
 
     @property
     def epistemic(self) -> Tensor:
         """Variance of the means over samples."""
-        return self._normals.loc.var(0, correction=0)
+        return self.likelihood.epistemic(self.samples)
 
     @property
     def variance(self) -> Tensor:
         """The predictive variance: aleatoric plus epistemic."""
-        return self.aleatoric + self.epistemic
+        return self.likelihood.variance(self.samples)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether targets are one of several names, on or off included, and not numbers."""
+        return self.likelihood.has_classes(self.samples)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What this prediction can be asked for: names of its properties and methods."""
+        return self.likelihood.answers(self.samples)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """The predictive probability of a target of at most ``y``, elementwise."""
+        return self.likelihood.cdf(self.samples, y)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
-        """Quantiles of the predictive mixture of normals, ``[levels, batch, …]``, by bisection."""
-        for level in levels:
-            require(0 < level < 1, f"quantile {level} does not lie between 0 and 1")
-        normals = self._normals
-        low = (normals.loc - 12 * normals.scale).amin(0).expand(len(levels), *normals.loc.shape[1:])
-        high = (normals.loc + 12 * normals.scale).amax(0).expand_as(low)
-        target = low.new_tensor(list(levels)).reshape(-1, *(1,) * (low.ndim - 1))
-        for _ in range(64):
-            middle = (low + high) / 2
-            below = normals.cdf(middle.unsqueeze(1)).mean(1) < target
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
+        """Quantiles of the predictive mixture, ``[levels, batch, …]``, by bisection."""
+        return self.likelihood.quantiles(self.samples, levels)
+
+    def draw(self) -> Tensor:
+        """One random target for every sample, ``[samples, batch, …]``."""
+        return self.likelihood.sample(self.samples)
 
     def log_likelihood(self, y: Tensor) -> Tensor:
         """The log predictive density of every example, averaged over samples inside the log."""
-        log_probs = self.likelihood.log_prob(self.samples, y)
-        return torch.logsumexp(log_probs, 0) - math.log(len(self.samples))
+        return log_mean(self.likelihood.log_prob(self.samples, y))
 
+    def metrics(self, y: Tensor) -> dict[str, Score]:
+        """How good the samples are: what the likelihood measures, with standard errors.
 
-def _entropy(log_probs: Tensor) -> Tensor:
-    return torch.special.entr(log_probs.exp()).sum(-1)
+        Example:
+            >>> prediction = Prediction(torch.zeros(2, 3, 4))
+            >>> prediction.metrics(torch.tensor([0, 1, 2]))["brier"]
+            Score(value=0.75, error=0.0)
+        """
+        return self.likelihood.metrics(self.samples, y)
 
 
 def predict(

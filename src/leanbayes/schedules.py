@@ -2,20 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from leanbayes.errors import require_positive
+from leanbayes.kinds import Kinds
 
-__all__ = ["Constant", "Exponential", "LinearRamp", "Schedule", "Stepwise"]
+__all__ = [
+    "SCHEDULES",
+    "Constant",
+    "Exponential",
+    "LinearRamp",
+    "Schedule",
+    "Stepwise",
+    "register_schedule",
+]
 
 
 class Schedule(Protocol):
-    """The weight of the KL at a step (or epoch: whatever you count)."""
+    """The weight of the KL at a step (or epoch: whatever you count).
+
+    Any function of a number will do for a loop of your own and for ``BayesianModule``. One that
+    recipes name is a class, registered by :func:`register_schedule`, whose arguments are the
+    recipe's ``options``; a frozen dataclass says it shortest.
+    """
 
     def __call__(self, step: float) -> float: ...
 
 
+S = TypeVar("S", bound=type[Schedule])
+
+SCHEDULES: Kinds[Schedule] = Kinds("schedule")
+"""KL schedules by the names that recipes give them."""
+
+
+def register_schedule(kind: str) -> Callable[[S], S]:
+    """Make a KL schedule known to recipes, as a decorator of its class.
+
+    Args:
+        kind: its name there, in lower case.
+
+    Example:
+        >>> @register_schedule("late")
+        ... @dataclass(frozen=True)
+        ... class Late:
+        ...     after: float
+        ...
+        ...     def __call__(self, step: float) -> float:
+        ...         return float(step >= self.after)
+        >>> SCHEDULES.make("late", after=10)(12)
+        1.0
+        >>> del SCHEDULES["late"]
+    """
+    return SCHEDULES.register(kind)
+
+
+@register_schedule("constant")
 @dataclass(frozen=True)
 class Constant:
     """Always the same weight."""
@@ -26,6 +69,7 @@ class Constant:
         return self.weight
 
 
+@register_schedule("linear")
 @dataclass(frozen=True)
 class LinearRamp:
     """Rises from ``start`` to 1 in ``steps``, after ``delay``.
@@ -50,6 +94,7 @@ class LinearRamp:
         return self.start + (1 - self.start) * done
 
 
+@register_schedule("stepwise")
 @dataclass(frozen=True)
 class Stepwise:
     """Rises by ``rate`` a step, but only every ``every`` steps [k-tied, appendix E].
@@ -70,6 +115,7 @@ class Stepwise:
         return min(1.0, self.start + self.rate * self.every * (step // self.every))
 
 
+@register_schedule("exponential")
 @dataclass(frozen=True)
 class Exponential:
     """Rises geometrically from ``start`` to 1 in ``steps`` [matrix normal, sections 5.3–5.4].

@@ -18,7 +18,7 @@ import leanbayes as lb
 from leanbayes import metrics
 from leanbayes.lab.corrupt import CORRUPTIONS, SEVERITIES
 from leanbayes.lab.data import Examples
-from leanbayes.lab.judge import corrupted_means, evaluate, mean_corruption_error, summarise
+from leanbayes.lab.judge import corrupted_means, evaluate, mean_corruption_error
 from leanbayes.predict import Prediction
 from leanbayes.testing import assert_mean, threshold
 
@@ -51,7 +51,7 @@ def softmax(outputs):
 def test_kt15_a_constant_forecast_in_closed_form(p, right, wrong):
     probs, y = constant_forecast(p, right, wrong)
     share, count = right / (right + wrong), right + wrong
-    values = summarise(prediction_of(probs), y)
+    values = prediction_of(probs).metrics(y)
     assert values["accuracy"].value == pytest.approx(share)
     assert values["accuracy"].error == pytest.approx(math.sqrt(share * (1 - share) / count))
     nll = -share * math.log(p) - (1 - share) * math.log(1 - p)
@@ -94,7 +94,7 @@ def test_kt15_calibration_error_over_fifteen_bins_by_hand():
         (bins == b).mean() * abs(confidence[bins == b].mean() - right[bins == b].mean())
         for b in np.unique(bins)
     )
-    assert summarise(prediction, y)["ece"].value == pytest.approx(expected, rel=1e-4)
+    assert prediction.metrics(y)["ece"].value == pytest.approx(expected, rel=1e-4)
     assert len(np.unique(bins)) > 5
 
 
@@ -113,7 +113,7 @@ def test_kt15_standard_errors_are_those_of_repeated_test_sets(share):
 def test_r18_nll_and_accuracy_against_scikit_learn():
     prediction, y = random_samples()
     probs = softmax(prediction.samples.numpy()).mean(0)
-    values = summarise(prediction, y)
+    values = prediction.metrics(y)
     assert values["nll"].value == pytest.approx(log_loss(y.numpy(), probs, labels=range(CLASSES)))
     assert values["accuracy"].value == accuracy_score(y.numpy(), probs.argmax(1))
     mixture = metrics.nll(prediction.log_probs, y)
@@ -137,7 +137,7 @@ def spread_by_draws(estimate, exact):
 
 def test_r18_areas_under_curves_against_scikit_learn(rare):
     logits, y = rare
-    values = summarise(Prediction(logits, lb.Bernoulli()), y)
+    values = Prediction(logits, lb.Bernoulli()).metrics(y)
     by_hand = (1 / (1 + np.exp(-logits.numpy()))).mean(0)
     for name, area in (("auc_pr", average_precision_score), ("auroc", roc_auc_score)):
         assert values[name].value == pytest.approx(area(y.numpy(), by_hand), rel=1e-5)
@@ -146,8 +146,8 @@ def test_r18_areas_under_curves_against_scikit_learn(rare):
 
 def test_r18_areas_of_a_column_are_those_of_its_entries(rare):
     logits, y = rare
-    flat = summarise(Prediction(logits, lb.Bernoulli()), y)
-    column = summarise(Prediction(logits.unsqueeze(-1), lb.Bernoulli()), y.unsqueeze(-1))
+    flat = Prediction(logits, lb.Bernoulli()).metrics(y)
+    column = Prediction(logits.unsqueeze(-1), lb.Bernoulli()).metrics(y.unsqueeze(-1))
     assert {n: tuple(v) for n, v in column.items()} == {n: tuple(v) for n, v in flat.items()}
 
 
@@ -157,7 +157,7 @@ def test_r18_the_error_of_an_area_is_that_of_its_ranks(rare):
     scores = (1 / (1 + np.exp(-logits.numpy()))).mean(0)
     ordered = scores[y.numpy() == 1][:, None] > scores[y.numpy() == 0]
     sides = [ordered.mean(axis).var(ddof=1) / ordered.shape[1 - axis] for axis in (0, 1)]
-    found = summarise(Prediction(logits, lb.Bernoulli()), y)["auroc"]
+    found = Prediction(logits, lb.Bernoulli()).metrics(y)["auroc"]
     assert spread_by_draws(found, math.sqrt(sum(sides))) < threshold(1)
 
 
@@ -165,13 +165,13 @@ def test_there_is_no_area_of_many_outcomes_or_of_one_kind():
     pixels = torch.randn(3, 20, 4), torch.randint(2, (20, 4)).double()
     always = torch.randn(3, 20), torch.ones(20)
     for logits, y in (pixels, always):
-        assert set(summarise(Prediction(logits, lb.Bernoulli()), y)) == {"nll", "accuracy"}
+        assert set(Prediction(logits, lb.Bernoulli()).metrics(y)) == {"nll", "accuracy"}
 
 
 def test_kt15_the_error_of_a_calibration_error_far_from_zero():
     """All in one bin, it is a distance of two averages, and varies as an accuracy does."""
     probs, y = constant_forecast(0.99, 100, 300)
-    found = summarise(prediction_of(probs), y)["ece"]
+    found = prediction_of(probs).metrics(y)["ece"]
     assert spread_by_draws(found, math.sqrt(0.25 * 0.75 / 400)) < threshold(1)
 
 
@@ -180,17 +180,17 @@ def test_r16_several_samples_have_a_diversity_and_one_has_none():
     labels = prediction.samples.argmax(-1).numpy()
     pairs = [(a != b).mean() for a, b in itertools.combinations(labels, 2)]
     wrong = (labels != y.numpy()).mean()
-    values = summarise(prediction, y)
+    values = prediction.metrics(y)
     assert values["disagreement"].value == pytest.approx(np.mean(pairs))
     assert values["diversity"].value == pytest.approx(np.mean(pairs) / wrong)
     assert values["kl_diversity"].value > 0
-    alone = summarise(Prediction(prediction.samples[:1]), y)
+    alone = Prediction(prediction.samples[:1]).metrics(y)
     assert not {"disagreement", "diversity", "kl_diversity"} & set(alone)
 
 
 def test_r16_samples_that_are_never_wrong_have_no_relative_diversity():
     y = torch.arange(4)
-    values = summarise(Prediction(20 * torch.eye(4).expand(3, 4, 4)), y)
+    values = Prediction(20 * torch.eye(4).expand(3, 4, 4)).metrics(y)
     assert values["disagreement"].value == 0
     assert "diversity" not in values
 
@@ -206,7 +206,7 @@ def test_r18_corrupted_metrics_are_means_over_kinds_and_severities():
         enumerate(CORRUPTIONS), enumerate(SEVERITIES)
     ):
         prediction, y = random_samples(3)
-        values = summarise(prediction, y)
+        values = prediction.metrics(y)
         results[kind, severity] = {name: value._asdict() for name, value in values.items()}
         probs = softmax(prediction.samples.numpy()).mean(0)
         table[i, j] = log_loss(y.numpy(), probs, labels=range(CLASSES))

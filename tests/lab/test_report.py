@@ -15,7 +15,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 import leanbayes as lb
 from leanbayes.lab.data import load
-from leanbayes.lab.judge import auroc, calibration_bins, foreign_images
+from leanbayes.lab.judge import foreign_auroc, foreign_images
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import write_report
 from leanbayes.lab.report.html import element, table
@@ -23,6 +23,7 @@ from leanbayes.lab.report.study import explained, rejection_curve
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.lab.weights import mean_matrices, scale_matrices
+from leanbayes.metrics import calibration_bins
 
 mpl = pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -336,8 +337,8 @@ def test_rejection_keeps_the_most_certain():
 def test_auroc_is_the_share_of_pairs_in_order():
     inside, outside = torch.randn(40), torch.randn(30) + 1
     pairs = (outside[:, None] > inside).double().mean()
-    assert auroc(inside, outside) == pytest.approx(float(pairs), abs=1e-6)
-    assert auroc(torch.zeros(3), torch.zeros(2)) == 0.5
+    assert foreign_auroc(inside, outside) == pytest.approx(float(pairs), abs=1e-6)
+    assert foreign_auroc(torch.zeros(3), torch.zeros(2)) == 0.5
 
 
 @pytest.mark.parametrize("scaling", ["unit", "symmetric"])

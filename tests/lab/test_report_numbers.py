@@ -159,7 +159,7 @@ def test_many_yes_and_no_at_once_are_left_out_in_one_sentence(monkeypatch):
             "training": {"epochs": 1},
         }
     )
-    model = torch.nn.Linear(1, 1)
+    model = torch.nn.Identity()
     monkeypatch.setattr(Run, "load", lambda run: (model, lb.Bernoulli()))
     monkeypatch.setattr(study, "load_data", lambda recipe, **options: dataset)
     found = study.study(Run("run", recipe))

@@ -188,20 +188,26 @@ def test_a_run_knows_how_many_examples_it_learns_from(tmp_path, limit, size):
     assert run.data_size == len(run.training_examples) == size
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    """A run of a network that was not converted, with a likelihood that learns."""
-    folder = tmp_path_factory.mktemp("plain")
+def run_with_learnt_noise(folder, **changes):
+    """A run whose likelihood learns, and its metrics."""
+    folder.mkdir()
     table = folder / "table.csv"
     table.write_text("\n".join(f"{i},{i % 7},{3 * i + i % 5}" for i in range(60)))
-    changes = {
+    values = {
         "data": {"name": str(table), "options": {"task": "regression"}},
         "architecture": {"name": "mlp", "options": {"inputs": 2, "hidden": [4], "outputs": 1}},
         "likelihood": {"kind": "gaussian", "noise": "learnt"},
         "training": {"epochs": 2, "batch_size": 20},
     }
-    result = train(recipe(posterior=None, prior=None, **changes), folder / "run", progress=False)
+    result = train(recipe(**{**values, **changes}), folder / "run", progress=False)
     return folder / "run", result["metrics"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run of a network that was not converted."""
+    folder = tmp_path_factory.mktemp("runs") / "plain"
+    return run_with_learnt_noise(folder, posterior=None, prior=None)
 
 
 @pytest.mark.parametrize("removed", ["checkpoints", "model.safetensors"])
@@ -211,6 +217,19 @@ def test_a_plain_network_loads_from_its_file_or_its_checkpoint(plain, tmp_path, 
     path = folder / removed
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert evaluate_run(folder, samples=5) == plain[1]
+
+
+def test_a_likelihood_loads_from_the_file_of_its_model_or_from_its_checkpoint(tmp_path):
+    """The files of the first runs hold no likelihood."""
+    folder, metrics = run_with_learnt_noise(tmp_path / "converted")
+    model, _ = Run(folder).load()
+    shutil.move(folder / "checkpoints", tmp_path)
+    assert evaluate_run(folder, samples=5) == metrics
+    lb.save(model, folder / "model")
+    with pytest.raises(FileNotFoundError, match="has no checkpoint any more"):
+        evaluate_run(folder, samples=5)
+    shutil.move(tmp_path / "checkpoints", folder)
+    assert evaluate_run(folder, samples=5) == metrics
 
 
 def test_a_plain_network_whose_file_is_damaged_is_one_sentence(plain, tmp_path):

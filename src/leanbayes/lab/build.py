@@ -12,7 +12,7 @@ from leanbayes.estimators import ESTIMATORS
 from leanbayes.lab.architectures import build
 from leanbayes.lab.data import Dataset, load
 from leanbayes.lab.recipe import Recipe
-from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from leanbayes.likelihoods import Likelihood
 
 __all__ = ["build_model", "likelihood_of", "load_data"]
 
@@ -45,7 +45,4 @@ def build_model(recipe: Recipe) -> nn.Module:
 
 def likelihood_of(recipe: Recipe) -> Likelihood:
     """What the recipe's outputs mean."""
-    spec = recipe.likelihood
-    if spec.kind == "gaussian":
-        return Gaussian(spec.scale, spec.noise)
-    return Bernoulli() if spec.kind == "bernoulli" else Categorical()
+    return recipe.likelihood.make()

@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torchmetrics.functional.classification import (
-    binary_auroc,
-    binary_average_precision,
-    multiclass_calibration_error,
-)
 
 from leanbayes import metrics
 from leanbayes.errors import require
 from leanbayes.lab.corrupt import corrupt_examples
 from leanbayes.lab.data import Dataset, Examples, load
 from leanbayes.lab.runs import Run
-from leanbayes.likelihoods import Bernoulli, Categorical, Likelihood
+from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
 from leanbayes.model import kl, random_maps
-from leanbayes.predict import Prediction, predict
+from leanbayes.predict import predict
 
 __all__ = [
-    "Bins",
-    "auroc",
-    "calibration_bins",
     "corrupted_means",
     "evaluate",
     "evaluate_run",
+    "foreign_auroc",
     "foreign_images",
     "is_images",
     "mean_corruption_error",
     "raw_images",
-    "summarise",
 ]
-
-_BINS = 15
 
 
 def evaluate(
@@ -71,7 +59,7 @@ def evaluate(
         seed=seed,
         likelihood=likelihood,
     )
-    values = summarise(prediction, examples.y)
+    values = prediction.metrics(examples.y)
     if data_size is not None and any(True for _ in random_maps(model)):
         with torch.no_grad():
             per_example = float(kl(model)) / data_size
@@ -114,62 +102,6 @@ def _as_trained(model: nn.Module, x: Tensor) -> Tensor:
     return x.to(weight.dtype) if x.is_floating_point() else x
 
 
-def summarise(prediction: Prediction, y: Any) -> dict[str, Score]:
-    """The metrics of predictive samples.
-
-    Classes get ``accuracy``, ``brier``, ``ece`` and uncertainties, and how diverse several samples
-    are; single binary outcomes get ``accuracy``, ``auc_pr`` and ``auroc``; numbers get
-    ``squared_error``. Standard errors of ``ece``, ``auc_pr`` and ``auroc`` are bootstrapped.
-    """
-    values = {"nll": metrics.average(-prediction.log_likelihood(y))}
-    likelihood = prediction.likelihood
-    if isinstance(likelihood, Categorical):
-        probs = prediction.log_probs.exp()
-        ece = partial(multiclass_calibration_error, num_classes=probs.shape[-1], n_bins=_BINS)
-        values["accuracy"] = metrics.accuracy(probs, y)
-        values["brier"] = metrics.brier(probs, y)
-        values["ece"] = metrics.bootstrap(ece, probs, y)
-        values["entropy"] = metrics.average(prediction.entropy)
-        values["mutual_information"] = metrics.average(prediction.mutual_information)
-        values.update(_diversities(prediction.sample_log_probs, y))
-    elif isinstance(likelihood, Bernoulli):
-        right = (prediction.labels == y).double()
-        values["accuracy"] = metrics.average(right.reshape(len(right), -1).mean(-1))
-        values.update(_areas(prediction.probs, y))
-    else:
-        error = (prediction.mean - y).square()
-        values["squared_error"] = metrics.average(error.reshape(len(error), -1).mean(-1))
-    return values
-
-
-def _diversities(log_probs: Tensor, y: Tensor) -> dict[str, Score]:
-    """How much several samples differ [rank-1, section 3.5]."""
-    if len(log_probs) < 2:
-        return {}
-    values = {
-        "disagreement": metrics.disagreement(log_probs),
-        "kl_diversity": metrics.kl_diversity(log_probs),
-    }
-    if bool((log_probs.argmax(-1) != y).any()):
-        values["diversity"] = metrics.diversity(log_probs, y)
-    return values
-
-
-def _areas(probs: Tensor, y: Tensor) -> dict[str, Score]:
-    """The areas under two curves, where there is one outcome an example, and both occur."""
-    truth = y.flatten().long()
-    if len(truth) != len(y) or len(truth.unique()) < 2:
-        return {}
-    areas: dict[str, Callable[..., Tensor]] = {
-        "auc_pr": binary_average_precision,
-        "auroc": binary_auroc,
-    }
-    return {
-        name: metrics.bootstrap(area, probs.flatten(), truth, strata=truth)
-        for name, area in areas.items()
-    }
-
-
 def is_images(dataset: Dataset) -> bool:
     """Whether inputs are ``[channels, rows, columns]`` of grey or colour images."""
     shape = dataset.input_shape
@@ -205,51 +137,15 @@ def foreign_images(x: Tensor, dataset: Dataset, seed: int) -> dict[str, Tensor]:
     return {name: dataset.scaling(images) for name, images in foreign.items()}
 
 
-def auroc(inside: Tensor, outside: Tensor) -> float:
-    """How well a score tells outside from inside: the probability that outside has more of it.
+def foreign_auroc(familiar: Tensor, foreign: Tensor) -> float:
+    """How well a score tells foreign images: the probability that a foreign one has more of it.
 
     Example:
-        >>> auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.3, 0.15]))
+        >>> foreign_auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.3, 0.15]))
         0.75
     """
-    scores = torch.cat([inside, outside]).double()
-    scores = scores - scores.min()
-    scores = scores / scores.max().clamp_min(torch.finfo(scores.dtype).tiny)
-    labels = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).long()
-    return float(binary_auroc(scores, labels))
-
-
-class Bins(NamedTuple):
-    """Examples by confidence: averages and counts of equal bins between 0 and 1."""
-
-    confidence: Tensor
-    accuracy: Tensor
-    examples: Tensor
-
-    @property
-    def calibration_error(self) -> float:
-        """The expected calibration error: the average gap, weighted by examples."""
-        gap = (self.confidence - self.accuracy).abs()
-        return float((gap * self.examples).sum() / self.examples.sum())
-
-
-def calibration_bins(confidence: Tensor, right: Tensor, bins: int = 15) -> Bins:
-    """Sort examples into bins ``(i / bins, (i + 1) / bins]`` of confidence.
-
-    Args:
-        confidence: the probability of the predicted class, ``[examples]``.
-        right: whether it is the true one.
-        bins: how many bins.
-    """
-    index = ((confidence.double() * bins).ceil().long() - 1).clamp(0, bins - 1)
-    zeros = torch.zeros(bins, dtype=torch.float64)
-    count = zeros.index_add(0, index, torch.ones_like(confidence, dtype=torch.float64))
-    held = count.clamp_min(1)
-    return Bins(
-        zeros.index_add(0, index, confidence.double()) / held,
-        zeros.index_add(0, index, right.double()) / held,
-        count,
-    )
+    scores = torch.cat([familiar, foreign])
+    return metrics.auroc(scores, torch.arange(len(scores)) >= len(familiar))
 
 
 def corrupted_means(

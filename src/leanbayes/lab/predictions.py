@@ -16,7 +16,6 @@ from leanbayes.lab.data import Dataset
 from leanbayes.lab.data.problems import choose, reading
 from leanbayes.lab.files import write_table
 from leanbayes.lab.runs import Run
-from leanbayes.likelihoods import Gaussian
 from leanbayes.predict import Prediction, predict
 
 __all__ = ["LEVELS", "predict_file", "read_inputs"]
@@ -48,7 +47,7 @@ def predict_file(
     model, likelihood = source.load()
     x = read_inputs(Path(input), source.dataset)
     prediction = predict(model, x, likelihood=likelihood, **source.drawing(samples))
-    tabulate = _numbers if isinstance(likelihood, Gaussian) else _classes
+    tabulate = _classes if prediction.has_classes else _numbers
     return write_table(output, tabulate(prediction, source.dataset))
 
 
@@ -140,13 +139,17 @@ def _numbers(prediction: Prediction, dataset: Dataset) -> Table:
     scaling = dataset.target_scaling
     stretch = torch.ones(()).double() if scaling is None else scaling.scale
     shift = torch.zeros(()).double() if scaling is None else scaling.shift
-    values = {
-        "mean": prediction.mean * stretch + shift,
-        "aleatoric": prediction.aleatoric * stretch.square(),
-        "epistemic": prediction.epistemic * stretch.square(),
-    }
-    for level, quantile in zip(LEVELS, prediction.quantiles(LEVELS), strict=True):
-        values[f"q{round(100 * level):02d}"] = quantile * stretch + shift
+    values: dict[str, Tensor] = {}
+    if "mean" in prediction.answers:
+        values["mean"] = prediction.mean * stretch + shift
+        values["aleatoric"] = prediction.aleatoric * stretch.square()
+        values["epistemic"] = prediction.epistemic * stretch.square()
+    if "quantiles" in prediction.answers:
+        for level, quantile in zip(LEVELS, prediction.quantiles(LEVELS), strict=True):
+            values[f"q{round(100 * level):02d}"] = quantile * stretch + shift
+    if not values:
+        kind = type(prediction.likelihood).__name__
+        raise ValueError(f"{kind} has neither a mean nor quantiles, so there is nothing to write")
     columns: Table = {}
     for name, value in values.items():
         several = value.reshape(len(value), -1)

@@ -23,8 +23,10 @@ from pydantic import (
 
 from leanbayes.errors import nearest
 from leanbayes.estimators import ESTIMATORS
+from leanbayes.likelihoods import LIKELIHOODS, Likelihood
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
+from leanbayes.schedules import SCHEDULES, Schedule
 from leanbayes.spec import Spec
 
 __all__ = [
@@ -34,7 +36,7 @@ __all__ = [
     "Evaluation",
     "KLSchedule",
     "LearningRate",
-    "Likelihood",
+    "LikelihoodSection",
     "Optimizer",
     "Recipe",
     "Training",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 Budget = Literal["cpu", "paper"]
+_UNUSED_NOISE = (("scale", 1.0), ("noise", "fixed"))
 
 
 def _core(kinds: Mapping[str, type[Spec]]) -> Any:
@@ -160,12 +163,29 @@ class Layers(_Section):
         return given
 
 
-class Likelihood(_Section):
-    """What the network's outputs mean."""
+class LikelihoodSection(_Section):
+    """What the network's outputs mean: a kind of ``LIKELIHOODS``, and its arguments beside it."""
 
-    kind: Literal["categorical", "bernoulli", "gaussian"] = "categorical"
-    scale: float = Field(default=1.0, gt=0)
-    noise: Literal["fixed", "learnt", "predicted"] = "fixed"
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
+
+    kind: str = "categorical"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_unused_noise(cls, values: Any) -> Any:
+        """Recipes of the first runs hold a scale and a noise for classes as well."""
+        if isinstance(values, Mapping) and values.get("kind") in ("categorical", "bernoulli"):
+            return {k: v for k, v in values.items() if (k, v) not in _UNUSED_NOISE}
+        return values
+
+    @model_validator(mode="after")
+    def _check(self) -> LikelihoodSection:
+        self.make()
+        return self
+
+    def make(self) -> Likelihood:
+        """The likelihood, with its parameters where they start."""
+        return LIKELIHOODS.make(self.kind, **(self.model_extra or {}))
 
 
 class Optimizer(_Section):
@@ -208,11 +228,20 @@ class LearningRate(_Section):
 
 
 class KLSchedule(_Section):
-    """The weight of the KL, counted in steps or epochs."""
+    """The weight of the KL: a kind of ``SCHEDULES``, counted in steps or epochs."""
 
-    kind: Literal["constant", "linear", "stepwise", "exponential"] = "constant"
+    kind: str = "constant"
     unit: Literal["step", "epoch"] = "step"
-    options: dict[str, float] = {}
+    options: dict[str, float | str] = {}
+
+    @model_validator(mode="after")
+    def _check(self) -> KLSchedule:
+        self.make()
+        return self
+
+    def make(self) -> Schedule:
+        """The schedule, a function of steps or epochs."""
+        return SCHEDULES.make(self.kind, **self.options)
 
 
 class Training(_Section):
@@ -275,7 +304,7 @@ class Recipe(_Section):
     include: tuple[str, ...] = ("**",)
     exclude: tuple[str, ...] = ()
     layers: dict[str, Layers] = {}
-    likelihood: Likelihood = Likelihood()
+    likelihood: LikelihoodSection = LikelihoodSection()
     optimizer: Optimizer = Optimizer()
     learning_rate: LearningRate = LearningRate()
     kl: KLSchedule = KLSchedule()

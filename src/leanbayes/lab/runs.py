@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
@@ -15,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from leanbayes.io import load, save
+from leanbayes.io import load, load_likelihood, save
 from leanbayes.lab.build import build_model, likelihood_of, load_data
 from leanbayes.lab.data import Dataset, Examples
 from leanbayes.lab.files import (
@@ -125,10 +126,10 @@ class Run:
         }
 
     def save(self, model: nn.Module, likelihood: Likelihood) -> None:
-        """Write the trained model, converted or not."""
+        """Write the trained model, converted or not, and what its outputs mean."""
         with told_if_full(self.model_file):
             if self.recipe.posterior is not None:
-                save(model, self.model_file)
+                save(model, self.model_file, likelihood)
                 return
             parts = nn.ModuleDict({"model": model, "likelihood": likelihood}).state_dict()
             weights = {name: value.cpu().clone() for name, value in parts.items()}
@@ -140,15 +141,23 @@ class Run:
             raise FileNotFoundError(
                 f"{self.folder} holds no finished run; train or resume it first"
             )
-        likelihood = likelihood_of(self.recipe)
         model = build_model(self.recipe.model_copy(update={"posterior": None, "prior": None}))
-        if self.recipe.posterior is not None:
-            model = load(model, self.model_file)
-        else:
+        if self.recipe.posterior is None:
             model.load_state_dict(self._weights("model."))
-        if any(True for _ in likelihood.parameters()):
-            likelihood.load_state_dict(self._weights("likelihood."))
-        return model, likelihood
+        else:
+            model = load(model, self.model_file)
+        return model, self._likelihood()
+
+    def _likelihood(self) -> Likelihood:
+        """With what it has learnt, which files of the first runs do not hold."""
+        likelihood = likelihood_of(self.recipe)
+        if not any(True for _ in likelihood.parameters()):
+            return likelihood
+        if self.recipe.posterior is not None:
+            with suppress(ValueError):
+                return load_likelihood(self.model_file)
+        likelihood.load_state_dict(self._weights("likelihood."))
+        return likelihood
 
     def _weights(self, prefix: str) -> dict[str, Tensor]:
         """One part of a plain network's file, or of the last checkpoint."""

@@ -14,7 +14,6 @@ from lightning.pytorch.callbacks import EarlyStopping
 from torch import nn
 from torch.optim import Optimizer
 
-from leanbayes import schedules
 from leanbayes.lab.build import build_model, likelihood_of
 from leanbayes.lab.callbacks import FollowLearningRate, MeasureSteps, Record, RunData
 from leanbayes.lab.judge import evaluate
@@ -27,13 +26,6 @@ from leanbayes.model import count_parameters
 from leanbayes.parameters import parameter_groups
 
 __all__ = ["build_module", "provenance", "train"]
-
-_SCHEDULES: dict[str, Any] = {
-    "constant": schedules.Constant,
-    "linear": schedules.LinearRamp,
-    "stepwise": schedules.Stepwise,
-    "exponential": schedules.Exponential,
-}
 
 
 def train(
@@ -138,7 +130,7 @@ def build_module(
         model,
         data_size=data_size,
         likelihood=likelihood,
-        schedule=_SCHEDULES[recipe.kl.kind](**recipe.kl.options),
+        schedule=recipe.kl.make(),
         count=recipe.kl.unit,
         lr=spec.lr,
         optimizer=optimizer,

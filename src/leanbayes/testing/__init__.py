@@ -1,12 +1,21 @@
-"""What a contributor runs: conformance checks of a posterior, a prior or an op.
+"""What a contributor runs: conformance checks of a posterior, a prior, an op or a likelihood.
 
 Each check raises ``AssertionError`` with a sentence that says what is missing. Statistical
 comparisons share one failure rate, :data:`FAILURE_RATE`, which is split over all numbers compared.
 """
 
+from leanbayes.testing.likelihoods import check_likelihood
 from leanbayes.testing.ops import check_op
 from leanbayes.testing.posteriors import check_posterior
 from leanbayes.testing.priors import check_prior
 from leanbayes.testing.statistics import FAILURE_RATE, assert_mean, threshold
 
-__all__ = ["FAILURE_RATE", "assert_mean", "check_op", "check_posterior", "check_prior", "threshold"]
+__all__ = [
+    "FAILURE_RATE",
+    "assert_mean",
+    "check_likelihood",
+    "check_op",
+    "check_posterior",
+    "check_prior",
+    "threshold",
+]

@@ -12,7 +12,6 @@ from leanbayes.lab.data import Dataset
 from leanbayes.lab.report.html import Html, figure, grid, section
 from leanbayes.lab.report.sections import number
 from leanbayes.lab.report.study import Study
-from leanbayes.likelihoods import Gaussian
 from leanbayes.predict import Prediction
 
 __all__ = ["Coverage", "coverage", "regression"]
@@ -37,12 +36,12 @@ def coverage(prediction: Prediction, y: Tensor) -> Coverage:
     ``y`` where ``|u − ½| ≤ p / 2``.
 
     Example:
-        >>> prediction = Prediction(torch.zeros(1, 2), Gaussian(1.0))
+        >>> import leanbayes as lb
+        >>> prediction = Prediction(torch.zeros(1, 2), lb.Gaussian(1.0))
         >>> coverage(prediction, torch.tensor([0.0, 9.0])).observed.unique()
         tensor([0.5000], dtype=torch.float64)
     """
-    normals = prediction.likelihood.distribution(prediction.samples.double())
-    u = normals.cdf(y.double()).mean(0).flatten()
+    u = prediction.likelihood.cdf(prediction.samples.double(), y).flatten()
     nominal = torch.tensor(LEVELS, dtype=torch.float64)
     return Coverage(nominal, (2 * (u - 0.5).abs() <= nominal[:, None]).double().mean(1))
 
@@ -50,7 +49,9 @@ def coverage(prediction: Prediction, y: Tensor) -> Coverage:
 def regression(found: Study) -> Html:
     """Predicted against true numbers, coverage of intervals, error against predicted spread."""
     test, dataset = found.test, found.dataset
-    if test is None or dataset is None or not isinstance(test.likelihood, Gaussian):
+    if test is None or dataset is None or test.has_classes:
+        return Html()
+    if not {"mean", "quantiles"} <= set(test.answers):
         return Html()
     y = dataset.test[: test.samples.shape[1]].y
     truth, mean = _raw(y, dataset), _raw(test.mean, dataset)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset
-from leanbayes.lab.judge import auroc, calibration_bins, is_images, raw_images
+from leanbayes.lab.judge import foreign_auroc, is_images, raw_images
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.report.html import Html, element, figure, grid, section, table
 from leanbayes.lab.report.study import (
@@ -29,7 +29,7 @@ from leanbayes.lab.weights import (
     scale_matrices,
     signal_to_noise,
 )
-from leanbayes.metrics import Score
+from leanbayes.metrics import Score, calibration_bins
 
 __all__ = [
     "METRICS",
@@ -252,7 +252,7 @@ def out_of_distribution(found: Study) -> Html:
         return Html()
     inside = found.test.entropy[:MOST_OUTSIDE]
     groups = {name: prediction.entropy for name, prediction in found.outside.items()}
-    told = "; ".join(f"{name} {number(auroc(inside, e))}" for name, e in groups.items())
+    told = "; ".join(f"{name} {number(foreign_auroc(inside, e))}" for name, e in groups.items())
     return section(
         "In and out of distribution",
         grid(

@@ -12,7 +12,7 @@ from leanbayes.lab.build import load_data
 from leanbayes.lab.data import Dataset
 from leanbayes.lab.judge import foreign_images, is_images
 from leanbayes.lab.runs import Run
-from leanbayes.likelihoods import Bernoulli, Categorical, Likelihood
+from leanbayes.likelihoods import Likelihood
 from leanbayes.predict import Prediction, predict
 from leanbayes.spectrum import explained as explained_by
 
@@ -51,18 +51,18 @@ def study(run: Run) -> Study:
         return Study(trained and trained[0], dataset, None, {}, tuple(problems))
     model, likelihood = trained
     examples = dataset.test[:MOST_EXAMPLES]
-    if isinstance(likelihood, Bernoulli) and examples.y.numel() != len(examples):
+    predicted = partial(predict, model, likelihood=likelihood, **run.drawing())
+    if examples.y.numel() != len(examples) and predicted(examples[:1].x).has_classes:
         problems.append(
             "This model predicts many yes or no at once, such as the pixels of an image, so there "
             "is no diagram of its calibration."
         )
         return Study(model, dataset, None, {}, tuple(problems))
-    predicted = partial(predict, model, likelihood=likelihood, **run.drawing())
-    outside = {}
-    if is_images(dataset) and isinstance(likelihood, Categorical):
+    test, outside = predicted(examples.x), {}
+    if is_images(dataset) and test.has_classes:
         foreign = foreign_images(examples[:MOST_OUTSIDE].x, dataset, run.recipe.seed)
         outside = {name: predicted(x) for name, x in foreign.items()}
-    return Study(model, dataset, predicted(examples.x), outside, tuple(problems))
+    return Study(model, dataset, test, outside, tuple(problems))
 
 
 def _trained(run: Run, problems: list[str]) -> tuple[nn.Module, Likelihood] | None:
@@ -88,12 +88,12 @@ def class_log_probs(prediction: Prediction, y: Tensor) -> Tensor | None:
     A Bernoulli output is two classes.
 
     Example:
-        >>> prediction = Prediction(torch.zeros(1, 3, 1), Bernoulli())
+        >>> import leanbayes as lb
+        >>> prediction = Prediction(torch.zeros(1, 3, 1), lb.Bernoulli())
         >>> class_log_probs(prediction, torch.ones(3, 1)).exp()[0]
         tensor([0.5000, 0.5000])
     """
-    one = y.numel() == len(y)
-    if not one or not isinstance(prediction.likelihood, Categorical | Bernoulli):
+    if y.numel() != len(y) or not prediction.has_classes:
         return None
     log_probs = prediction.log_probs
     return log_probs.reshape(len(y), log_probs.shape[-1])

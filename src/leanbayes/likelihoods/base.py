@@ -1,0 +1,222 @@
+"""The contract of a likelihood: one distribution, and everything that follows from it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from leanbayes.kinds import Kinds, argument_names
+from leanbayes.likelihoods import laws, mixture, scores
+from leanbayes.metrics import Score
+
+__all__ = ["LIKELIHOODS", "Likelihood", "register_likelihood"]
+
+
+class Likelihood(nn.Module, ABC):
+    """Turns outputs ``[..., batch, …]`` into a distribution of the targets ``[batch, …]``.
+
+    One of your own defines :meth:`distribution`; all else follows from that, where torch's
+    distribution has it, and says in one sentence where it has not. Means, variances, quantiles,
+    probabilities and metrics are those of the mixture of outputs ``[samples, batch, …]``.
+
+    Example:
+        >>> class Laplace(Likelihood):
+        ...     def distribution(self, outputs):
+        ...         return torch.distributions.Laplace(outputs, 1.0)
+        >>> outputs = torch.tensor([[0.0], [2.0]])
+        >>> Laplace().variance(outputs)
+        tensor([3.])
+        >>> Laplace().answers(outputs)
+        ('mean', 'aleatoric', 'epistemic', 'variance', 'cdf', 'quantiles', 'log_likelihood')
+    """
+
+    @abstractmethod
+    def distribution(self, outputs: Tensor) -> Distribution:
+        """The distribution of every target, given outputs."""
+
+    def averaged(self, outputs: Tensor) -> Distribution:
+        """The distribution whose parameters are averaged over the first axis [rank-1, eq. 12]."""
+        law = self.distribution(outputs)
+        parameters = laws.parameters(law)
+        if not parameters:
+            raise TypeError(
+                f"{type(self).__name__} has no parameters to average; define averaged, or use "
+                "mixture_nll"
+            )
+        make: Callable[..., Distribution] = type(law)
+        means = {name: value.mean(0) for name, value in parameters.items()}
+        return make(**means, validate_args=False)
+
+    def targets(self, y: Tensor, outputs: Tensor) -> Tensor:
+        """Targets as the distribution takes them: in the precision of the outputs."""
+        return y.to(outputs.dtype)
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The log likelihood of every example, ``[..., batch]``."""
+        return laws.example_log_prob(self.distribution(outputs), self.targets(y, outputs))
+
+    def averaged_log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The log likelihood of every example under averaged parameters, ``[batch]``."""
+        return laws.example_log_prob(self.averaged(outputs), self.targets(y, outputs))
+
+    def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The negative log likelihood, a mean over examples (and samples, if there are any)."""
+        return -self.log_prob(outputs, y).mean()
+
+    def sample(self, outputs: Tensor) -> Tensor:
+        """One random target for every output."""
+        return self.distribution(outputs).sample()
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """The predictive mean."""
+        return self._moment("mean", outputs).mean(0)
+
+    def aleatoric(self, outputs: Tensor) -> Tensor:
+        """Variance of the noise, averaged over samples."""
+        return self._moment("variance", outputs).mean(0)
+
+    def epistemic(self, outputs: Tensor) -> Tensor:
+        """Variance of the means over samples."""
+        return self._moment("mean", outputs).var(0, correction=0)
+
+    def variance(self, outputs: Tensor) -> Tensor:
+        """The predictive variance: aleatoric plus epistemic."""
+        return self.aleatoric(outputs) + self.epistemic(outputs)
+
+    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The predictive probability of a target of at most ``y``, elementwise."""
+        law = self.distribution(outputs)
+        laws.check_targets(law, y)
+        return self._cdf(law, outputs)(self.targets(y, outputs).unsqueeze(0))[0]
+
+    def quantiles(self, outputs: Tensor, levels: Sequence[float]) -> Tensor:
+        """Quantiles of the predictive mixture, ``[levels, batch, …]``, by bisection of its cdf.
+
+        For counts it is the least whole number whose cdf reaches the level.
+        """
+        law = self.distribution(outputs)
+        like = outputs.new_empty(law.batch_shape[1:])
+        return mixture.quantiles(self._cdf(law, outputs), levels, law, like)
+
+    def class_log_probs(self, outputs: Tensor) -> Tensor:
+        """Log probabilities of all values a target can take, ``[samples, batch, …, classes]``."""
+        law = self.distribution(outputs)
+        if not laws.is_finite(law):
+            raise self._cannot("class probabilities", outputs)
+        return laws.value_log_probs(law)
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        """Class probabilities averaged over samples; of being on, where a class is on or off."""
+        probs = mixture.log_mean(self.class_log_probs(outputs)).exp()
+        return probs[..., 1] if laws.is_binary(self._law(outputs)) else probs
+
+    def labels(self, outputs: Tensor) -> Tensor:
+        """The most probable class."""
+        return mixture.log_mean(self.class_log_probs(outputs)).argmax(-1)
+
+    def has_classes(self, outputs: Tensor) -> bool:
+        """Whether targets are one of several names, on or off included, and not numbers."""
+        return laws.has_classes(self._law(outputs))
+
+    def answers(self, outputs: Tensor) -> tuple[str, ...]:
+        """What a :class:`~leanbayes.Prediction` of such outputs can be asked for.
+
+        Example:
+            >>> from leanbayes import Categorical
+            >>> Categorical().answers(torch.zeros(5, 2, 3))[:3]
+            ('probs', 'log_probs', 'labels')
+        """
+        return laws.answers(self._law(outputs))
+
+    def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, Score]:
+        """How good predictive samples are, with standard errors over examples.
+
+        All have ``nll``. Classes get ``accuracy``, ``brier``, ``ece`` and uncertainties, and how
+        diverse several samples are; on or off gets ``accuracy`` and, if single, ``auc_pr`` and
+        ``auroc``; numbers get ``squared_error``. Standard errors of ``ece``, ``auc_pr`` and
+        ``auroc`` are bootstrapped.
+        """
+        values = {"nll": scores.average(-mixture.log_mean(self.log_prob(outputs, y)))}
+        law = self._law(outputs)
+        if laws.is_binary(law):
+            return values | scores.of_binary(self.probs(outputs), self.labels(outputs), y)
+        if laws.has_classes(law):
+            return values | scores.of_classes(self.class_log_probs(outputs), y)
+        if laws.has_mean(law):
+            return values | scores.of_numbers(self.mean(outputs), y)
+        return values
+
+    def to_dict(self) -> dict[str, Any]:
+        """The registered kind and the arguments of ``__init__``, ready for JSON."""
+        names = argument_names(type(self))
+        missing = [name for name in names if name not in vars(self)]
+        if missing:
+            raise ValueError(
+                f"{type(self).__name__} has no attribute {missing[0]!r}, and a file needs it; keep "
+                "every argument of __init__ under its own name"
+            )
+        return {"kind": LIKELIHOODS.kind_of(self), **{name: vars(self)[name] for name in names}}
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Likelihood:
+        """A likelihood as :meth:`to_dict` describes it, with its parameters where they start."""
+        arguments = dict(values)
+        return LIKELIHOODS.make(arguments.pop("kind", ""), **arguments)
+
+    def extra_repr(self) -> str:
+        names = [name for name in argument_names(type(self)) if name in vars(self)]
+        return ", ".join(f"{name}={vars(self)[name]!r}" for name in names)
+
+    def _law(self, outputs: Tensor) -> Distribution:
+        """The distribution at one harmless output: what it can answer does not depend on data."""
+        return self.distribution(outputs.new_ones(1, 1, *outputs.shape[2:]))
+
+    def _moment(self, name: str, outputs: Tensor) -> Tensor:
+        if not laws.has_mean(self._law(outputs)):
+            raise self._cannot(name, outputs)
+        value: Tensor = getattr(self.distribution(outputs), name)
+        return value
+
+    def _cdf(self, law: Distribution, outputs: Tensor) -> Callable[[Tensor], Tensor]:
+        """The mixture's distribution function, of values ``[several, batch, …]``."""
+        cdf = laws.cdf(law)
+        if cdf is None:
+            raise self._cannot("distribution function", outputs)
+        return lambda values: cdf(values.unsqueeze(1)).mean(1)
+
+    def _cannot(self, what: str, outputs: Tensor) -> TypeError:
+        *first, last = self.answers(outputs)
+        known = f"{', '.join(first)} or {last}" if first else last
+        return TypeError(f"{type(self).__name__} has no {what}; ask for {known}")
+
+
+L = TypeVar("L", bound=type[Likelihood])
+
+LIKELIHOODS: Kinds[Likelihood] = Kinds("likelihood")
+"""Likelihoods by the names that recipes and saved models give them."""
+
+
+def register_likelihood(kind: str) -> Callable[[L], L]:
+    """Make a likelihood known to recipes and saved models, as a decorator of its class.
+
+    Args:
+        kind: its name there, in lower case.
+
+    Example:
+        >>> @register_likelihood("laplace")
+        ... class Laplace(Likelihood):
+        ...     def __init__(self, scale: float = 1.0) -> None:
+        ...         super().__init__()
+        ...         self.scale = scale
+        ...
+        ...     def distribution(self, outputs):
+        ...         return torch.distributions.Laplace(outputs, self.scale)
+        >>> Likelihood.from_dict({"kind": "laplace", "scale": 0.5})
+        Laplace(scale=0.5)
+        >>> del LIKELIHOODS["laplace"]
+    """
+    return LIKELIHOODS.register(kind)
