@@ -171,7 +171,7 @@ def test_every_family_is_documented():
     recipes = public(posteriors, lb.Posterior) | public(priors, lb.Prior)
     shown = {recipe.__name__ for recipe in recipes if f"`{recipe.__name__}(" in text}
     assert shown == {recipe.__name__ for recipe in recipes}
-    plans = {name for name in schedules.__all__ if name != "Schedule"}
+    plans = {schedule.__name__ for schedule in schedules.SCHEDULES.values()}
     assert {name for name in plans if f"`schedules.{name}(" in text} == plans
     readme = PAGES["README.md"].read_text()
     assert all(f"`lb.{name}`" in readme for name in estimators.ESTIMATORS)

@@ -6,7 +6,12 @@ import math
 import pytest
 import torch
 from torch.distributions import Categorical, kl_divergence
-from torchmetrics.functional.classification import multiclass_accuracy
+from torchmetrics.functional.classification import (
+    binary_auroc,
+    binary_average_precision,
+    multiclass_accuracy,
+    multiclass_calibration_error,
+)
 
 from leanbayes import metrics
 from leanbayes.testing import assert_mean, threshold
@@ -217,3 +222,45 @@ def test_bootstraps_repeat_and_refuse_bad_input():
         metrics.bootstrap(torch.mean, values, values[1:])
     with pytest.raises(ValueError, match="at least 2"):
         metrics.bootstrap(torch.mean, values, draws=1)
+
+
+@pytest.mark.parametrize("sharpness", [0.3, 2.0, 30.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_calibration_error_is_that_of_torchmetrics(dtype, sharpness):
+    """Also where many are certain, which torchmetrics counts as a bin of their own."""
+    probs = (sharpness * torch.randn(500, 7, dtype=dtype)).softmax(-1)
+    y = torch.where(torch.rand(500) < 0.7, probs.argmax(-1), torch.randint(7, (500,)))
+    expected = float(multiclass_calibration_error(probs, y, 7, n_bins=15))
+    assert metrics.calibration_error(probs, y) == pytest.approx(expected, abs=1e-6)
+    confidence, labels = probs.max(-1)
+    bins = metrics.calibration_bins(confidence, labels == y)
+    assert [len(part) for part in bins[:3]] == [15, 15, 15]
+    assert float(bins.examples.sum()) == 500
+    average = float((bins.confidence * bins.examples).sum() / 500)
+    assert average == pytest.approx(float(confidence.double().mean()))
+
+
+def test_confidences_on_an_edge_belong_to_the_bin_above_and_one_to_the_last():
+    bins = metrics.calibration_bins(torch.tensor([0.0, 0.5, 1.0]), torch.ones(3), bins=4)
+    assert bins.examples.tolist() == [1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("levels", [3, 10_000])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (metrics.auroc, binary_auroc),
+        (metrics.average_precision, binary_average_precision),
+    ],
+    ids=["auroc", "average precision"],
+)
+def test_areas_under_curves_are_those_of_torchmetrics(ours, theirs, levels):
+    """With ties and without."""
+    scores = torch.randint(levels, (300,)).double() / levels
+    y = torch.rand(300) < 0.2 + 0.5 * scores
+    assert ours(scores, y) == pytest.approx(float(theirs(scores, y.long())), abs=1e-6)
+    assert ours(100 * scores - 50, y.long()) == ours(scores, y)
+    with pytest.raises(ValueError, match="all examples are of one kind"):
+        ours(scores, torch.ones(300))
+    with pytest.raises(ValueError, match="give one of each for every example"):
+        ours(scores, y[1:])

@@ -90,8 +90,9 @@ class Likelihood(nn.Module, ABC):
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The predictive probability of a target of at most ``y``, elementwise."""
         law = self.distribution(outputs)
+        cdf = self._cdf(law, outputs)
         laws.check_targets(law, y)
-        return self._cdf(law, outputs)(self.targets(y, outputs).unsqueeze(0))[0]
+        return cdf(self.targets(y, outputs).unsqueeze(0))[0]
 
     def quantiles(self, outputs: Tensor, levels: Sequence[float]) -> Tensor:
         """Quantiles of the predictive mixture, ``[levels, batch, …]``, by bisection of its cdf.

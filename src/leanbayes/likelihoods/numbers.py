@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, distributions
 from torch.distributions import Distribution
 
@@ -46,8 +45,9 @@ class _StudentT(distributions.StudentT):
 
     def cdf(self, value: Tensor) -> Tensor:
         t = (value - self.loc) / self.scale
-        tail = incomplete_beta(self.df / 2, t.new_tensor(0.5), self.df / (self.df + t.square())) / 2
-        return torch.where(t > 0, 1 - tail, tail).to(t.dtype)
+        square = t.square()
+        inside = incomplete_beta(t.new_tensor(0.5), self.df / 2, square / (self.df + square))
+        return ((1 + t.sign() * inside) / 2).to(t.dtype)
 
 
 @register_likelihood("student_t")
