@@ -8,7 +8,7 @@ from pathlib import Path
 
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import parse_yaml
-from leanbayes.lab.report.folder import read_run
+from leanbayes.lab.runs import Run
 
 __all__ = ["archive", "thinned"]
 
@@ -24,7 +24,7 @@ def archive(folder: Path, out: Path, label: str = "") -> Path:
         out: the folder of such files.
         label: tells runs of one recipe under several budgets apart.
     """
-    run = read_run(folder)
+    run = Run(folder)
     if not run.result:
         raise FileNotFoundError(f"{folder} holds no finished run; train or resume it first")
     kept = thinned(len(next(iter(run.columns.values()), [])), _POINTS)

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 import leanbayes as lb
-from leanbayes.lab.predictions import load_run, predict_file
+from leanbayes.lab.build import build_model, likelihood_of
+from leanbayes.lab.judge import evaluate_run
+from leanbayes.lab.predictions import predict_file
 from leanbayes.lab.recipe import check_recipe, parse_yaml
-from leanbayes.lab.run import build_model, build_module, likelihood_of, train
-from leanbayes.lab.trained import evaluate_run
+from leanbayes.lab.runs import Run
+from leanbayes.lab.train import build_module, train
 from leanbayes.likelihoods import LIKELIHOODS
 from leanbayes.schedules import SCHEDULES
 
@@ -121,7 +123,7 @@ def test_a_run_is_trained_evaluated_and_predicts(kind, tmp_path, registered):
     assert {"nll", "squared_error", "negative_elbo"} <= set(result["metrics"])
     for checkpoint in (tmp_path / "run/checkpoints").glob("*.ckpt"):
         checkpoint.unlink()
-    _, _, likelihood = load_run(tmp_path / "run")
+    _, likelihood = Run(tmp_path / "run").load()
     (learnt,) = likelihood.parameters()
     assert float(learnt.detach()) != 0.0
     again = evaluate_run(tmp_path / "run", samples=5)
