@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
     {"errors"},
-    {"ops", "spec"},
+    {"ops", "registry", "spec"},
     {"distributions"},
     {"kl", "learned", "scales"},
     {"posteriors", "priors", "estimators"},

@@ -4,9 +4,28 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
-__all__ = ["nearest", "require", "require_choice", "require_count", "require_positive"]
+__all__ = [
+    "UnknownNameError",
+    "choose",
+    "nearest",
+    "require",
+    "require_choice",
+    "require_count",
+    "require_positive",
+    "unknown",
+]
+
+T = TypeVar("T")
+
+
+class UnknownNameError(ValueError, KeyError):
+    """A name that nothing has: a ``KeyError`` for mappings, with the text of a ``ValueError``."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
@@ -17,8 +36,28 @@ def nearest(given: str, known: Iterable[str]) -> str:
         "; did you mean 'local'?"
     """
     names = sorted(known)
-    close = difflib.get_close_matches(given, names, 1)
-    return f"; did you mean {close[0]!r}?" if close else f"; choose one of {', '.join(names)}"
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(given.lower(), by_lower, 1)
+    if close:
+        return f"; did you mean {by_lower[close[0]]!r}?"
+    return f"; choose one of {', '.join(names)}"
+
+
+def unknown(kind: str, given: object, known: Iterable[str]) -> UnknownNameError:
+    """An error for a name that nothing of a kind has.
+
+    Example:
+        >>> print(unknown("data set", "minst", ["mnist", "imdb"]))
+        data set 'minst' is unknown; did you mean 'mnist'?
+    """
+    return UnknownNameError(f"{kind} {given!r} is unknown{nearest(str(given), known)}")
+
+
+def choose(kind: str, given: str, table: Mapping[str, T]) -> T:
+    """The entry of a table, or an error with the nearest name."""
+    if given not in table:
+        raise unknown(kind, given, table)
+    return table[given]
 
 
 def require(condition: bool, message: str) -> None:
@@ -43,4 +82,5 @@ def require_count(name: str, value: int, least: int) -> None:
 def require_choice(name: str, value: str, choices: Iterable[str]) -> None:
     """Raise unless ``value`` is one of ``choices``."""
     known = list(choices)
-    require(value in known, f"{name} {value!r} is unknown{nearest(str(value), known)}")
+    if value not in known:
+        raise unknown(name, value, known)
