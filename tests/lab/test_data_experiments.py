@@ -7,8 +7,7 @@ import torch
 
 from leanbayes.lab import data
 from leanbayes.lab.data import PadCropFlip
-from leanbayes.lab.data.catalogue import SOURCES
-from leanbayes.lab.data.problems import check_options
+from leanbayes.lab.data.catalogue import SOURCES, check_options
 
 PUBLISHED = {
     "k-tied/mlp": ("mnist", {"scaling": "symmetric", "validation": 10_000}),
@@ -78,7 +77,7 @@ def test_options_of_an_experiment_may_be_changed(cifar):
     dataset, augment = data.load_experiment("matrix-normal/vgg-sparse", validation=20)
     assert len(dataset.validation) == 20
     assert isinstance(augment, data.Flip)
-    with pytest.raises(ValueError, match="no experiment 'rank1/cifar'; did you mean 'rank1/cifar"):
+    with pytest.raises(ValueError, match="experiment 'rank1/cifar' is unknown; did you mean 'rank1"):
         data.load_experiment("rank1/cifar")
     with pytest.raises(ValueError, match="no augmentation 'flop'; did you mean 'flip'"):
         data.augmentation("flop", dataset)

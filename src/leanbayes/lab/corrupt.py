@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Generator, Tensor
 
-from leanbayes.errors import require
+from leanbayes.errors import choose, require
 from leanbayes.lab.data import Examples
-from leanbayes.lab.data.problems import choose
 
 __all__ = [
     "CORRUPTIONS",

@@ -13,9 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from leanbayes.errors import choose
 from leanbayes.io import load
+from leanbayes.lab.damage import reading
 from leanbayes.lab.data import Dataset
-from leanbayes.lab.data.problems import choose, reading
 from leanbayes.lab.files import write_text
 from leanbayes.lab.recipe import Recipe, read_recipe
 from leanbayes.lab.run import build_model, likelihood_of, load_data

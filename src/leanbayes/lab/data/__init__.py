@@ -10,6 +10,7 @@ from leanbayes.lab.data.catalogue import Entry, FileState, check, fetch, listing
 from leanbayes.lab.data.dataset import Dataset, Examples, Scaling, Task
 from leanbayes.lab.data.papers import EXPERIMENTS, Experiment, augmentation, load_experiment
 from leanbayes.lab.data.search import cache_folder
+from leanbayes.lab.data.sources import register_dataset
 
 __all__ = [
     "EXPERIMENTS",
@@ -32,4 +33,5 @@ __all__ = [
     "load",
     "load_experiment",
     "names",
+    "register_dataset",
 ]

@@ -128,9 +128,9 @@ class Dataset:
     task: Task
     train: Examples
     test: Examples
-    licence: str
-    source: str
-    preprocessing: str
+    licence: str = ""
+    source: str = ""
+    preprocessing: str = ""
     validation: Examples | None = None
     classes: tuple[str, ...] = ()
     scaling: Scaling | None = None

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from leanbayes.errors import choose
 from leanbayes.lab.data.augment import Augmentation, Flip, PadCropFlip
 from leanbayes.lab.data.catalogue import load
 from leanbayes.lab.data.dataset import Dataset
-from leanbayes.lab.data.problems import choose
 
 __all__ = ["EXPERIMENTS", "Experiment", "augmentation", "load_experiment"]
 

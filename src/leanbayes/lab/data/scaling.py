@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from leanbayes.lab.data.dataset import Dataset, Examples, Scaling
-from leanbayes.lab.data.problems import choose
+from leanbayes.errors import choose
+from leanbayes.lab.data.dataset import Dataset, Examples, Scaling, Task
 
 __all__ = ["IMAGE_SCALINGS", "TABLE_SCALINGS", "scaled_dataset"]
 
@@ -81,9 +80,9 @@ def scaled_dataset(
     preprocessing: list[str],
     target_scaling: str = "standard",
     peak: int = 255,
-    **facts: Any,
+    classes: tuple[str, ...] = (),
 ) -> Dataset:
-    """A data set whose inputs, and targets if they are real, are scaled.
+    """A data set, yet without a name, whose inputs, and targets if they are real, are scaled.
 
     Args:
         train: raw examples; bytes are pixels, and stay bytes until a batch is taken.
@@ -93,7 +92,7 @@ def scaled_dataset(
         preprocessing: what was done before, in words.
         target_scaling: one of :data:`TABLE_SCALINGS`.
         peak: the value of a white pixel.
-        facts: the other fields of the data set.
+        classes: names of the classes, by label.
     """
     pixels = train.stored.dtype == torch.uint8
     if pixels:
@@ -104,8 +103,8 @@ def scaled_dataset(
         scale, words = choose("scaling", scaling, TABLE_SCALINGS)
         inputs, words = scale(train.stored), f"inputs {words}"
     notes = [*preprocessing, words]
-    targets = None
-    if train.targets is not None and train.targets.is_floating_point():
+    targets, task = None, _task(train.targets)
+    if train.targets is not None and task == "regression":
         scale, words = choose("target scaling", target_scaling, TABLE_SCALINGS)
         targets = scale(train.targets)
         notes.append(f"targets {words}")
@@ -115,11 +114,19 @@ def scaled_dataset(
         return Examples(part.stored, y, inputs) if pixels else Examples(inputs(part.stored), y)
 
     return Dataset(
+        name="",
+        task=task,
         train=scaled(train),
         validation=None if validation is None else scaled(validation),
         test=scaled(test),
         scaling=inputs,
         target_scaling=targets,
         preprocessing="; ".join(notes),
-        **facts,
+        classes=classes,
     )
+
+
+def _task(targets: Tensor | None) -> Task:
+    if targets is None:
+        return "density"
+    return "regression" if targets.is_floating_point() else "classification"

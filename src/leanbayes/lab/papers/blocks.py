@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from leanbayes.errors import choose
 from leanbayes.lab import plots
-from leanbayes.lab.data.problems import choose
 from leanbayes.lab.files import read_object, write_bytes
 from leanbayes.lab.papers import (
     Cell,

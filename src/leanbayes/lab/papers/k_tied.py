@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from leanbayes.lab.data.problems import choose
+from leanbayes.errors import choose
 from leanbayes.lab.files import read_object
 from leanbayes.lab.papers import Cell, Row
 

@@ -1,0 +1,68 @@
+"""A data set of one's own: one function, which everything then knows by its name."""
+
+import numpy as np
+import pytest
+import torch
+
+from leanbayes.lab import data
+from leanbayes.lab.data import Dataset, Examples, register_dataset
+from leanbayes.lab.data.files import File, Form
+from leanbayes.lab.data.sources import SOURCES
+
+FACTS = {"task": "regression", "licence": "CC0", "source": "made up"}
+
+
+@pytest.fixture
+def forget():
+    yield
+    for name in ("line", "numbers"):
+        if name in SOURCES:
+            SOURCES.unregister(name)
+
+
+def define(**changes):
+    @register_dataset("line", **{**FACTS, **changes})
+    def line(*, points=10):
+        x = torch.linspace(-1, 1, points)[:, None]
+        return Dataset("", "regression", Examples(x, 2 * x), Examples(x, 2 * x))
+
+    return line
+
+
+def test_a_function_is_a_data_set(forget):
+    define()
+    dataset = data.load("line", points=7)
+    assert (len(dataset.train), dataset.name, dataset.task) == (7, "line", "regression")
+    assert (dataset.licence, dataset.source) == ("CC0", "made up")
+    (entry,) = [entry for entry in data.listing(checksums=True) if entry.name == "line"]
+    assert (entry.where, entry.size, entry.state) == (None, 0, "embedded")
+    assert data.check("line") == ()
+    assert data.fetch("line") is None
+    with pytest.raises(ValueError, match="option of line 'pionts' is unknown; did you mean"):
+        data.load("line", pionts=3)
+
+
+def test_a_definition_may_run_again_and_a_name_is_taken_once(forget):
+    define()
+    again = define()
+    assert SOURCES["line"].build is again
+    with pytest.raises(ValueError, match="there is a data set 'line' already"):
+        define(licence="MIT")
+
+
+def test_a_function_with_files_gets_their_content(forget, tmp_path, monkeypatch):
+    monkeypatch.setenv("LEANBAYES_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    form = Form((File("numbers.txt"),), lambda paths: np.loadtxt(paths[0]), ("numbers",))
+
+    @register_dataset("numbers", **FACTS, forms=(form,))
+    def numbers(content, *, last=1):
+        rows = torch.from_numpy(content).float()[:, None]
+        return Dataset("", "regression", Examples(rows[:-last]), Examples(rows[-last:]))
+
+    with pytest.raises(FileNotFoundError, match="numbers was not found in"):
+        data.load("numbers", download=False)
+    (tmp_path / "numbers").mkdir()
+    (tmp_path / "numbers" / "numbers.txt").write_text("1\n2\n3\n")
+    assert data.load("numbers", last=2).test.x.tolist() == [[2.0], [3.0]]
+    assert [state.state for state in data.check("numbers")] == ["unknown"]
