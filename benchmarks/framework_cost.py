@@ -29,7 +29,9 @@ import torch
 import torch.nn.functional as F
 
 import leanbayes as lb
-from leanbayes.lab import run
+from leanbayes.lab import runs
+from leanbayes.lab import train as training
+from leanbayes.lab.build import build_model
 from leanbayes.lab.data import Dataset, Examples, Scaling, load
 from leanbayes.lab.demo import ratio, versions
 from leanbayes.lab.files import write_json
@@ -77,7 +79,7 @@ def recipe(epochs: int) -> Recipe:
 
 def bare_epochs(what: Recipe, dataset: Dataset) -> Callable[[], None]:
     """The loop anybody would write."""
-    model = run.build_model(what)
+    model = build_model(what)
     x, y = dataset.train.x, dataset.train.y
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
 
@@ -118,18 +120,18 @@ class Turns(L.Callback):
 @contextmanager
 def watched(turns: Turns, dataset: Dataset) -> Iterator[None]:
     """The laboratory's own training with this data and one more callback."""
-    trainer, load_data = run._trainer, run.load_data
+    build_trainer, load_data = training.build_trainer, runs.load_data
 
     def with_turns(
-        what: Recipe, folder: Path, callbacks: list[L.Callback], *rest: Any
+        what: Recipe, folder: Path, callbacks: list[L.Callback], *rest: Any, **options: Any
     ) -> L.Trainer:
-        return trainer(what, folder, [*callbacks, turns], *rest)
+        return build_trainer(what, folder, [*callbacks, turns], *rest, **options)
 
-    run._trainer, run.load_data = with_turns, lambda _: dataset
+    training.build_trainer, runs.load_data = with_turns, lambda _: dataset
     try:
         yield
     finally:
-        run._trainer, run.load_data = trainer, load_data
+        training.build_trainer, runs.load_data = build_trainer, load_data
 
 
 def measure(epochs: int, examples: int) -> dict[str, Any]:
@@ -137,7 +139,7 @@ def measure(epochs: int, examples: int) -> dict[str, Any]:
     what, dataset = recipe(epochs + 1), images(examples)
     turns = Turns(bare_epochs(what, dataset))
     with tempfile.TemporaryDirectory() as folder, watched(turns, dataset):
-        run.train(what, folder, progress=False)
+        training.train(what, folder, progress=False)
     lab, bare = turns.seconds["lab"][1:], turns.seconds["bare"][1:]
     assert len(lab) == len(bare) == epochs
     return {

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 import leanbayes as lb
 from leanbayes import cli, posteriors
 from leanbayes.lab import demo, demo_report
+from leanbayes.lab.build import build_model
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import check_recipe, parse_yaml
-from leanbayes.lab.run import build_model
 from leanbayes.testing import threshold
 
 TINY = demo.Settings(epochs=1, samples=2, timing_rounds=2)

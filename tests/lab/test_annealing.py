@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from leanbayes.lab.recipe import check_recipe
-from leanbayes.lab.run import train
+from leanbayes.lab.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from leanbayes.lab import run
+from leanbayes.lab import train as training
 from leanbayes.lab.data import load
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lightning import BayesianModule
@@ -39,7 +39,7 @@ class Seen:
         self.train, self.validation, self.test = {}, [], None
         self.stop_at = None
         objective, validate = BayesianModule.objective, BayesianModule.validation_step
-        evaluate = run.evaluate
+        evaluate = training.evaluate
 
         def watched_objective(module, batch):
             if module.current_epoch == self.stop_at:
@@ -57,7 +57,7 @@ class Seen:
 
         monkeypatch.setattr(BayesianModule, "objective", watched_objective)
         monkeypatch.setattr(BayesianModule, "validation_step", watched_validation)
-        monkeypatch.setattr(run, "evaluate", watched_evaluation)
+        monkeypatch.setattr(training, "evaluate", watched_evaluation)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def crops(images):
 
 
 def test_half_of_the_training_images_are_mirrored(seen, tmp_path):
-    run.train(recipe({"augment": "flip"}), tmp_path, progress=False)
+    training.train(recipe({"augment": "flip"}), tmp_path, progress=False)
     raw = digits().train.x.numpy()
     originals = set(keys(raw))
     batches = np.concatenate([torch.cat(epoch).numpy() for epoch in seen.train.values()])
@@ -104,7 +104,7 @@ def test_half_of_the_training_images_are_mirrored(seen, tmp_path):
 def test_training_images_are_windows_of_padded_ones(seen, tmp_path, augment):
     """Each image has an offset and a coin of its own, or the whole batch has one."""
     spec = {"augment": augment, "pad": PAD}
-    run.train(recipe(spec, limit=LIMIT), tmp_path, progress=False)
+    training.train(recipe(spec, limit=LIMIT), tmp_path, progress=False)
     windows = dict(crops(digits().train.x[:LIMIT].numpy()))
     anywhere = set().union(*windows.values())
     used = set()
@@ -119,7 +119,7 @@ def test_training_images_are_windows_of_padded_ones(seen, tmp_path, augment):
 
 @pytest.mark.parametrize("spec", [{"augment": "flip"}, {"augment": CROPS[0], "pad": PAD}])
 def test_validation_and_test_images_stay_as_they_are(seen, tmp_path, spec):
-    run.train(recipe(spec, limit=LIMIT, epochs=1), tmp_path, progress=False)
+    training.train(recipe(spec, limit=LIMIT, epochs=1), tmp_path, progress=False)
     data = digits()
     assert torch.equal(torch.cat(seen.validation), data.validation.x)
     assert torch.equal(seen.test, data.test.x)
@@ -128,12 +128,12 @@ def test_validation_and_test_images_stay_as_they_are(seen, tmp_path, spec):
 @pytest.mark.parametrize("augment", CROPS)
 def test_a_resumed_run_sees_the_same_images(seen, tmp_path, augment):
     spec = recipe({"augment": augment, "pad": PAD}, limit=LIMIT, epochs=3)
-    whole = run.train(spec, tmp_path / "whole", progress=False)
+    whole = training.train(spec, tmp_path / "whole", progress=False)
     uninterrupted, seen.train, seen.stop_at = seen.train, {}, 1
     with pytest.raises((KeyboardInterrupt, SystemExit)):
-        run.train(spec, tmp_path / "parts", progress=False)
+        training.train(spec, tmp_path / "parts", progress=False)
     seen.train, seen.stop_at = {}, None
-    again = run.train(spec, tmp_path / "parts", resume=True, progress=False)
+    again = training.train(spec, tmp_path / "parts", resume=True, progress=False)
     assert set(seen.train) == {1, 2}
     for epoch, batches in seen.train.items():
         assert torch.equal(torch.cat(batches), torch.cat(uninterrupted[epoch]))
@@ -167,6 +167,6 @@ def test_what_is_no_image_cannot_be_augmented(tmp_path):
     spec = recipe({"name": str(rows), "options": {}, "augment": "flip"})
     out = tmp_path / "run"
     with pytest.raises(ValueError, match=r"'flip', and .* has no images; leave it out") as caught:
-        run.train(spec, out, progress=False)
+        training.train(spec, out, progress=False)
     assert "\n" not in str(caught.value)
     assert not (out / "recipe.yaml").exists()  # nothing to resume, and nothing in the way

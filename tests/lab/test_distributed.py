@@ -17,7 +17,7 @@ from torch.distributions import Normal, kl_divergence
 
 import leanbayes as lb
 from leanbayes.lab.recipe import check_recipe
-from leanbayes.lab.run import train
+from leanbayes.lab.train import train
 from leanbayes.lightning import BayesianModule, PriorUpdates
 from leanbayes.testing import assert_mean
 

@@ -16,9 +16,9 @@ from sklearn.metrics import (
 
 import leanbayes as lb
 from leanbayes import metrics
-from leanbayes.lab.corrupt import CORRUPTIONS, SEVERITIES, corrupted_means, mean_corruption_error
+from leanbayes.lab.corrupt import CORRUPTIONS, SEVERITIES
 from leanbayes.lab.data import Examples
-from leanbayes.lab.evaluate import evaluate, summarise
+from leanbayes.lab.judge import corrupted_means, evaluate, mean_corruption_error, summarise
 from leanbayes.predict import Prediction
 from leanbayes.testing import assert_mean, threshold
 

@@ -17,9 +17,8 @@ from leanbayes.lab.papers.archive import archive
 from leanbayes.lab.papers.blocks import Results
 from leanbayes.lab.papers.k_tied import POST_TRAINING, compressed_runs, post_training
 from leanbayes.lab.papers.page import refresh, refreshed
-from leanbayes.lab.predictions import load_run
 from leanbayes.lab.recipe import check_recipe
-from leanbayes.lab.run import train
+from leanbayes.lab.train import train
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -109,7 +108,7 @@ def test_a_compressed_run_has_a_row_for_every_rank(runs, results):
     found = json.loads((results / "post_training" / "mnist-mlp-full.json").read_text())
     ranks = [f"{kind} {rank}" for rank in (1, 2, 3) for kind in ("truncated", "tied")]
     assert list(found["rows"]) == ["full", *ranks]
-    rows, model = found["rows"], load_run(runs / "1")[1]
+    rows, model = found["rows"], Run(runs / "1").load()[0]
     assert rows["full"]["parameters"] == lb.count_parameters(model).total
     assert rows["tied 2"]["parameters"] == lb.count_parameters(lb.to_k_tied(model, 2)).total
     per_example = float(lb.kl(lb.truncate(model, 1)).detach()) / len(load("digits").train)
@@ -149,7 +148,7 @@ def test_seeds_that_were_probed_at_several_steps_are_not_averaged(tmp_path):
 
 def test_only_the_chosen_layers_are_compressed(runs):
     found = compress_run(runs / "1", [1], include=["dense1"], samples=2)["rows"]
-    model = load_run(runs / "1")[1]
+    model = Run(runs / "1").load()[0]
     tied = lb.to_k_tied(model, 1, include=["dense1"])
     assert isinstance(tied.dense2.posterior.spec, lb.MeanField)
     assert found["tied 1"]["parameters"] == lb.count_parameters(tied).total

@@ -11,9 +11,10 @@ from scipy.ndimage import gaussian_filter
 import leanbayes as lb
 from leanbayes.lab.corrupt import CORRUPTIONS, SEVERITIES, corrupt, corrupt_examples
 from leanbayes.lab.data import Examples, load
-from leanbayes.lab.predictions import load_run, predict_file
+from leanbayes.lab.predictions import predict_file
 from leanbayes.lab.recipe import check_recipe
-from leanbayes.lab.run import train
+from leanbayes.lab.runs import Run
+from leanbayes.lab.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
@@ -88,7 +89,7 @@ def write(folder, kind, pixels):
 def test_classes_are_those_of_the_scaled_inputs(digits_run, tmp_path, kind):
     source = write(tmp_path, kind, raw_digits())
     rows = table_of(predict_file(digits_run, source, tmp_path / "out.csv", samples=7))
-    _, model, _ = load_run(digits_run)
+    model, _ = Run(digits_run).load()
     expected = lb.predict(model, load("digits").test.x[:20], samples=7, batch_size=100, seed=42)
     assert list(rows[0]) == [
         "label",
@@ -124,7 +125,7 @@ def test_numbers_come_in_the_units_of_the_targets(regression, tmp_path):
         assert values["q05"] < values["q50"] < values["q95"]
         width = 2 * 1.6449 * math.sqrt(values["aleatoric"] + values["epistemic"])
         assert values["q95"] - values["q05"] == pytest.approx(width, rel=0.15)  # nearly normal
-    _, _, likelihood = load_run(run)
+    _, likelihood = Run(run).load()
     stretch = float(load(str(source.parent / "train.csv"), task="regression").target_scaling.scale)
     learnt = float(likelihood.log_scale.detach().exp())
     assert learnt != pytest.approx(0.5)

@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 
-from leanbayes.lab import loops
+from leanbayes.lab.build import build_model, load_data
 from leanbayes.lab.data import Batches
 from leanbayes.lab.recipe import check_recipe
-from leanbayes.lab.run import build_model, load_data, train
+from leanbayes.lab.runs import Run
+from leanbayes.lab.train import train
 from leanbayes.lightning import BayesianModule
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -95,15 +96,15 @@ def test_a_stopped_run_has_the_same_probes(result, tmp_path, monkeypatch):
     spec = recipe(probe={"steps": [2 * steps + 2], "layer": "dense1", "window": 4})
     whole = train(spec, tmp_path / "whole", progress=False)
 
-    write = loops.Record._write_metrics
+    write = Run.write_metrics
 
-    def write_then_stop(self):
-        write(self)
-        if len(self.rows) == 2:
+    def write_then_stop(self, rows):
+        write(self, rows)
+        if len(rows) == 2:
             raise RuntimeError("stopped")
 
     with monkeypatch.context() as patch:
-        patch.setattr(loops.Record, "_write_metrics", write_then_stop)
+        patch.setattr(Run, "write_metrics", write_then_stop)
         with pytest.raises(RuntimeError, match="stopped"):
             train(spec, folder, progress=False)
     resumed = train(spec, folder, resume=True, progress=False)

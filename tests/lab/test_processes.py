@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from leanbayes.lab.processes import Processes, processes
+from leanbayes.lab.judge import evaluate_run
+from leanbayes.lab.launch import Processes, processes
 from leanbayes.lab.recipe import check_recipe, parse_yaml
-from leanbayes.lab.run import train
-from leanbayes.lab.trained import evaluate_run
+from leanbayes.lab.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

@@ -14,8 +14,9 @@ import leanbayes as lb
 from leanbayes.convert import plan
 from leanbayes.lab import recipe as schema
 from leanbayes.lab.architectures import build
+from leanbayes.lab.build import build_model, likelihood_of
 from leanbayes.lab.data import EXPERIMENTS, names
-from leanbayes.lab.run import build_model, build_module, likelihood_of
+from leanbayes.lab.train import build_module
 
 read_recipe = cache(schema.read_recipe)
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -15,22 +15,14 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 import leanbayes as lb
 from leanbayes.lab.data import load
-from leanbayes.lab.predictions import load_run
+from leanbayes.lab.judge import auroc, calibration_bins, foreign_images
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import write_report
-from leanbayes.lab.report.folder import read_run
 from leanbayes.lab.report.html import element, table
-from leanbayes.lab.report.study import (
-    auroc,
-    calibration_bins,
-    explained,
-    inverted,
-    mean_matrices,
-    rejection_curve,
-    scale_matrices,
-    shuffled,
-)
-from leanbayes.lab.run import train
+from leanbayes.lab.report.study import explained, rejection_curve
+from leanbayes.lab.runs import Run
+from leanbayes.lab.train import train
+from leanbayes.lab.weights import mean_matrices, scale_matrices
 
 mpl = pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -129,11 +121,11 @@ def test_curves_show_kl_and_scale_of_each_layer_and_log_alpha_of_dropout(alone, 
 
 
 def test_scales_of_every_epoch_are_on_record(tied):
-    columns = read_run(tied).columns
+    columns = Run(tied).columns
     names = [name for name in columns if name.startswith("scale/")]
     assert names == ["scale/model.dense1", "scale/model.dense2"]
     assert all(len(columns[name]) == 3 for name in names)
-    _, model, _ = load_run(tied)
+    model, _ = Run(tied).load()
     factors = model.dense1.posterior
     scale = (factors.value("u").T @ factors.value("v")).detach()
     assert columns[names[0]][-1] == pytest.approx(float(scale.mean()), rel=1e-5)
@@ -141,8 +133,8 @@ def test_scales_of_every_epoch_are_on_record(tied):
 
 
 def test_log_alphas_of_every_epoch_are_on_record(dropout):
-    columns = read_run(dropout).columns
-    _, model, _ = load_run(dropout)
+    columns = Run(dropout).columns
+    model, _ = Run(dropout).load()
     for layer in ("dense1", "dense2"):
         posterior = getattr(model, layer).posterior
         loc, log_variance = posterior.loc.detach(), posterior.scale.detach()
@@ -210,7 +202,7 @@ def test_words_of_a_recipe_are_escaped(alone):
 
 def test_numbers_are_those_of_the_run(tied, alone):
     page = Page(alone)
-    run = read_run(tied)
+    run = Run(tied)
     accuracy = run.metrics["accuracy"]
     assert f"{accuracy.value:.4f} ± {accuracy.error:.4f}" in page.text
     assert f"{accuracy.value - 0.125:+.4f}" in page.text
@@ -232,7 +224,7 @@ def test_a_page_is_the_same_twice(tied, alone, tmp_path):
 )
 def test_a_damaged_result_is_one_sentence(copied, content):
     (copied / "result.json").write_text(content)
-    run = read_run(copied)
+    run = Run(copied)
     assert run.result == {}
     (problem,) = run.problems
     assert "result.json is truncated or damaged" in problem
@@ -266,7 +258,7 @@ def test_a_run_that_has_only_a_recipe_is_said_to_be_one(copied, tmp_path):
 @pytest.mark.parametrize("content", ["epoch,nll\n0,a\n", "epoch,nll\n0,1,2,3\n", ""])
 def test_a_damaged_table_of_metrics_has_no_columns(copied, content):
     (copied / "metrics.csv").write_text(content)
-    run = read_run(copied)
+    run = Run(copied)
     assert run.columns == {}
     (problem,) = run.problems
     assert "metrics.csv" in problem
@@ -292,10 +284,9 @@ def test_missing_data_cost_their_sections_and_one_sentence(copied, tmp_path):
 
 
 def test_a_report_downloads_nothing(tied, tmp_path, monkeypatch):
-    from leanbayes.lab.report import study
-
     asked = []
-    monkeypatch.setattr(study.data, "load", lambda name, **options: asked.append(options) or 1 / 0)
+    refuse = lambda name, **options: asked.append(options) or 1 / 0  # noqa: E731
+    monkeypatch.setattr("leanbayes.lab.build.load", refuse)
     with pytest.raises(ZeroDivisionError):
         report(tied, tmp_path)
     assert asked == [{"download": False}]
@@ -354,8 +345,8 @@ def test_images_outside_the_distribution_keep_their_pixels(scaling):
     digits = load("digits", scaling=scaling)
     x = digits.test.x
     low, high = x.min(), x.max()
-    torch.testing.assert_close(inverted(x, digits), low + high - x)
-    moved = shuffled(x, digits, 0)
+    inverted, moved = foreign_images(x, digits, 0).values()
+    torch.testing.assert_close(inverted, low + high - x)
     assert not torch.equal(moved, x)
     torch.testing.assert_close(moved.flatten(1).sort(-1)[0], x.flatten(1).sort(-1)[0])
 

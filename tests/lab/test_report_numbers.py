@@ -13,11 +13,11 @@ import leanbayes as lb
 from leanbayes.lab.data import Dataset, Examples, Scaling
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import sections, study, write_report
-from leanbayes.lab.report.folder import read_run
 from leanbayes.lab.report.html import page
 from leanbayes.lab.report.regression import LEVELS, coverage, regression
 from leanbayes.lab.report.study import Study, class_log_probs
-from leanbayes.lab.run import train
+from leanbayes.lab.runs import Run
+from leanbayes.lab.train import train
 from leanbayes.testing import threshold
 
 pytest.importorskip("matplotlib")
@@ -76,15 +76,15 @@ def test_a_run_that_predicts_numbers_shows_its_intervals(table, tmp_path, noise)
     assert "Predictive intervals" in shown.headings
     assert not {"Calibration", "Most and least certain images"} & set(shown.headings)
     (caption,) = [text for text in shown.captions() if text.startswith("Error over")]
-    squared = read_run(run).metrics["squared_error"].value
-    found = study.study(read_run(run)).dataset
+    squared = Run(run).metrics["squared_error"].value
+    found = study.study(Run(run)).dataset
     root = math.sqrt(squared) * float(found.target_scaling.scale)
     assert f"it is {root:.4f} over all" in caption
 
 
 def test_learnt_noise_is_the_trained_one(table, tmp_path):
     run = trained(table, tmp_path / "run", "learnt")
-    likelihood = study.study(read_run(run)).test.likelihood
+    likelihood = study.study(Run(run)).test.likelihood
     assert float(likelihood.log_scale) != pytest.approx(math.log(0.5), abs=1e-6)
     assert not likelihood.log_scale.requires_grad
 
@@ -160,9 +160,9 @@ def test_many_yes_and_no_at_once_are_left_out_in_one_sentence(monkeypatch):
         }
     )
     model = torch.nn.Linear(1, 1)
-    monkeypatch.setattr(study, "load_run", lambda path: (recipe, model, lb.Bernoulli()))
-    monkeypatch.setattr(study.data, "load", lambda name, **options: dataset)
-    found = study.study(study.RunFolder("run", recipe, {}, {}, ()))
+    monkeypatch.setattr(Run, "load", lambda run: (model, lb.Bernoulli()))
+    monkeypatch.setattr(study, "load_data", lambda recipe, **options: dataset)
+    found = study.study(Run("run", recipe))
     assert found.test is None
     assert found.model is model
     (problem,) = found.problems

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import leanbayes as lb
+from leanbayes.lab.build import build_model
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import check_recipe, parse_yaml, read_recipe
-from leanbayes.lab.run import build_model, train
+from leanbayes.lab.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

@@ -129,9 +129,9 @@ def train(
     ] = "none",
 ) -> None:
     """Train one recipe and evaluate it; everything lies in one run folder."""
+    from leanbayes.lab.launch import loggers_by_name
     from leanbayes.lab.recipe import read_recipe
-    from leanbayes.lab.run import loggers_by_name
-    from leanbayes.lab.run import train as run
+    from leanbayes.lab.train import train as run
 
     resolved = read_recipe(recipe, budget=budget, settings=_settings(settings))
     folder = out or Path("runs") / resolved.name
@@ -154,7 +154,7 @@ def evaluate(
     severity: Annotated[int, typer.Option(min=1, max=5, help="How strong it is.")] = 3,
 ) -> None:
     """Evaluate a trained run, also on other or corrupted data."""
-    from leanbayes.lab.trained import evaluate_run
+    from leanbayes.lab.judge import evaluate_run
 
     metrics = evaluate_run(run, samples=samples, data=data, corrupt=corrupt, severity=severity)
     _show(metrics, str(run))
@@ -244,6 +244,7 @@ def compress(
     ] = None,
 ) -> None:
     """Say what a trained run loses with standard deviations of a lower rank."""
+    from leanbayes.lab import runs
     from leanbayes.lab.compression import compress_run
     from leanbayes.lab.files import write_json
 
@@ -255,7 +256,7 @@ def compress(
         values = (row["metrics"][metric]["value"] for metric in ("negative_elbo", "nll"))
         shown.add_row(name, f"{row['parameters']:,}", *(f"{value:.4f}" for value in values))
     Console().print(shown)
-    written = write_json(out or run / "compress.json", found)
+    written = write_json(out or runs.Run(run).compression_file, found)
     Console().print(f"Written to {written}", highlight=False, soft_wrap=True)
 
 

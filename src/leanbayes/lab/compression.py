@@ -13,9 +13,9 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from leanbayes.compress import to_k_tied, truncate
-from leanbayes.lab.evaluate import evaluate
-from leanbayes.lab.predictions import load_run
-from leanbayes.lab.run import load_data, provenance
+from leanbayes.lab.judge import evaluate
+from leanbayes.lab.runs import Run
+from leanbayes.lab.train import provenance
 from leanbayes.model import count_parameters, random_maps
 from leanbayes.spectrum import is_matrix, spectrum
 
@@ -47,45 +47,47 @@ def compress_run(
         ``spectra`` (the first shares of each layer) and ``maps`` (standard deviations of every
         layer, at most 64 rows and columns of them); and what a result has to say of itself.
     """
-    started = time.monotonic()
-    recipe, model, likelihood = load_run(run)
-    dataset = load_data(recipe)
-    examples = recipe.training.limit or len(dataset.train)
-
-    def row(changed: nn.Module) -> dict[str, Any]:
-        metrics = evaluate(
-            changed,
-            dataset.test,
-            likelihood,
-            samples=samples,
-            batch_size=recipe.evaluation.batch_size,
-            seed=recipe.seed,
-            data_size=examples,
-        )
-        return {"metrics": metrics, "parameters": count_parameters(changed).total}
-
+    started, source = time.monotonic(), Run(run)
+    model, likelihood = source.load()
+    judged = partial(
+        evaluate,
+        examples=source.dataset.test,
+        likelihood=likelihood,
+        data_size=source.data_size,
+        **source.drawing(samples),
+    )
     changes: dict[str, Callable[[], nn.Module]] = {"full": lambda: model}
     for rank in ranks:
         changes[f"truncated {rank}"] = partial(truncate, model, rank, include=include)
         changes[f"tied {rank}"] = partial(to_k_tied, model, rank, include=include)
-    shown = track(changes.items(), "Ranks", disable=not progress)
-    rows = {name: row(change()) for name, change in shown}
+    rows = {}
+    for name, change in track(changes.items(), "Ranks", disable=not progress):
+        changed = change()
+        rows[name] = {"metrics": judged(changed), "parameters": count_parameters(changed).total}
     return {
-        "name": recipe.name,
+        "name": source.recipe.name,
         "include": list(include),
         "samples": samples,
         "rows": rows,
+        **_standard_deviations(model),
+        **provenance(source.recipe),
+        "seconds": time.monotonic() - started,
+    }
+
+
+def _standard_deviations(model: nn.Module) -> dict[str, Any]:
+    """Shares of singular values and small maps of every layer."""
+    spectra, layers = spectrum(model, most=_SHARES), random_maps(model)
+    return {
         "spectra": {
-            name: {"scale": _short(found.scale), "mean": _short(found.mean)}
-            for name, found in spectrum(model, most=_SHARES).items()
+            name: {"scale": _short(shares.scale), "mean": _short(shares.mean)}
+            for name, shares in spectra.items()
         },
         "maps": {
             name: _short(thin(layer.posterior().variance.sqrt()))
-            for name, layer in random_maps(model)
+            for name, layer in layers
             if is_matrix(layer) and layer.members == 1
         },
-        **provenance(recipe),
-        "seconds": time.monotonic() - started,
     }
 
 

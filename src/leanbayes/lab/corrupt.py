@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,7 @@ from torch import Generator, Tensor
 from leanbayes.errors import choose, require
 from leanbayes.lab.data import Examples
 
-__all__ = [
-    "CORRUPTIONS",
-    "SEVERITIES",
-    "corrupt",
-    "corrupt_examples",
-    "corrupted_means",
-    "mean_corruption_error",
-]
+__all__ = ["CORRUPTIONS", "SEVERITIES", "corrupt", "corrupt_examples"]
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
@@ -211,56 +204,3 @@ def corrupt_examples(
     white = float(peak or max(int(stored.max()), 1))
     damaged = corrupt(stored.float() / white, name, severity, seed=seed) * white
     return Examples(examples.scaling(damaged), examples.targets)
-
-
-def corrupted_means(
-    results: Mapping[tuple[str, int], Mapping[str, Mapping[str, float]]],
-) -> dict[str, float]:
-    """The averages over kinds and severities that the rank-1 paper prints as cNLL, cA and cECE.
-
-    Args:
-        results: metrics as :func:`leanbayes.lab.evaluate.evaluate` gives them, by name of the
-            corruption and severity; every corruption has the same severities.
-
-    Example:
-        >>> corrupted_means({("blur", 1): {"nll": {"value": 1.0}},
-        ...                  ("blur", 2): {"nll": {"value": 2.0}}})
-        {'nll': 1.5}
-    """
-    _check_complete(results)
-    names = [n for n in next(iter(results.values())) if all(n in r for r in results.values())]
-    return {
-        name: sum(result[name]["value"] for result in results.values()) / len(results)
-        for name in names
-    }
-
-
-def mean_corruption_error(
-    errors: Mapping[tuple[str, int], float], reference: Mapping[tuple[str, int], float]
-) -> float:
-    """The mCE: errors of each corruption relative to a reference network's, averaged over kinds.
-
-    Args:
-        errors: error rates by name of the corruption and severity.
-        reference: the same of the reference, AlexNet in the published tables.
-
-    Example:
-        >>> mean_corruption_error({("blur", 1): 0.2, ("fog", 1): 0.3},
-        ...                       {("blur", 1): 0.4, ("fog", 1): 0.3})
-        0.75
-    """
-    _check_complete(errors)
-    require(errors.keys() <= reference.keys(), "the reference lacks some of the corruptions")
-    kinds = sorted({kind for kind, _ in errors})
-
-    def total(rates: Mapping[tuple[str, int], float], kind: str) -> float:
-        return sum(rates[key] for key in errors if key[0] == kind)
-
-    return sum(total(errors, kind) / total(reference, kind) for kind in kinds) / len(kinds)
-
-
-def _check_complete(results: Mapping[tuple[str, int], object]) -> None:
-    require(bool(results), "there are no results to average; evaluate a corruption first")
-    kinds, severities = ({key[i] for key in results} for i in range(2))
-    absent = [(k, s) for k in kinds for s in severities if (k, s) not in results]
-    require(not absent, f"{absent[:1]} has no result; every corruption needs the same severities")

@@ -21,7 +21,7 @@ from leanbayes.lab.recipe import (
 )
 from leanbayes.lab.report import write_report
 from leanbayes.lab.report.html import Html, element, figure, grid, section, table
-from leanbayes.lab.run import train
+from leanbayes.lab.train import train
 
 __all__ = ["CLOSELY", "recipe", "write_page"]
 

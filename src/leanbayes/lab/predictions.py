@@ -11,52 +11,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from leanbayes.errors import choose
-from leanbayes.io import load
 from leanbayes.lab.damage import reading
 from leanbayes.lab.data import Dataset
 from leanbayes.lab.files import write_text
-from leanbayes.lab.recipe import Recipe, read_recipe
-from leanbayes.lab.run import build_model, likelihood_of, load_data
-from leanbayes.likelihoods import Gaussian, Likelihood
+from leanbayes.lab.runs import Run
+from leanbayes.likelihoods import Gaussian
 from leanbayes.predict import Prediction, predict
 
-__all__ = ["LEVELS", "load_run", "predict_file", "read_inputs"]
+__all__ = ["LEVELS", "predict_file", "read_inputs"]
 
 LEVELS = (0.05, 0.5, 0.95)
 """Which quantiles of a regression are written."""
 
 Array = npt.NDArray[Any]
 Table = dict[str, list[Any]]
-
-
-def load_run(run: str | Path) -> tuple[Recipe, nn.Module, Likelihood]:
-    """The recipe, the trained model and the likelihood of a run folder."""
-    folder = Path(run)
-    if not (folder / "result.json").is_file():
-        raise FileNotFoundError(f"{folder} holds no finished run; train or resume it first")
-    recipe = read_recipe(folder / "recipe.yaml")
-    likelihood = likelihood_of(recipe)
-    plain = build_model(recipe.model_copy(update={"posterior": None, "prior": None}))
-    if recipe.posterior is not None:
-        model = load(plain, folder / "model")
-    else:
-        model = plain
-        model.load_state_dict(_trained(folder, "model."))
-    if any(True for _ in likelihood.parameters()):
-        likelihood.load_state_dict(_trained(folder, "likelihood."))
-    return recipe, model, likelihood
-
-
-def _trained(folder: Path, prefix: str) -> dict[str, Tensor]:
-    """One part of the last checkpoint."""
-    checkpoints = sorted((folder / "checkpoints").glob("epoch-*.ckpt"))
-    if not checkpoints:
-        raise FileNotFoundError(f"{folder} has no checkpoint any more, which this model needs")
-    state = torch.load(checkpoints[-1], map_location="cpu", weights_only=True)["state_dict"]
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 def predict_file(
@@ -75,26 +46,12 @@ def predict_file(
         output: the table.
         samples: predictive samples (of every member).
     """
-    recipe, model, likelihood = load_run(run)
-    dataset = load_data(recipe)
-    x = read_inputs(Path(input), dataset)
-    prediction = predict(
-        model,
-        x,
-        samples=samples,
-        batch_size=recipe.evaluation.batch_size,
-        seed=recipe.seed,
-        likelihood=likelihood,
-    )
-    if isinstance(likelihood, Gaussian):
-        table = _numbers(prediction, dataset)
-    else:
-        table = _classes(prediction, dataset)
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(table)
-    writer.writerows(zip(*table.values(), strict=True))
-    return write_text(output, text.getvalue())
+    source = Run(run)
+    model, likelihood = source.load()
+    x = read_inputs(Path(input), source.dataset)
+    prediction = predict(model, x, likelihood=likelihood, **source.drawing(samples))
+    tabulate = _numbers if isinstance(likelihood, Gaussian) else _classes
+    return _write_csv(output, tabulate(prediction, source.dataset))
 
 
 def read_inputs(path: Path, dataset: Dataset) -> Tensor:
@@ -116,6 +73,14 @@ def read_inputs(path: Path, dataset: Dataset) -> Tensor:
         raise ValueError(f"{path} has a value in row {row} that is no finite number")
     raw = torch.from_numpy(np.ascontiguousarray(array))
     return raw.long() if dataset.scaling is None else dataset.scaling(raw)
+
+
+def _write_csv(path: str | Path, table: Table) -> Path:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(table)
+    writer.writerows(zip(*table.values(), strict=True))
+    return write_text(path, text.getvalue())
 
 
 def _read_csv(path: Path) -> Array:

@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from leanbayes.lab.files import write_json, write_text
 from leanbayes.lab.recipe import Recipe, apply_settings, check_recipe, parse_yaml
-from leanbayes.lab.run import train
+from leanbayes.lab.train import train
 from leanbayes.lightning import NonFiniteLossError
 
 __all__ = ["Metric", "sweep", "with_choices"]

@@ -8,11 +8,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from leanbayes.distributions import WeightDistribution
 from leanbayes.model import random_maps
 from leanbayes.posteriors import Dropout, ZeroMean
 
-__all__ = ["Quartiles", "log_alphas", "mean_scales", "quartiles", "signal_to_noise"]
+__all__ = [
+    "Quartiles",
+    "log_alphas",
+    "mean_matrices",
+    "mean_scales",
+    "quartiles",
+    "scale_matrices",
+    "signal_to_noise",
+]
 
 
 class Quartiles(NamedTuple):
@@ -62,9 +69,24 @@ def mean_scales(model: nn.Module) -> dict[str, float]:
         >>> mean_scales(model)
         {'layer': 0.5}
     """
-    with torch.no_grad():
-        means = {name: float(q.variance.sqrt().mean()) for name, q in _random_matrices(model)}
-    return {name: mean for name, mean in means.items() if 0 < mean < float("inf")}
+    return {name: float(scale.mean()) for name, _, scale in _matrices(model)}
+
+
+def scale_matrices(model: nn.Module) -> dict[str, Tensor]:
+    """The standard deviations of every layer that has a matrix of them.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.Normal(1.0))
+        >>> scale_matrices(model)["layer"].unique()
+        tensor([0.5000])
+    """
+    return {name: scale for name, _, scale in _matrices(model)}
+
+
+def mean_matrices(model: nn.Module) -> dict[str, Tensor]:
+    """The means of the same layers, where they are not all zero."""
+    return {name: mean for name, mean, _ in _matrices(model) if bool(mean.any())}
 
 
 def signal_to_noise(model: nn.Module) -> dict[str, Tensor]:
@@ -77,21 +99,19 @@ def signal_to_noise(model: nn.Module) -> dict[str, Tensor]:
         >>> torch.allclose(ratio, 2 * model.weight.abs())
         True
     """
-    found = {}
-    with torch.no_grad():
-        for name, q in _random_matrices(model, without=ZeroMean):
-            scale = q.variance.sqrt()
-            if bool((scale > 0).any()) and bool(scale.isfinite().all()):
-                found[name] = q.mean.abs() / scale
-    return found
+    matrices = _matrices(model, without=ZeroMean)
+    return {name: mean.abs() / scale for name, mean, scale in matrices}
 
 
-def _random_matrices(
+@torch.no_grad()
+def _matrices(
     model: nn.Module, without: type | tuple[type, ...] = ()
-) -> Iterator[tuple[str, WeightDistribution]]:
-    """Posteriors over a whole matrix; biases and mixtures are none."""
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Means and standard deviations of whole matrices; biases, points and mixtures have none."""
     for name, layer in random_maps(model):
         q = layer.posterior()
         whole = q.members == 1 and len(q.event_shape) == 2 and min(q.event_shape) > 1
         if whole and not isinstance(layer.posterior.spec, without):
-            yield name or "layer", q
+            scale = q.variance.sqrt().cpu()
+            if bool(scale.isfinite().all()) and bool((scale > 0).any()):
+                yield name or "layer", q.mean.cpu(), scale

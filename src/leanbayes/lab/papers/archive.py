@@ -8,7 +8,7 @@ from pathlib import Path
 
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import parse_yaml
-from leanbayes.lab.report.folder import read_run
+from leanbayes.lab.runs import Run
 
 __all__ = ["archive", "thinned"]
 
@@ -24,7 +24,7 @@ def archive(run: str | Path, out: str | Path, label: str = "") -> Path:
         out: the folder of such files, which ``leanbayes table`` reads.
         label: tells runs of one recipe under several budgets apart.
     """
-    found = read_run(run)
+    found = Run(run)
     if not found.result:
         raise FileNotFoundError(f"{run} holds no finished run; train or resume it first")
     kept = thinned(len(next(iter(found.columns.values()), [])), _POINTS)

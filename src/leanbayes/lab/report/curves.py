@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from leanbayes.lab import plots
-from leanbayes.lab.report.folder import RunFolder
 from leanbayes.lab.report.html import Html, figure, grid, section
+from leanbayes.lab.runs import Run
 
 __all__ = ["learning_curves"]
 
@@ -14,7 +14,7 @@ _MOST_LAYERS = 12
 Columns = Mapping[str, list[float]]
 
 
-def learning_curves(run: RunFolder) -> Html:
+def learning_curves(run: Run) -> Html:
     """−ELBO, NLL, accuracy; KL, mean σ and log α of each layer; the weight of the KL."""
     epochs = run.columns.get("epoch", [])
     if not epochs:

@@ -11,23 +11,24 @@ from torch import Tensor, nn
 
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset
+from leanbayes.lab.judge import auroc, calibration_bins, is_images, raw_images
 from leanbayes.lab.recipe import Recipe
-from leanbayes.lab.report.folder import RunFolder
 from leanbayes.lab.report.html import Html, element, figure, grid, section, table
 from leanbayes.lab.report.study import (
     MOST_OUTSIDE,
     Study,
-    auroc,
-    calibration_bins,
     class_log_probs,
     explained,
-    is_images,
-    mean_matrices,
-    raw_images,
     rejection_curve,
-    scale_matrices,
 )
-from leanbayes.lab.weights import log_alphas, quartiles, signal_to_noise
+from leanbayes.lab.runs import Run
+from leanbayes.lab.weights import (
+    log_alphas,
+    mean_matrices,
+    quartiles,
+    scale_matrices,
+    signal_to_noise,
+)
 from leanbayes.metrics import Score
 
 __all__ = [
@@ -78,7 +79,7 @@ def with_error(estimate: Score) -> str:
     return number(estimate.value) + error
 
 
-def what_was_run(run: RunFolder) -> Html:
+def what_was_run(run: Run) -> Html:
     """Everything that defines the run, and what it cost."""
     recipe, result = run.recipe, run.result
     rows = [
@@ -134,7 +135,7 @@ def _training(recipe: Recipe) -> str:
     )
 
 
-def results(run: RunFolder) -> Html:
+def results(run: Run) -> Html:
     """Our test metrics next to the published ones."""
     ours, published = run.metrics, run.recipe.published
     theirs = {} if published is None else dict(published.values)

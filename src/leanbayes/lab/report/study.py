@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torchmetrics.functional.classification import binary_auroc
 
-from leanbayes.lab import data
+from leanbayes.lab.build import load_data
 from leanbayes.lab.data import Dataset
-from leanbayes.lab.predictions import load_run
-from leanbayes.lab.recipe import Recipe
-from leanbayes.lab.report.folder import RunFolder
+from leanbayes.lab.judge import foreign_images, is_images
+from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Bernoulli, Categorical, Likelihood
-from leanbayes.model import random_maps
 from leanbayes.predict import Prediction, predict
 from leanbayes.spectrum import explained as explained_by
-from leanbayes.spectrum import is_matrix
 
-__all__ = [
-    "Bins",
-    "Study",
-    "auroc",
-    "calibration_bins",
-    "class_log_probs",
-    "explained",
-    "inverted",
-    "is_images",
-    "mean_matrices",
-    "raw_images",
-    "rejection_curve",
-    "scale_matrices",
-    "shuffled",
-    "study",
-]
+__all__ = ["Study", "class_log_probs", "explained", "rejection_curve", "study"]
 
 MOST_EXAMPLES = 10_000
 MOST_OUTSIDE = 2_000
@@ -62,11 +43,10 @@ class Study:
     problems: tuple[str, ...]
 
 
-def study(run: RunFolder) -> Study:
+def study(run: Run) -> Study:
     """Load what can be loaded, predict what can be predicted; never download anything."""
-    recipe = run.recipe
     problems: list[str] = []
-    trained, dataset = _trained(run, problems), _dataset(recipe, problems)
+    trained, dataset = _trained(run, problems), _dataset(run, problems)
     if trained is None or dataset is None:
         return Study(trained and trained[0], dataset, None, {}, tuple(problems))
     model, likelihood = trained
@@ -77,46 +57,29 @@ def study(run: RunFolder) -> Study:
             "is no diagram of its calibration."
         )
         return Study(model, dataset, None, {}, tuple(problems))
-    test = _predict(model, likelihood, recipe, examples.x)
+    predicted = partial(predict, model, likelihood=likelihood, **run.drawing())
     outside = {}
     if is_images(dataset) and isinstance(likelihood, Categorical):
-        few = examples[:MOST_OUTSIDE].x
-        foreign = {
-            "inverted": inverted(few, dataset),
-            "pixels shuffled": shuffled(few, dataset, recipe.seed),
-        }
-        outside = {name: _predict(model, likelihood, recipe, x) for name, x in foreign.items()}
-    return Study(model, dataset, test, outside, tuple(problems))
+        foreign = foreign_images(examples[:MOST_OUTSIDE].x, dataset, run.recipe.seed)
+        outside = {name: predicted(x) for name, x in foreign.items()}
+    return Study(model, dataset, predicted(examples.x), outside, tuple(problems))
 
 
-def _trained(run: RunFolder, problems: list[str]) -> tuple[nn.Module, Likelihood] | None:
+def _trained(run: Run, problems: list[str]) -> tuple[nn.Module, Likelihood] | None:
     try:
-        _, model, likelihood = load_run(run.path)
+        model, likelihood = run.load()
     except (OSError, ValueError, RuntimeError) as error:
         problems.append(f"The trained model could not be read: {error}.")
         return None
     return model, likelihood.requires_grad_(False)
 
 
-def _dataset(recipe: Recipe, problems: list[str]) -> Dataset | None:
-    options = {**recipe.data.options, "download": False}
+def _dataset(run: Run, problems: list[str]) -> Dataset | None:
     try:
-        return data.load(recipe.data.name, **options)
+        return load_data(run.recipe, download=False)
     except (OSError, ValueError, ImportError) as error:
         problems.append(f"The data set could not be read, so what needs it is left out: {error}.")
         return None
-
-
-def _predict(model: nn.Module, likelihood: Likelihood, recipe: Recipe, x: Tensor) -> Prediction:
-    chosen = recipe.evaluation
-    return predict(
-        model,
-        x,
-        samples=chosen.samples,
-        batch_size=chosen.batch_size,
-        seed=recipe.seed,
-        likelihood=likelihood,
-    )
 
 
 def class_log_probs(prediction: Prediction, y: Tensor) -> Tensor | None:
@@ -136,82 +99,6 @@ def class_log_probs(prediction: Prediction, y: Tensor) -> Tensor | None:
     return log_probs.reshape(len(y), log_probs.shape[-1])
 
 
-def is_images(dataset: Dataset) -> bool:
-    """Whether inputs are ``[channels, rows, columns]`` of grey or colour images."""
-    shape = dataset.input_shape
-    return len(shape) == 3 and shape[0] in (1, 3) and dataset.task == "classification"
-
-
-def raw_images(x: Tensor, dataset: Dataset) -> Tensor:
-    """Images as they were before scaling."""
-    return x if dataset.scaling is None else dataset.scaling.inverse(x)
-
-
-def inverted(x: Tensor, dataset: Dataset) -> Tensor:
-    """Images with dark and bright exchanged, before scaling."""
-    raw = raw_images(x, dataset)
-    return _scaled(raw.max() + raw.min() - raw, dataset)
-
-
-def shuffled(x: Tensor, dataset: Dataset, seed: int) -> Tensor:
-    """Images whose pixels have changed places, each in its own way, before scaling."""
-    raw = raw_images(x, dataset).flatten(2)
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.rand(len(raw), 1, raw.shape[-1], generator=generator).argsort(-1)
-    return _scaled(raw.gather(-1, order.expand_as(raw)).reshape(x.shape), dataset)
-
-
-def _scaled(raw: Tensor, dataset: Dataset) -> Tensor:
-    return raw if dataset.scaling is None else dataset.scaling(raw)
-
-
-def auroc(inside: Tensor, outside: Tensor) -> float:
-    """How well a score tells outside from inside: the probability that outside has more of it.
-
-    Example:
-        >>> auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.3, 0.15]))
-        0.75
-    """
-    scores = torch.cat([inside, outside]).double()
-    scores = scores - scores.min()
-    scores = scores / scores.max().clamp_min(torch.finfo(scores.dtype).tiny)
-    labels = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).long()
-    return float(binary_auroc(scores, labels))
-
-
-class Bins(NamedTuple):
-    """Examples by confidence: averages and counts of equal bins between 0 and 1."""
-
-    confidence: Tensor
-    accuracy: Tensor
-    examples: Tensor
-
-    @property
-    def calibration_error(self) -> float:
-        """The expected calibration error: the average gap, weighted by examples."""
-        gap = (self.confidence - self.accuracy).abs()
-        return float((gap * self.examples).sum() / self.examples.sum())
-
-
-def calibration_bins(confidence: Tensor, right: Tensor, bins: int = 15) -> Bins:
-    """Sort examples into bins ``(i / bins, (i + 1) / bins]`` of confidence.
-
-    Args:
-        confidence: the probability of the predicted class, ``[examples]``.
-        right: whether it is the true one.
-        bins: how many bins.
-    """
-    index = ((confidence.double() * bins).ceil().long() - 1).clamp(0, bins - 1)
-    zeros = torch.zeros(bins, dtype=torch.float64)
-    count = zeros.index_add(0, index, torch.ones_like(confidence, dtype=torch.float64))
-    held = count.clamp_min(1)
-    return Bins(
-        zeros.index_add(0, index, confidence.double()) / held,
-        zeros.index_add(0, index, right.double()) / held,
-        count,
-    )
-
-
 def rejection_curve(uncertainty: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Shares rejected, most uncertain first, and the accuracy on what is left.
 
@@ -222,25 +109,6 @@ def rejection_curve(uncertainty: Tensor, right: Tensor) -> tuple[Tensor, Tensor]
     kept = right[uncertainty.argsort(stable=True)].float().cumsum(0).flip(0)
     left = torch.arange(len(right), 0, -1)
     return 1 - left / len(right), kept / left
-
-
-def scale_matrices(model: nn.Module) -> dict[str, Tensor]:
-    """The standard deviations of every layer that has a whole matrix of them."""
-    found = {}
-    with torch.no_grad():
-        for name, layer in random_maps(model):
-            if layer.members == 1 and is_matrix(layer):
-                scale = layer.posterior().variance.sqrt().cpu()
-                if bool(scale.isfinite().all()) and bool((scale > 0).any()):
-                    found[name or "layer"] = scale
-    return found
-
-
-def mean_matrices(model: nn.Module) -> dict[str, Tensor]:
-    """The means of the same layers, where they are not all zero."""
-    scales = scale_matrices(model)
-    means = {name or "layer": layer.posterior().mean for name, layer in random_maps(model)}
-    return {name: means[name].detach().cpu() for name in scales if bool(means[name].any())}
 
 
 def explained(scale: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ from pathlib import Path
 from leanbayes.lab.files import write_text
 from leanbayes.lab.report import sections
 from leanbayes.lab.report.curves import learning_curves
-from leanbayes.lab.report.folder import RunFolder, read_run
 from leanbayes.lab.report.html import Html, element, join, page, table
 from leanbayes.lab.report.regression import regression
 from leanbayes.lab.report.study import study
+from leanbayes.lab.runs import Run
 
 __all__ = ["write_report"]
 
@@ -27,7 +27,7 @@ def write_report(
     is no run raises before anything is written.
 
     Args:
-        runs: folders that :func:`leanbayes.lab.run.train` has written, finished or not.
+        runs: folders that :func:`leanbayes.lab.train.train` has written, finished or not.
         out: the page.
         title: its heading, if not the names of the runs.
         opening: what to say before the runs.
@@ -37,7 +37,7 @@ def write_report(
     """
     if not runs:
         raise ValueError("there is nothing to report; give one or more run folders")
-    folders = [read_run(path) for path in runs]
+    folders = [Run(path) for path in runs]
     names = [folder.recipe.name for folder in folders]
     title = title or f"leanbayes: {', '.join(names) if len(names) < 4 else f'{len(names)} runs'}"
     parts = [element("h1", title), *opening]
@@ -55,7 +55,7 @@ def _contents(names: Sequence[str]) -> Html:
     return element("nav", element("ul", join(links)), **{"aria-label": "Runs"})
 
 
-def _overview(folders: Sequence[RunFolder]) -> Html:
+def _overview(folders: Sequence[Run]) -> Html:
     """All runs in one table, each followed by the published row it stands for."""
     measured = {name for folder in folders for name in folder.metrics}
     names = [name for name in sections.METRICS if name in measured & _COMPARED]
@@ -74,7 +74,7 @@ def _overview(folders: Sequence[RunFolder]) -> Html:
     return element("section", element("h3", "All runs"), table(header, rows, caption))
 
 
-def _run(folder: RunFolder, index: int) -> Html:
+def _run(folder: Run, index: int) -> Html:
     found = study(folder)
     notices = [
         element("p", problem, class_="notice") for problem in (*folder.problems, *found.problems)

@@ -1,0 +1,51 @@
+"""What a recipe describes, built: its data, its network, its likelihood."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from leanbayes.convert import convert
+from leanbayes.estimators import ESTIMATORS
+from leanbayes.lab.architectures import build
+from leanbayes.lab.data import Dataset, load
+from leanbayes.lab.recipe import Recipe
+from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+
+__all__ = ["build_model", "likelihood_of", "load_data"]
+
+
+def load_data(recipe: Recipe, **options: Any) -> Dataset:
+    """The recipe's data set, with more options of its loader."""
+    return load(recipe.data.name, **{**recipe.data.options, **options})
+
+
+def build_model(recipe: Recipe) -> nn.Module:
+    """The recipe's network with its first weights, converted; the same for the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        net = build(recipe.architecture.name, **recipe.architecture.options)
+        if recipe.posterior is None or recipe.prior is None:
+            return net
+        return convert(
+            net,
+            recipe.posterior,
+            recipe.prior,
+            ESTIMATORS[recipe.estimator],
+            bias=recipe.bias,
+            bias_prior=recipe.bias_prior,
+            include=recipe.include,
+            exclude=recipe.exclude,
+            overrides={pattern: layers.choices() for pattern, layers in recipe.layers.items()},
+            inplace=True,
+        )
+
+
+def likelihood_of(recipe: Recipe) -> Likelihood:
+    """What the recipe's outputs mean."""
+    spec = recipe.likelihood
+    if spec.kind == "gaussian":
+        return Gaussian(spec.scale, spec.noise)
+    return Bernoulli() if spec.kind == "bernoulli" else Categorical()

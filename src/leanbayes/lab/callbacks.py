@@ -1,0 +1,243 @@
+"""What Lightning is given for a run: batches by epoch, and what to do on the way."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from leanbayes.errors import nearest
+from leanbayes.gradient_snr import Average, Definition
+from leanbayes.lab.data import Batches, augmentation
+from leanbayes.lab.recipe import Probe, Recipe
+from leanbayes.lab.runs import Run
+from leanbayes.lab.weights import log_alphas, mean_scales, quartiles
+from leanbayes.lightning import BayesianModule, RecordSNR
+from leanbayes.model import named_kl
+
+__all__ = ["FollowLearningRate", "MeasureSteps", "Record", "RunData"]
+
+_DEFINITIONS: tuple[Definition, ...] = ("gradient", "square")
+_AVERAGES: tuple[Average, ...] = ("median", "pooled")
+
+
+class RunData(L.LightningDataModule):
+    """Batches whose order depends on seed and epoch; every rank takes its part.
+
+    Only training images are augmented, in a way that depends on seed, epoch, batch and rank alone.
+
+    Args:
+        run: whose data.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.recipe, dataset, chosen = run.recipe, run.dataset, run.recipe.data
+        self.examples = run.training_examples
+        self.validation = dataset.validation or dataset.test[:0]
+        if chosen.augment != "none" and len(dataset.input_shape) != 3:
+            raise ValueError(
+                f"data.augment is {chosen.augment!r}, and {dataset.name} has no images; leave it "
+                "out"
+            )
+        self.augment = augmentation(chosen.augment, dataset, chosen.pad)
+
+    def train_dataloader(self) -> _Epochs:
+        trainer = self.trainer
+        assert trainer is not None
+        batches = Batches(
+            self.examples,
+            self.recipe.training.batch_size,
+            seed=self.recipe.seed,
+            augment=self.augment,
+            rank=trainer.global_rank,
+            ranks=trainer.world_size,
+        )
+        return _Epochs(batches, trainer)
+
+    def validation_batches(self) -> Batches:
+        """What is not learnt from."""
+        return Batches(self.validation, self.recipe.evaluation.batch_size)
+
+    def val_dataloader(self) -> _InOrder | list[None]:
+        return _InOrder(self.validation_batches()) if len(self.validation) else []
+
+
+class _Epochs:
+    """The batches of Lightning's epoch.
+
+    Lightning makes the iterator of a resumed run before it knows the number of the epoch, and asks
+    for the first batch when it does.
+    """
+
+    def __init__(self, batches: Batches, trainer: L.Trainer) -> None:
+        self.batches = batches
+        self.trainer = trainer
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from self.batches.epoch(self.trainer.current_epoch)
+
+
+class _InOrder:
+    """Every example once."""
+
+    def __init__(self, batches: Batches) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.batches.in_order()
+
+
+class FollowLearningRate(L.Callback):
+    """Sets the learning rate of an epoch from its number alone: nothing to restore."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        factor = self.recipe.learning_rate(trainer.current_epoch, self.recipe.training.epochs)
+        for optimizer in trainer.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+
+
+class Record(L.Callback):
+    """A checkpoint and a line of metrics after every epoch.
+
+    The lines live in the checkpoint, so that both are always of the same epoch.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.rows: list[dict[str, float]] = []
+        self.seconds = 0.0
+        self._clock = time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows, "seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = list(state_dict["rows"])
+        self.seconds = state_dict["seconds"]
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        now = time.monotonic()
+        self.seconds, self._clock = self.seconds + now - self._clock, now
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        row = {"epoch": float(trainer.current_epoch), **metrics, **_of_layers(pl_module)}
+        self.rows.append(row)
+        trainer.save_checkpoint(self.run.checkpoint(trainer.current_epoch))
+        if trainer.is_global_zero:
+            self.run.write_metrics(self.rows)
+            self.run.drop_old_checkpoints()
+
+
+@torch.no_grad()
+def _of_layers(model: nn.Module) -> dict[str, float]:
+    """KLs, mean standard deviations, and quartiles of log α where there is Gaussian dropout."""
+    row = {f"kl/{name}": float(value) for name, value in named_kl(model).items()}
+    row.update({f"scale/{name}": mean for name, mean in mean_scales(model).items()})
+    for name, values in log_alphas(model).items():
+        low, median, high = quartiles(values)
+        row[f"log_alpha/{name}"] = median
+        row[f"log_alpha_q25/{name}"], row[f"log_alpha_q75/{name}"] = low, high
+    return row
+
+
+class MeasureSteps(RecordSNR):
+    """Signal-to-noise ratios and the −ELBO at the steps of a recipe's ``probe``.
+
+    What was measured lies in every checkpoint. The noise of a measurement does not change that of
+    the training.
+
+    Args:
+        spec: steps, layer and window.
+        validation: what the −ELBO is taken on.
+
+    Attributes:
+        by_step: the −ELBO and the ratios of every layer, by step; a ratio is ``None`` where
+            gradients are the same in the whole window, so that it is not finite.
+    """
+
+    def __init__(self, spec: Probe, validation: Batches) -> None:
+        super().__init__(at=spec.steps, window=spec.window)
+        self.layer = spec.layer
+        self.validation = validation
+        self.by_step: dict[int, dict[str, Any]] = {}
+
+    @property
+    def state_key(self) -> str:
+        """The name it has in checkpoints."""
+        return "Probe"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "found": self.by_step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.by_step = dict(state_dict["found"])
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        assert self._snr is not None
+        layers = self._snr.values()
+        if self.layer not in layers:
+            raise ValueError(f"probe.layer {self.layer!r} is unknown{nearest(self.layer, layers)}")
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        if not self._is_due(trainer.global_step):
+            return
+        assert isinstance(pl_module, BayesianModule)
+        assert self._snr is not None
+        snr: dict[str, Any] = {name: _finite(self._snr.values(name)) for name in _DEFINITIONS}
+        for average in _AVERAGES:
+            snr[average] = _finite(self._snr.values(average=average))
+        elbo = self._negative_elbo(pl_module)
+        self.by_step[trainer.global_step] = {"negative_elbo": elbo, "snr": snr}
+
+    @torch.no_grad()
+    def _negative_elbo(self, module: BayesianModule) -> float:
+        """Per validation example, with the whole KL."""
+        total = 0.0
+        with torch.random.fork_rng(devices=[]):
+            for batch in self.validation.in_order():
+                parts = module.objective((batch[0].to(module.device), batch[1].to(module.device)))
+                total += len(batch[1]) * float(parts.nll + parts.kl)
+        return total / len(self.validation.examples)
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """What goes into the result, by step: the −ELBO, and the ratio by every average."""
+        values: dict[str, float | None] = {}
+        for step, measured in self.by_step.items():
+            values[f"snr_{step}"] = measured["snr"]["gradient"][self.layer]
+            for average in _AVERAGES:
+                values[f"snr_{average}_{step}"] = measured["snr"][average][self.layer]
+            values[f"negative_elbo_{step}"] = measured["negative_elbo"]
+        return {
+            name: {"value": value, "error": 0.0}
+            for name, value in values.items()
+            if value is not None
+        }
+
+
+def _finite(ratios: Mapping[str, float]) -> dict[str, float | None]:
+    """Strict JSON has no infinity."""
+    return {name: ratio if math.isfinite(ratio) else None for name, ratio in ratios.items()}

@@ -1,0 +1,305 @@
+"""Judge a trained model: on examples it has not seen, on foreign images and on damaged ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torchmetrics.functional.classification import (
+    binary_auroc,
+    binary_average_precision,
+    multiclass_calibration_error,
+)
+
+from leanbayes import metrics
+from leanbayes.errors import require
+from leanbayes.lab.corrupt import corrupt_examples
+from leanbayes.lab.data import Dataset, Examples, load
+from leanbayes.lab.runs import Run
+from leanbayes.likelihoods import Bernoulli, Categorical, Likelihood
+from leanbayes.metrics import Score
+from leanbayes.model import kl, random_maps
+from leanbayes.predict import Prediction, predict
+
+__all__ = [
+    "Bins",
+    "auroc",
+    "calibration_bins",
+    "corrupted_means",
+    "evaluate",
+    "evaluate_run",
+    "foreign_images",
+    "is_images",
+    "mean_corruption_error",
+    "raw_images",
+    "summarise",
+]
+
+_BINS = 15
+
+
+def evaluate(
+    model: nn.Module,
+    examples: Examples,
+    likelihood: Likelihood,
+    *,
+    samples: int = 100,
+    batch_size: int = 1000,
+    seed: int = 42,
+    data_size: int | None = None,
+) -> dict[str, dict[str, float]]:
+    """Every metric of the papers' tables, with its standard error over examples.
+
+    Args:
+        model: the trained model.
+        examples: inputs and targets.
+        likelihood: what the outputs mean.
+        samples: how many predictive samples (of every member).
+        batch_size: how many examples run at once.
+        seed: seed of the noise.
+        data_size: how many training examples there were; gives −ELBO per example.
+    """
+    prediction = predict(
+        model,
+        _as_trained(model, examples.x),
+        samples=samples,
+        batch_size=batch_size,
+        seed=seed,
+        likelihood=likelihood,
+    )
+    values = summarise(prediction, examples.y)
+    if data_size is not None and any(True for _ in random_maps(model)):
+        with torch.no_grad():
+            per_example = float(kl(model)) / data_size
+        gibbs = metrics.average(-likelihood.log_prob(prediction.samples, examples.y).mean(0))
+        values["average_nll"] = gibbs
+        values["kl"] = Score(per_example, 0.0)
+        values["negative_elbo"] = Score(gibbs.value + per_example, gibbs.error)
+    return {name: estimate._asdict() for name, estimate in values.items()}
+
+
+def evaluate_run(
+    folder: str | Path,
+    *,
+    samples: int = 100,
+    data: str | None = None,
+    corrupt: str | None = None,
+    severity: int = 3,
+) -> dict[str, dict[str, float]]:
+    """Evaluate a finished run again: with other samples, on other data, on corrupted images.
+
+    Args:
+        folder: the run folder.
+        samples: how many predictive samples.
+        data: another data set, or a CSV or NPZ file; the run's own if not given.
+        corrupt: name of a corruption of the test images.
+        severity: how strong it is, from 1 to 5.
+    """
+    run = Run(folder)
+    model, likelihood = run.load()
+    examples = (run.dataset if data is None else load(data)).test
+    if corrupt is not None:
+        examples = corrupt_examples(examples, corrupt, severity, seed=run.recipe.seed)
+    size = run.data_size if data is None else None
+    return evaluate(model, examples, likelihood, data_size=size, **run.drawing(samples))
+
+
+def _as_trained(model: nn.Module, x: Tensor) -> Tensor:
+    """Inputs in the precision of the weights; indices stay indices."""
+    weight = next((p for p in model.parameters() if p.is_floating_point()), x)
+    return x.to(weight.dtype) if x.is_floating_point() else x
+
+
+def summarise(prediction: Prediction, y: Any) -> dict[str, Score]:
+    """The metrics of predictive samples.
+
+    Classes get ``accuracy``, ``brier``, ``ece`` and uncertainties, and how diverse several samples
+    are; single binary outcomes get ``accuracy``, ``auc_pr`` and ``auroc``; numbers get
+    ``squared_error``. Standard errors of ``ece``, ``auc_pr`` and ``auroc`` are bootstrapped.
+    """
+    values = {"nll": metrics.average(-prediction.log_likelihood(y))}
+    likelihood = prediction.likelihood
+    if isinstance(likelihood, Categorical):
+        probs = prediction.log_probs.exp()
+        ece = partial(multiclass_calibration_error, num_classes=probs.shape[-1], n_bins=_BINS)
+        values["accuracy"] = metrics.accuracy(probs, y)
+        values["brier"] = metrics.brier(probs, y)
+        values["ece"] = metrics.bootstrap(ece, probs, y)
+        values["entropy"] = metrics.average(prediction.entropy)
+        values["mutual_information"] = metrics.average(prediction.mutual_information)
+        values.update(_diversities(prediction.sample_log_probs, y))
+    elif isinstance(likelihood, Bernoulli):
+        right = (prediction.labels == y).double()
+        values["accuracy"] = metrics.average(right.reshape(len(right), -1).mean(-1))
+        values.update(_areas(prediction.probs, y))
+    else:
+        error = (prediction.mean - y).square()
+        values["squared_error"] = metrics.average(error.reshape(len(error), -1).mean(-1))
+    return values
+
+
+def _diversities(log_probs: Tensor, y: Tensor) -> dict[str, Score]:
+    """How much several samples differ [rank-1, section 3.5]."""
+    if len(log_probs) < 2:
+        return {}
+    values = {
+        "disagreement": metrics.disagreement(log_probs),
+        "kl_diversity": metrics.kl_diversity(log_probs),
+    }
+    if bool((log_probs.argmax(-1) != y).any()):
+        values["diversity"] = metrics.diversity(log_probs, y)
+    return values
+
+
+def _areas(probs: Tensor, y: Tensor) -> dict[str, Score]:
+    """The areas under two curves, where there is one outcome an example, and both occur."""
+    truth = y.flatten().long()
+    if len(truth) != len(y) or len(truth.unique()) < 2:
+        return {}
+    areas: dict[str, Callable[..., Tensor]] = {
+        "auc_pr": binary_average_precision,
+        "auroc": binary_auroc,
+    }
+    return {
+        name: metrics.bootstrap(area, probs.flatten(), truth, strata=truth)
+        for name, area in areas.items()
+    }
+
+
+def is_images(dataset: Dataset) -> bool:
+    """Whether inputs are ``[channels, rows, columns]`` of grey or colour images."""
+    shape = dataset.input_shape
+    return len(shape) == 3 and shape[0] in (1, 3) and dataset.task == "classification"
+
+
+def raw_images(x: Tensor, dataset: Dataset) -> Tensor:
+    """Images as they were before scaling."""
+    return x if dataset.scaling is None else dataset.scaling.inverse(x)
+
+
+def foreign_images(x: Tensor, dataset: Dataset, seed: int) -> dict[str, Tensor]:
+    """Images unlike any of the data set, made of some of its own before scaling.
+
+    Those ``inverted`` have dark and bright exchanged; of those with ``pixels shuffled`` each has
+    changed the places of its pixels in its own way.
+
+    Args:
+        x: images ``[examples, channels, rows, columns]``.
+        dataset: where they are from.
+        seed: of the changes of places.
+    """
+    raw = raw_images(x, dataset)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.rand(len(raw), 1, raw[0, 0].numel(), generator=generator).argsort(-1)
+    pixels = raw.flatten(2)
+    foreign = {
+        "inverted": raw.max() + raw.min() - raw,
+        "pixels shuffled": pixels.gather(-1, order.expand_as(pixels)).reshape(x.shape),
+    }
+    if dataset.scaling is None:
+        return foreign
+    return {name: dataset.scaling(images) for name, images in foreign.items()}
+
+
+def auroc(inside: Tensor, outside: Tensor) -> float:
+    """How well a score tells outside from inside: the probability that outside has more of it.
+
+    Example:
+        >>> auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.3, 0.15]))
+        0.75
+    """
+    scores = torch.cat([inside, outside]).double()
+    scores = scores - scores.min()
+    scores = scores / scores.max().clamp_min(torch.finfo(scores.dtype).tiny)
+    labels = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).long()
+    return float(binary_auroc(scores, labels))
+
+
+class Bins(NamedTuple):
+    """Examples by confidence: averages and counts of equal bins between 0 and 1."""
+
+    confidence: Tensor
+    accuracy: Tensor
+    examples: Tensor
+
+    @property
+    def calibration_error(self) -> float:
+        """The expected calibration error: the average gap, weighted by examples."""
+        gap = (self.confidence - self.accuracy).abs()
+        return float((gap * self.examples).sum() / self.examples.sum())
+
+
+def calibration_bins(confidence: Tensor, right: Tensor, bins: int = 15) -> Bins:
+    """Sort examples into bins ``(i / bins, (i + 1) / bins]`` of confidence.
+
+    Args:
+        confidence: the probability of the predicted class, ``[examples]``.
+        right: whether it is the true one.
+        bins: how many bins.
+    """
+    index = ((confidence.double() * bins).ceil().long() - 1).clamp(0, bins - 1)
+    zeros = torch.zeros(bins, dtype=torch.float64)
+    count = zeros.index_add(0, index, torch.ones_like(confidence, dtype=torch.float64))
+    held = count.clamp_min(1)
+    return Bins(
+        zeros.index_add(0, index, confidence.double()) / held,
+        zeros.index_add(0, index, right.double()) / held,
+        count,
+    )
+
+
+def corrupted_means(
+    results: Mapping[tuple[str, int], Mapping[str, Mapping[str, float]]],
+) -> dict[str, float]:
+    """The averages over kinds and severities that the rank-1 paper prints as cNLL, cA and cECE.
+
+    Args:
+        results: metrics as :func:`evaluate` gives them, by name of the
+            corruption and severity; every corruption has the same severities.
+
+    Example:
+        >>> corrupted_means({("blur", 1): {"nll": {"value": 1.0}},
+        ...                  ("blur", 2): {"nll": {"value": 2.0}}})
+        {'nll': 1.5}
+    """
+    _check_complete(results)
+    names = [n for n in next(iter(results.values())) if all(n in r for r in results.values())]
+    return {
+        name: sum(result[name]["value"] for result in results.values()) / len(results)
+        for name in names
+    }
+
+
+def mean_corruption_error(
+    errors: Mapping[tuple[str, int], float], reference: Mapping[tuple[str, int], float]
+) -> float:
+    """The mCE: errors of each corruption relative to a reference network's, averaged over kinds.
+
+    Args:
+        errors: error rates by name of the corruption and severity.
+        reference: the same of the reference, AlexNet in the published tables.
+
+    Example:
+        >>> mean_corruption_error({("blur", 1): 0.2, ("fog", 1): 0.3},
+        ...                       {("blur", 1): 0.4, ("fog", 1): 0.3})
+        0.75
+    """
+    _check_complete(errors)
+    require(errors.keys() <= reference.keys(), "the reference lacks some of the corruptions")
+    kinds = sorted({kind for kind, _ in errors})
+
+    def total(rates: Mapping[tuple[str, int], float], kind: str) -> float:
+        return sum(rates[key] for key in errors if key[0] == kind)
+
+    return sum(total(errors, kind) / total(reference, kind) for kind in kinds) / len(kinds)
+
+
+def _check_complete(results: Mapping[tuple[str, int], object]) -> None:
+    require(bool(results), "there are no results to average; evaluate a corruption first")
+    kinds, severities = ({key[i] for key in results} for i in range(2))
+    absent = [(k, s) for k in kinds for s in severities if (k, s) not in results]
+    require(not absent, f"{absent[:1]} has no result; every corruption needs the same severities")

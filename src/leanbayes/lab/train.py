@@ -1,0 +1,180 @@
+"""Train one recipe into a run folder; stop it at any moment and resume it to the same result."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import EarlyStopping
+from torch import nn
+from torch.optim import Optimizer
+
+from leanbayes import schedules
+from leanbayes.lab.build import build_model, likelihood_of
+from leanbayes.lab.callbacks import FollowLearningRate, MeasureSteps, Record, RunData
+from leanbayes.lab.judge import evaluate
+from leanbayes.lab.launch import build_trainer, is_first, processes, quiet_lightning
+from leanbayes.lab.recipe import Recipe, parse_yaml
+from leanbayes.lab.runs import Run
+from leanbayes.lightning import BayesianModule, PriorUpdates, StopOnNonFinite
+from leanbayes.likelihoods import Likelihood
+from leanbayes.model import count_parameters
+from leanbayes.parameters import parameter_groups
+
+__all__ = ["build_module", "provenance", "train"]
+
+_SCHEDULES: dict[str, Any] = {
+    "constant": schedules.Constant,
+    "linear": schedules.LinearRamp,
+    "stepwise": schedules.Stepwise,
+    "exponential": schedules.Exponential,
+}
+
+
+def train(
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    devices: int | None = None,
+    progress: bool = True,
+    loggers: Any = False,
+) -> dict[str, Any]:
+    """Train a recipe, evaluate it, and write everything to a run folder.
+
+    Args:
+        recipe: what to run.
+        out: the run folder.
+        resume: go on from the last checkpoint of a run that was stopped.
+        devices: how many processes train together; one, or as many as torchrun or SLURM started,
+            if not given.
+        progress: show a progress bar.
+        loggers: Lightning loggers beside ``metrics.csv``.
+
+    Returns:
+        What ``result.json`` holds.
+    """
+    together, run = processes(devices), Run(out, recipe)
+    if is_first():
+        run.check(resume=resume)
+    if run.result:
+        return run.result
+    model, likelihood, data = build_model(recipe), likelihood_of(recipe), RunData(run)
+    module = build_module(recipe, model, likelihood, run.data_size)
+    record, measured = Record(run), None
+    if recipe.probe is not None:
+        measured = MeasureSteps(recipe.probe, data.validation_batches())
+    callbacks = _callbacks(recipe, record, measured)
+    if is_first():
+        run.open()
+    with quiet_lightning():
+        trainer = build_trainer(
+            recipe, run.folder, callbacks, together, progress=progress, loggers=loggers
+        )
+        last = run.last_checkpoint(set_aside=is_first())
+        trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
+    if not trainer.is_global_zero:
+        return {}
+    run.save(model, likelihood)
+    result = _result(run, module, trainer.current_epoch, record.seconds, measured)
+    run.write_result(result)
+    return result
+
+
+def _callbacks(recipe: Recipe, record: Record, measured: MeasureSteps | None) -> list[L.Callback]:
+    """In the order in which Lightning calls them; the record sees what those before it did."""
+    training = recipe.training
+    callbacks: list[L.Callback] = [StopOnNonFinite(), FollowLearningRate(recipe), record]
+    if training.patience is not None:
+        callbacks.insert(0, EarlyStopping("validation/nll", patience=training.patience))
+    if training.prior_updates is not None:
+        callbacks.append(PriorUpdates(training.prior_updates))
+    return callbacks if measured is None else [*callbacks, measured]
+
+
+def _result(
+    run: Run, module: BayesianModule, epochs: int, seconds: float, measured: MeasureSteps | None
+) -> dict[str, Any]:
+    """How the trained model is judged, and what anybody needs to get the same numbers again."""
+    test, size = run.dataset.test, run.data_size
+    result = {
+        "name": run.recipe.name,
+        "metrics": evaluate(module.model, test, module.likelihood, data_size=size, **run.drawing()),
+        "epochs": epochs,
+        "parameters": count_parameters(module.model)._asdict(),
+        "seconds": seconds,
+        **provenance(run.recipe),
+    }
+    if measured is not None:
+        result["metrics"].update(measured.metrics())
+        result["probe"] = {str(step): values for step, values in measured.by_step.items()}
+    return result
+
+
+def build_module(
+    recipe: Recipe, model: nn.Module, likelihood: Likelihood, data_size: int
+) -> BayesianModule:
+    """What Lightning trains: the recipe's objective, schedules and parameter groups.
+
+    Args:
+        recipe: what to run.
+        model: as :func:`leanbayes.lab.build.build_model` makes it.
+        likelihood: as :func:`leanbayes.lab.build.likelihood_of` makes it.
+        data_size: how many training examples there are.
+    """
+    spec = recipe.optimizer
+
+    def optimizer(groups: list[dict[str, Any]]) -> Optimizer:
+        if spec.name == "adam":
+            return torch.optim.Adam(groups, betas=spec.betas)
+        return torch.optim.SGD(groups, momentum=spec.momentum, nesterov=spec.nesterov)
+
+    return BayesianModule(
+        model,
+        data_size=data_size,
+        likelihood=likelihood,
+        schedule=_SCHEDULES[recipe.kl.kind](**recipe.kl.options),
+        count=recipe.kl.unit,
+        lr=spec.lr,
+        optimizer=optimizer,
+        groups=partial(
+            parameter_groups,
+            multipliers=dict(spec.multipliers),
+            weight_decay=spec.weight_decay,
+            decayed=spec.decayed,
+        ),
+        train_samples=recipe.training.samples,
+        validation_samples=recipe.evaluation.validation_samples,
+        seed=recipe.seed,
+    )
+
+
+def provenance(recipe: Recipe) -> dict[str, Any]:
+    """What anybody needs to get the same numbers again."""
+    return {
+        "seed": recipe.seed,
+        "versions": {name: version(name) for name in ("leanbayes", "torch", "lightning")},
+        "revision": _revision(),
+        "recipe": parse_yaml(recipe.to_yaml()),
+    }
+
+
+def _revision() -> str | None:
+    """The git revision of the source, if there is one."""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
