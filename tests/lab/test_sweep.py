@@ -172,7 +172,8 @@ def test_two_processes_train_every_point_once(tmp_path):
     assert result["best"]["value"] == min(trial["value"] for trial in result["trials"])
 
 
-def test_the_trial_of_a_killed_process_is_taken_over(tmp_path):
+def test_the_trial_of_a_killed_process_is_taken_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeps, "HEARTBEAT", 1)
     folder, log = tmp_path / "study", tmp_path / "log"
     (child,) = _children(1, folder, log)
     deadline = time.monotonic() + 60
