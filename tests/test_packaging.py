@@ -48,6 +48,21 @@ LEVELS = (
 )
 """Imports only go up this list; ``leanbayes`` is the package itself, with its public names."""
 
+LAB_LEVELS = (
+    {"files", "damage", "plots", "weights"},
+    {"tables"},
+    {"data", "architectures"},
+    {"recipe", "corrupt"},
+    {"recipe_files", "build", "launch"},
+    {"runs"},
+    {"callbacks", "judge", "predictions"},
+    {"train"},
+    {"sweep", "compression", "report", "papers"},
+    {"demo", "demo_report"},
+    {"commands"},
+)
+"""The same within the laboratory, from files to commands."""
+
 CORE = {"torch", "safetensors"}
 DOORS = {"lightning", "sklearn", "export", "lab", "cli", "__main__"}
 """Modules for what is installed as an extra; the package itself does not import them."""
@@ -96,10 +111,17 @@ def imports(source, known=frozenset(SOURCES)):
 
 
 def place(module):
-    """The place of a module in the list."""
-    part = module.split(".")[1] if "." in module else module
-    places = [i for i, level in enumerate(LEVELS) if part in level]
-    assert places, f"{module} has no place in LEVELS; say what may import it"
+    """The place of a module in the list, and that of a part of the laboratory in its own."""
+    parts = module.split(".")
+    places = [_level(LEVELS, "LEVELS", parts[min(1, len(parts) - 1)], module)]
+    if parts[1:2] == ["lab"] and len(parts) > 2:
+        places.append(_level(LAB_LEVELS, "LAB_LEVELS", parts[2], module))
+    return places
+
+
+def _level(levels, name, part, module):
+    places = [i for i, level in enumerate(levels) if part in level]
+    assert places, f"{module} has no place in {name}; say what may import it"
     return places[0]
 
 
@@ -151,6 +173,16 @@ def test_imports_only_go_up_the_list(module):
     assert not downward(module, SOURCES[module])
 
 
+def test_no_two_public_classes_of_the_laboratory_share_a_name():
+    homes = {}
+    for module, source in SOURCES.items():
+        if module.startswith("leanbayes.lab."):
+            for node in ast.parse(source).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, []).append(module)
+    assert not {name: where for name, where in homes.items() if len(where) > 1}
+
+
 def test_there_are_no_import_cycles():
     graph = {
         module: {i.target for i in imports(source) if inside(i.target) and i.target != module}
@@ -194,6 +226,8 @@ def test_no_pickle(module):
         (lambda source: downward("leanbayes.ops", source), "from leanbayes import kl"),
         (lambda source: downward("leanbayes.kl", source), "import leanbayes as lb"),
         (lambda source: downward("leanbayes.model", source), "from leanbayes.lab.data import x"),
+        (lambda source: downward("leanbayes.lab.runs", source), "import leanbayes.lab.train"),
+        (lambda source: downward("leanbayes.lab.data.uci", source), "import leanbayes.lab.recipe"),
     ],
 )
 def test_the_checks_above_catch_what_they_are_for(check, bad):
@@ -206,6 +240,8 @@ def test_the_checks_above_catch_what_they_are_for(check, bad):
         (hidden, "import json\ndef f():\n    import matplotlib.pyplot"),
         (pickling, "torch.load(path, weights_only=True)"),
         (lambda source: downward("leanbayes.kl", source), "from leanbayes import distributions"),
+        (lambda source: downward("leanbayes.lab.train", source), "import leanbayes.lab.runs"),
+        (lambda source: downward("leanbayes.lab.runs", source), "import leanbayes.metrics"),
     ],
 )
 def test_the_checks_above_let_the_rest_pass(check, good):

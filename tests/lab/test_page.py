@@ -18,6 +18,7 @@ from leanbayes.lab.papers.blocks import Results
 from leanbayes.lab.papers.k_tied import POST_TRAINING, compressed_runs, post_training
 from leanbayes.lab.papers.page import refresh, refreshed
 from leanbayes.lab.recipe import check_recipe
+from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 
 pytest.importorskip("matplotlib")

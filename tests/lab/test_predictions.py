@@ -106,7 +106,7 @@ def test_classes_are_those_of_the_scaled_inputs(digits_run, tmp_path, kind):
     assert right_labels(rows) >= 12
 
 
-def test_a_plain_network_predicts_from_its_checkpoint(tmp_path):
+def test_a_plain_network_predicts(tmp_path):
     run = run_of(tmp_path / "run", posterior=None, prior=None)
     source = write(tmp_path, "npy", raw_digits(50))
     rows = table_of(predict_file(run, source, tmp_path / "out.csv", samples=2))

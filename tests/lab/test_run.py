@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
 
@@ -13,7 +14,9 @@ import torch
 import leanbayes as lb
 from leanbayes.lab.build import build_model
 from leanbayes.lab.files import write_json
+from leanbayes.lab.judge import evaluate_run
 from leanbayes.lab.recipe import check_recipe, parse_yaml, read_recipe
+from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -155,6 +158,67 @@ def test_a_nan_stops_the_run_and_keeps_the_last_good_state(tmp_path, monkeypatch
     state = torch.load(last, weights_only=True)["state_dict"]
     assert last.name == "epoch-00001.ckpt"
     assert all(value.isfinite().all() for value in state.values())
+
+
+def test_batches_follow_the_epoch_of_lightning_and_not_the_record(reference, tmp_path, monkeypatch):
+    stopped_after(tmp_path, 3, monkeypatch)
+    last = Run(tmp_path).last_checkpoint()
+    state = torch.load(last, weights_only=True)
+    assert len(state["callbacks"]["Record"]["rows"]) == 3
+    state["callbacks"]["Record"]["rows"] = []
+    torch.save(state, last)
+    result = train(recipe(), tmp_path, resume=True, progress=False)
+    assert comparable(result) == comparable(reference[1])
+
+
+def test_a_damaged_result_is_written_again(reference, tmp_path):
+    folder = shutil.copytree(reference[0], tmp_path / "run")
+    (folder / "result.json").write_text('{"metrics": {"nll"')
+    again = train(recipe(), folder, resume=True, progress=False)
+    assert comparable(again) == comparable(reference[1])
+    assert Run(folder).result == again
+
+
+@pytest.mark.parametrize(
+    ("limit", "size"), [(None, 1257), (100, 100), (10**6, 1257)], ids=["none", "few", "too many"]
+)
+def test_a_run_knows_how_many_examples_it_learns_from(tmp_path, limit, size):
+    training = {"epochs": 1, "limit": limit}
+    run = Run(tmp_path, recipe(training=training))
+    assert run.data_size == len(run.training_examples) == size
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run of a network that was not converted, with a likelihood that learns."""
+    folder = tmp_path_factory.mktemp("plain")
+    table = folder / "table.csv"
+    table.write_text("\n".join(f"{i},{i % 7},{3 * i + i % 5}" for i in range(60)))
+    changes = {
+        "data": {"name": str(table), "options": {"task": "regression"}},
+        "architecture": {"name": "mlp", "options": {"inputs": 2, "hidden": [4], "outputs": 1}},
+        "likelihood": {"kind": "gaussian", "noise": "learnt"},
+        "training": {"epochs": 2, "batch_size": 20},
+    }
+    result = train(recipe(posterior=None, prior=None, **changes), folder / "run", progress=False)
+    return folder / "run", result["metrics"]
+
+
+@pytest.mark.parametrize("removed", ["checkpoints", "model.safetensors"])
+def test_a_plain_network_loads_from_its_file_or_its_checkpoint(plain, tmp_path, removed):
+    """Folders of the first runs have no file for a network that was not converted."""
+    folder = shutil.copytree(plain[0], tmp_path / "run")
+    path = folder / removed
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert evaluate_run(folder, samples=5) == plain[1]
+
+
+def test_a_plain_network_whose_file_is_damaged_is_one_sentence(plain, tmp_path):
+    folder = shutil.copytree(plain[0], tmp_path / "run")
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:50])
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged \("):
+        Run(folder).load()
 
 
 def _train_in_child(folder):

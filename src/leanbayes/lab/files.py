@@ -77,9 +77,9 @@ def read_object(path: Path, keys: Set[str], what: str, again: str) -> dict[str, 
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; {again}")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); {again}") from error
-    if not isinstance(found, dict) or not keys <= found.keys():
+    if not isinstance(values, dict) or not keys <= values.keys():
         raise ValueError(f"{path} is not {what}; {again}")
-    return found
+    return values

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
@@ -23,6 +20,7 @@ from leanbayes.lab.build import build_model, likelihood_of, load_data
 from leanbayes.lab.data import Dataset, Examples
 from leanbayes.lab.files import told_if_full, write_bytes, write_json, write_text
 from leanbayes.lab.recipe import Recipe, parse_yaml, read_recipe
+from leanbayes.lab.tables import read_numbers, write_table
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
 
@@ -193,7 +191,9 @@ class Run:
 
     def write_metrics(self, rows: Sequence[Mapping[str, float]]) -> None:
         """One row an epoch; a column that some rows lack is empty there."""
-        write_text(self._metrics_file, _csv(rows))
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: [row.get(name, "") for row in rows] for name in names}
+        write_table(self._metrics_file, columns)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """The last file of a run: it is finished."""
@@ -230,8 +230,8 @@ class Run:
         if not path.is_file() or not path.stat().st_size:
             return {}, "There is nothing in metrics.csv: no epoch has been finished."
         try:
-            return _columns(path.read_text(encoding="utf-8")), ""
-        except (OSError, ValueError, KeyError, TypeError, csv.Error):
+            return read_numbers(path), ""
+        except (OSError, ValueError):
             return {}, "The file metrics.csv is damaged, so there are no learning curves."
 
     def _read_result(self) -> tuple[dict[str, Any], str]:
@@ -252,18 +252,3 @@ def _scores(metrics: Mapping[str, Any]) -> dict[str, Score]:
     return {
         name: Score(float(given["value"]), float(given["error"])) for name, given in metrics.items()
     }
-
-
-def _csv(rows: Iterable[Mapping[str, float]]) -> str:
-    rows = list(rows)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _columns(text: str) -> dict[str, list[float]]:
-    rows = list(csv.DictReader(io.StringIO(text)))
-    names = list(rows[0]) if rows else []
-    return {name: [float(row[name]) if row[name] else math.nan for row in rows] for name in names}
