@@ -9,9 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from leanbayes.lab.data.dataset import Dataset, Examples
+from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
 from leanbayes.lab.data.formats import Bytes
-from leanbayes.lab.data.scaling import scaled_dataset
 from leanbayes.lab.data.splits import reordered, split_last
 
 __all__ = ["Images", "build_images"]

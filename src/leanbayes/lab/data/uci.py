@@ -11,10 +11,9 @@ import numpy.typing as npt
 import torch
 
 from leanbayes.lab.damage import reading
-from leanbayes.lab.data.dataset import Dataset, Examples
+from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
 from leanbayes.lab.data.files import File, Form
 from leanbayes.lab.data.formats import read_bytes
-from leanbayes.lab.data.scaling import scaled_dataset
 from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.data.splits import split_last
 

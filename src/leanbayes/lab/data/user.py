@@ -14,8 +14,7 @@ from torch import Tensor
 
 from leanbayes.errors import choose, unknown
 from leanbayes.lab.damage import reading
-from leanbayes.lab.data.dataset import Dataset, Examples
-from leanbayes.lab.data.scaling import scaled_dataset
+from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
 from leanbayes.lab.data.splits import random_split
 from leanbayes.lab.tables import is_number, read_table
 
