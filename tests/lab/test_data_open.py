@@ -1,13 +1,17 @@
-"""A data set of one's own: one function, which everything then knows by its name."""
+"""A data set or a network of one's own: one function, which recipes then know by its name."""
 
 import numpy as np
 import pytest
 import torch
 
 from leanbayes.lab import data
+from leanbayes.lab.architectures import ARCHITECTURES, build, register_architecture
+from leanbayes.lab.architectures.dense import mlp
+from leanbayes.lab.build import build_model, load_data
 from leanbayes.lab.data import Dataset, Examples, register_dataset
 from leanbayes.lab.data.files import File, Form
 from leanbayes.lab.data.sources import SOURCES
+from leanbayes.lab.recipe import check_recipe
 
 FACTS = {"task": "regression", "licence": "CC0", "source": "made up"}
 
@@ -66,3 +70,26 @@ def test_a_function_with_files_gets_their_content(forget, tmp_path, monkeypatch)
     (tmp_path / "numbers" / "numbers.txt").write_text("1\n2\n3\n")
     assert data.load("numbers", last=2).test.x.tolist() == [[2.0], [3.0]]
     assert [state.state for state in data.check("numbers")] == ["unknown"]
+
+
+def test_a_recipe_names_what_others_define(forget):
+    define()
+
+    @register_architecture("line")
+    def line(inputs=1):
+        return mlp(inputs=inputs, hidden=(), outputs=1)
+
+    values = {
+        "name": "own",
+        "data": {"name": "line", "options": {"points": 5}},
+        "architecture": {"name": "line"},
+        "likelihood": {"kind": "gaussian"},
+        "training": {"epochs": 1, "batch_size": 5},
+    }
+    try:
+        recipe = check_recipe(values)
+        assert build_model(recipe)(load_data(recipe).train.x).shape == (5, 1)
+    finally:
+        ARCHITECTURES.unregister("line")
+    with pytest.raises(ValueError, match="architecture 'line' is unknown"):
+        build("line")
