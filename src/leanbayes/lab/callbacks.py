@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import lightning as L
@@ -47,7 +47,7 @@ class RunData(L.LightningDataModule):
             )
         self.augment = augmentation(chosen.augment, dataset, chosen.pad)
 
-    def train_dataloader(self) -> _Epochs:
+    def train_dataloader(self) -> _Loader:
         trainer = self.trainer
         assert trainer is not None
         batches = Batches(
@@ -58,45 +58,35 @@ class RunData(L.LightningDataModule):
             rank=trainer.global_rank,
             ranks=trainer.world_size,
         )
-        return _Epochs(batches, trainer)
+        return _Loader(len(batches), lambda: batches.epoch(trainer.current_epoch))
 
     def validation_batches(self) -> Batches:
         """What is not learnt from."""
         return Batches(self.validation, self.recipe.evaluation.batch_size)
 
-    def val_dataloader(self) -> _InOrder | list[None]:
-        return _InOrder(self.validation_batches()) if len(self.validation) else []
+    def val_dataloader(self) -> _Loader | list[None]:
+        if not len(self.validation):
+            return []
+        batches = self.validation_batches()
+        return _Loader(len(batches), batches.in_order)
 
 
-class _Epochs:
-    """The batches of Lightning's epoch.
+class _Loader:
+    """Batches that are asked for anew in every epoch.
 
     Lightning makes the iterator of a resumed run before it knows the number of the epoch, and asks
     for the first batch when it does.
     """
 
-    def __init__(self, batches: Batches, trainer: L.Trainer) -> None:
-        self.batches = batches
-        self.trainer = trainer
+    def __init__(self, size: int, start: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
+        self.size = size
+        self.start = start
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return self.size
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from self.batches.epoch(self.trainer.current_epoch)
-
-
-class _InOrder:
-    """Every example once."""
-
-    def __init__(self, batches: Batches) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return self.batches.in_order()
+        yield from self.start()
 
 
 class FollowLearningRate(L.Callback):
