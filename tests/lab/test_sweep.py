@@ -12,6 +12,7 @@ import torch
 from leanbayes.lab import sweep as sweeps
 from leanbayes.lab.recipe import check_recipe, read_recipe
 from leanbayes.lab.sweep import sweep, with_choices
+from leanbayes.lab.tables import write_table
 from leanbayes.lightning import NonFiniteLossError
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -103,6 +104,22 @@ def test_a_diverging_trial_fails_alone(tmp_path, monkeypatch):
     assert [trial["state"] for trial in result["trials"]] == ["fail", "complete"]
     assert result["trials"][0]["reason"] == "the loss is nan"
     assert result["best"]["run"] == "trial-0001"
+
+
+def test_a_trial_without_a_number_at_the_end_fails_once(tmp_path, monkeypatch):
+    trained = []
+
+    def train(recipe, out, **options):
+        trained.append(out.name)
+        write_table(out / "metrics.csv", {"validation/nll": [2.0, float("nan")]})
+
+    monkeypatch.setattr(sweeps, "train", train)
+    result = sweep(recipe(RATES), tmp_path)
+    assert sweep(recipe(RATES), tmp_path) == result
+    assert trained == ["trial-0000", "trial-0001"]
+    assert [trial["state"] for trial in result["trials"]] == ["fail"] * 2
+    assert result["trials"][0]["reason"] == "validation/nll is no number in the last epoch"
+    assert result["best"] is None
 
 
 @pytest.mark.parametrize(

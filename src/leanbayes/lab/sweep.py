@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import time
 import warnings
 from collections.abc import Iterator
@@ -20,15 +21,17 @@ from optuna.storages.journal import JournalFileOpenLock
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from leanbayes.errors import require
 from leanbayes.lab.files import write_json, write_text
 from leanbayes.lab.recipe import Recipe, apply_settings, check_recipe, parse_yaml
-from leanbayes.lab.tables import read_numbers
+from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.lightning import NonFiniteLossError
 
 __all__ = ["Metric", "sweep", "with_choices"]
 
 Metric = Literal["nll", "negative_elbo"]
+_RUN = "trial-{:04d}"
 
 HEARTBEAT = 20
 """Seconds between two signs of life of a process at work; after three it counts as dead."""
@@ -75,12 +78,11 @@ def with_choices(recipe: Recipe, settings: dict[str, Any]) -> Recipe:
 
 
 def _check(recipe: Recipe, trials: int | None) -> None:
-    if not recipe.choices or not all(recipe.choices.values()):
-        raise ValueError(
-            "the recipe has no choices; add for instance choices: {optimizer.lr: [1e-3, 1e-2]}"
-        )
-    if trials is not None and trials < 1:
-        raise ValueError(f"trials is {trials}; it must be at least 1")
+    require(
+        bool(recipe.choices) and all(recipe.choices.values()),
+        "the recipe has no choices; add for instance choices: {optimizer.lr: [1e-3, 1e-2]}",
+    )
+    require(trials is None or trials > 0, f"trials is {trials}; it must be at least 1")
     for key, values in recipe.choices.items():
         for value in values:
             with_choices(recipe, {key: value})
@@ -131,14 +133,13 @@ def _points(recipe: Recipe, trials: int | None) -> list[dict[str, str]]:
     if trials is not None:
         return [{}] * trials
     texts = [[json.dumps(value) for value in values] for values in recipe.choices.values()]
-    combinations = itertools.product(*texts)
-    return [dict(zip(recipe.choices, values, strict=True)) for values in combinations]
+    return [dict(zip(recipe.choices, point, strict=True)) for point in itertools.product(*texts)]
 
 
 def _newest(study: Study) -> dict[int, FrozenTrial]:
     """The last trial of every point."""
-    trials = study.get_trials(deepcopy=False)
-    return {t.user_attrs["point"]: t for t in trials if "point" in t.user_attrs}
+    trials = (t for t in study.get_trials(deepcopy=False) if "point" in t.user_attrs)
+    return {trial.user_attrs["point"]: trial for trial in trials}
 
 
 def _work_waits(study: Study, folder: Path, points: list[dict[str, str]]) -> bool:
@@ -154,10 +155,8 @@ def _work_waits(study: Study, folder: Path, points: list[dict[str, str]]) -> boo
                 elif trial.state == TrialState.FAIL and "reason" not in trial.user_attrs:
                     study.enqueue_trial(trial.params, user_attrs={"point": point})
             states = {trial.state for trial in _newest(study).values()}
-        if not states & {TrialState.WAITING, TrialState.RUNNING}:
-            return False
-        if TrialState.WAITING in states:
-            return True
+        if TrialState.WAITING in states or TrialState.RUNNING not in states:
+            return TrialState.WAITING in states
         time.sleep(1)
 
 
@@ -175,23 +174,28 @@ def _work(trial: Trial, *, recipe: Recipe, folder: Path, metric: Metric, progres
         key: json.loads(trial.suggest_categorical(key, [json.dumps(value) for value in values]))
         for key, values in recipe.choices.items()
     }
-    run = _run_folder(folder, point)
+    run = folder / _RUN.format(point)
     try:
         train(with_choices(recipe, settings), run, resume=True, progress=progress)
+        return _last_value(run, f"validation/{metric}")
     except NonFiniteLossError as error:
         trial.set_user_attr("reason", str(error))
         raise
-    name = f"validation/{metric}"
-    values = read_numbers(run / "metrics.csv").get(name)
+
+
+def _last_value(run: Path, name: str) -> float:
+    values = Run(run).columns.get(name)
     if not values:
         raise ValueError(f"{run} has no {name}; a sweep needs a data set with validation examples")
+    if math.isnan(values[-1]):
+        raise NonFiniteLossError(f"{name} is no number in the last epoch")
     return values[-1]
 
 
 def _write(study: Study, recipe: Recipe, folder: Path, metric: Metric) -> dict[str, Any]:
     trials = [
         {
-            "run": _run_folder(folder, point).name,
+            "run": _RUN.format(point),
             "state": trial.state.name.lower(),
             "value": trial.value,
             "settings": {key: json.loads(text) for key, text in trial.params.items()},
@@ -199,7 +203,7 @@ def _write(study: Study, recipe: Recipe, folder: Path, metric: Metric) -> dict[s
         }
         for point, trial in sorted(_newest(study).items())
     ]
-    finished = [trial for trial in trials if trial["state"] == "complete"]
+    finished = (trial for trial in trials if trial["state"] == "complete")
     best = min(finished, key=lambda trial: trial["value"], default=None)
     result = {
         "name": recipe.name,
@@ -212,10 +216,6 @@ def _write(study: Study, recipe: Recipe, folder: Path, metric: Metric) -> dict[s
         write_text(folder / "best.yaml", with_choices(recipe, best["settings"]).to_yaml())
     write_json(folder / "sweep.json", result)
     return result
-
-
-def _run_folder(folder: Path, point: int) -> Path:
-    return folder / f"trial-{point:04d}"
 
 
 @contextmanager
