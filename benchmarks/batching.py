@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from leanbayes.lab.data import Affine, Batches, Examples
+from leanbayes.lab.data import Batches, Examples, Scaling
 
 TARGET = 20
 
@@ -31,7 +31,7 @@ def compare(size: int, rounds: int, clock) -> tuple[list[float], list[float]]:
     generator = np.random.default_rng(0)
     pixels = torch.from_numpy(generator.integers(0, 256, (60_000, 1, 28, 28), dtype=np.uint8))
     labels = torch.from_numpy(generator.integers(0, 10, 60_000))
-    examples = Examples(pixels, labels, Affine(scale=255.0))
+    examples = Examples(pixels, labels, Scaling(scale=255.0))
     ours = Batches(examples, size)
     theirs = DataLoader(TensorDataset(examples.x, labels), batch_size=size, shuffle=True)
     times: tuple[list[float], list[float]] = ([], [])

@@ -32,7 +32,7 @@ import leanbayes as lb
 from leanbayes.lab import runs
 from leanbayes.lab import train as training
 from leanbayes.lab.build import build_model
-from leanbayes.lab.data import Affine, Dataset, Examples, load
+from leanbayes.lab.data import Dataset, Examples, Scaling, load
 from leanbayes.lab.demo import ratio, versions
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import Recipe, check_recipe
@@ -48,7 +48,7 @@ def images(examples: int) -> Dataset:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (examples, 1, 28, 28), generator=generator, dtype=torch.uint8)
     labels = torch.randint(10, (examples,), generator=generator)
-    scaling = Affine(127.5, 127.5)
+    scaling = Scaling(127.5, 127.5)
     everything = Examples(pixels, labels, scaling)
     return Dataset(
         "generated",

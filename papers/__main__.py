@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from leanbayes.lab.data.problems import choose
+from leanbayes.errors import choose
 from leanbayes.lab.files import write_bytes
 from papers import PAPERS
 from papers.tools.archive import archive as keep

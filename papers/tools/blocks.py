@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from leanbayes.errors import choose
 from leanbayes.lab import plots
-from leanbayes.lab.data.problems import choose
 from leanbayes.lab.files import read_object
 from leanbayes.spectrum import Spectrum
 from papers.tools.numbers import filled

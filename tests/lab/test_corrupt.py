@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from scipy import ndimage
 
-from leanbayes.lab.corrupt import CORRUPTIONS, SEVERITIES, corrupt
+from leanbayes.lab.corrupt import CORRUPTIONS, SEVERITIES, corrupt, register_corruption
 from leanbayes.testing import assert_mean
 
 GREY = 0.5
@@ -58,7 +58,7 @@ def test_the_seed_alone_decides(name):
     ],
 )
 def test_noise_has_its_mean_and_variance(name, variance, severity):
-    strength = CORRUPTIONS[name][1][severity - 1]
+    strength = CORRUPTIONS[name].strengths[severity - 1]
     grey = torch.full((8, 1, 64, 64), GREY, dtype=torch.float64)
     noise = (corrupt(grey, name, severity, seed=torch.initial_seed()) - GREY).flatten()
     assert_mean(noise, 0.0, f"mean of {name}")
@@ -67,7 +67,7 @@ def test_noise_has_its_mean_and_variance(name, variance, severity):
 
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_defocus_is_a_soft_disk_by_scipy(severity):
-    radius, softness = CORRUPTIONS["defocus-blur"][1][severity - 1]
+    radius, softness = CORRUPTIONS["defocus-blur"].strengths[severity - 1]
     offsets = np.arange(-8, 9)
     disk = (np.hypot(*np.meshgrid(offsets, offsets)) <= radius).astype(float)
     disk = ndimage.gaussian_filter(disk / disk.sum(), softness, radius=1)
@@ -98,7 +98,7 @@ def test_brightness_is_added_to_the_value_of_a_colour(severity):
     images = torch.rand(3, 3, 8, 8, dtype=torch.float64)
     images[0, :, 0, 0] = 0.0  # black has no hue
     hsv = matplotlib.colors.rgb_to_hsv(images.movedim(1, -1).numpy())
-    hsv[..., 2] = np.minimum(hsv[..., 2] + CORRUPTIONS["brightness"][1][severity - 1], 1)
+    hsv[..., 2] = np.minimum(hsv[..., 2] + CORRUPTIONS["brightness"].strengths[severity - 1], 1)
     expected = np.moveaxis(matplotlib.colors.hsv_to_rgb(hsv), -1, 1)
     found = corrupt(images, "brightness", severity)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
@@ -117,7 +117,7 @@ def as_tensor(pictures):
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_pixels_are_merged_as_pillow_does(severity):
     images = torch.rand(3, 3, 32, 32).mul(255).round() / 255
-    side = int(32 * CORRUPTIONS["pixelate"][1][severity - 1])
+    side = int(32 * CORRUPTIONS["pixelate"].strengths[severity - 1])
     small = [p.resize((side, side), Image.Resampling.BOX) for p in as_pillow(images)]
     expected = as_tensor([p.resize((32, 32), Image.Resampling.BOX) for p in small])
     found = corrupt(images, "pixelate", severity)
@@ -130,7 +130,7 @@ def test_jpeg_is_that_of_pillow(severity, tmp_path):
     read = []
     for number, picture in enumerate(as_pillow(images)):
         path = tmp_path / f"{number}.jpg"
-        picture.save(path, quality=CORRUPTIONS["jpeg"][1][severity - 1])
+        picture.save(path, quality=CORRUPTIONS["jpeg"].strengths[severity - 1])
         read.append(Image.open(path))
     torch.testing.assert_close(corrupt(images, "jpeg", severity), as_tensor(read))
 
@@ -145,3 +145,20 @@ def test_jpeg_needs_grey_or_colour():
 def test_small_images_can_be_damaged(name, severity):
     """The embedded digits have 8 pixels a side."""
     assert corrupt(torch.rand(2, 1, 8, 8), name, severity).isfinite().all()
+
+
+def test_a_corruption_is_one_function():
+    @register_corruption("dark", (0.9, 0.8, 0.7, 0.6, 0.5))
+    def dark(x, share, generator):
+        return share * x
+
+    try:
+        torch.testing.assert_close(corrupt(torch.ones(1, 1, 2, 2), "dark", 2).mean().item(), 0.8)
+        with pytest.raises(ValueError, match="there is a corruption 'dark' already"):
+            register_corruption("dark", (1, 2, 3, 4, 5))(dark)
+    finally:
+        CORRUPTIONS.unregister("dark")
+    with pytest.raises(ValueError, match="corruption 'dark' is unknown"):
+        corrupt(torch.ones(1, 1, 2, 2), "dark", 2)
+    with pytest.raises(ValueError, match="has 2 strengths; give five"):
+        register_corruption("dark", (0.1, 0.2))

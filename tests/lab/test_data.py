@@ -11,7 +11,8 @@ from sklearn.datasets import load_digits
 
 from leanbayes.lab import data
 from leanbayes.lab.data import catalogue, mnist
-from leanbayes.lab.data.files import File, Form, Source
+from leanbayes.lab.data.files import File, Form
+from leanbayes.lab.data.sources import SOURCES, Source
 from leanbayes.lab.data.uci import FACTS
 
 
@@ -37,6 +38,12 @@ def write_mnist(folder, rng, count=30, shade=255):
     return images[:count]
 
 
+def offer(monkeypatch, name, *forms, build):
+    """Let a data set have these forms."""
+    source = Source(name, "classification", "none", "none", forms, build=build)
+    monkeypatch.setitem(SOURCES._things, name, source)
+
+
 # names and options
 
 
@@ -45,7 +52,7 @@ def write_mnist(folder, rng, count=30, shade=255):
     [("minst", "mnist"), ("fashion", "fashion-mnist"), ("cifar", "cifar10"), ("Boston", "boston")],
 )
 def test_an_unknown_name_gives_the_nearest(wrong, right):
-    with pytest.raises(ValueError, match=f"no data set '{wrong}'; did you mean '{right}"):
+    with pytest.raises(ValueError, match=f"data set '{wrong}' is unknown; did you mean '{right}"):
         data.load(wrong)
 
 
@@ -56,11 +63,11 @@ def test_a_name_may_be_spelt_in_other_ways():
 
 
 def test_an_unknown_option_gives_the_nearest_before_anything_is_read(own):
-    with pytest.raises(ValueError, match="no option of mnist 'scalling'; did you mean 'scaling'"):
+    with pytest.raises(ValueError, match="option of mnist 'scalling' is unknown; did you mean"):
         data.load("mnist", scalling="unit")
-    with pytest.raises(ValueError, match="no option of digits 'labels'; there are scaling, valid"):
+    with pytest.raises(ValueError, match="option of digits 'labels' is unknown; choose one of"):
         data.load("digits", labels="fine")
-    with pytest.raises(ValueError, match="no scaling of images 'symetric'; did you mean 'symm"):
+    with pytest.raises(ValueError, match="scaling of images 'symetric' is unknown; did you mean"):
         data.load("digits", scaling="symetric")
 
 
@@ -153,8 +160,7 @@ def test_pixels_are_exactly_0_and_1_at_their_ends(own, rng):
 def test_the_order_of_search_is_own_folder_system_cache(own, rng, tmp_path, monkeypatch):
     system, cache = tmp_path / "system", tmp_path / "cache" / "leanbayes"
     form = Form(mnist.MNIST[0].files, mnist.MNIST[0].read, ("mnist",), (str(system),))
-    source = Source("mnist", "classification", "none", "none", (form,), mnist.build_images)
-    monkeypatch.setitem(catalogue.SOURCES, "mnist", source)
+    offer(monkeypatch, "mnist", form, build=mnist.build_images)
     for folder in (cache / "mnist", system, own / "mnist"):
         write_mnist(folder, rng)
         assert data.listing()[1].where == folder
@@ -209,8 +215,7 @@ def test_content_may_be_packed_anew(own, rng, monkeypatch):
     for suffix in ("", ".gz", ".xz"):
         path = files.write(own / f"labels{suffix}", content)
         form = Form((File(path.name, ("md5:0", digest)),), lambda paths: None)
-        source = Source("toy", "classification", "none", "none", (form,), lambda c, s: None)
-        monkeypatch.setitem(catalogue.SOURCES, "toy", source)
+        offer(monkeypatch, "toy", form, build=lambda content: None)
         assert [entry.state for entry in data.check("toy")] == ["right"]
         files.write(path, content[:-1] + bytes([content[-1] ^ 1]))
         assert [entry.state for entry in data.check("toy")] == ["wrong"]

@@ -10,8 +10,9 @@ import pooch
 import pytest
 
 from leanbayes.lab import data
-from leanbayes.lab.data import catalogue, mnist
-from leanbayes.lab.data.files import File, Form, Source
+from leanbayes.lab.data import mnist
+from leanbayes.lab.data.files import File, Form
+from leanbayes.lab.data.sources import SOURCES, Source
 
 NAMES = [file.path for file in mnist.MNIST[0].files]
 
@@ -53,16 +54,16 @@ def shop(tmp_path, monkeypatch, request):
 @pytest.fixture
 def offer(monkeypatch):
     def forms(*forms):
-        source = Source("mnist", "classification", "none", "none", forms, mnist.build_images)
-        monkeypatch.setitem(catalogue.SOURCES, "mnist", source)
+        source = Source("mnist", "classification", "none", "none", forms, build=mnist.build_images)
+        monkeypatch.setitem(SOURCES._things, "mnist", source)
 
     return forms
 
 
 def test_fetch_puts_checked_files_into_the_cache(shop, offer):
     offer(shop.form(shop.address))
-    found = data.fetch("mnist", downloader=shop.copy)
-    assert found.folder == shop.cache / "mnist"
+    copy = data.fetch("mnist", downloader=shop.copy)
+    assert copy.folder == shop.cache / "mnist"
     assert len(shop.asked) == 4
     assert {state.state for state in data.check("mnist")} == {"right"}
     assert len(data.load("mnist", download=False, validation=10).train) == 20
@@ -107,7 +108,7 @@ def test_a_data_set_without_an_address_says_so(shop, offer):
 
 
 def test_every_address_has_a_digest_and_belongs_to_a_canonical_file():
-    for source in catalogue.SOURCES.values():
+    for source in SOURCES.values():
         downloadable = [form for form in source.forms if form.downloadable]
         assert downloadable or source.name == "digits"
         for file in (file for form in downloadable for file in form.files):

@@ -1,7 +1,5 @@
 """Every file format of the data sets, on small files that the tests write."""
 
-import pickle
-
 import data_files as files
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ import torch
 
 from leanbayes.lab import data
 from leanbayes.lab.data.formats import read_amat, read_idx
-from leanbayes.lab.data.inert import Opaque, array_of, plain_values
 from leanbayes.lab.data.words import Sentences, encode
 
 
@@ -118,7 +115,7 @@ def test_binarized_mnist_keeps_its_three_parts(folder, rng):
         assert torch.equal(examples.y, examples.x)
 
 
-@pytest.mark.parametrize("form", ["webp", "binary folder", "binary archive", "python", "png"])
+@pytest.mark.parametrize("form", ["webp", "binary folder", "binary archive"])
 def test_cifar_10_is_the_same_in_every_form(folder, rng, form):
     train, test = bytes_of(rng, 100, 32, 32, 3), bytes_of(rng, 20, 32, 32, 3)
     labels, test_labels = rng.integers(0, 10, 100), rng.integers(0, 10, 20)
@@ -132,7 +129,7 @@ def test_cifar_10_is_the_same_in_every_form(folder, rng, form):
 
 
 @pytest.mark.parametrize("labels", ["fine", "coarse"])
-@pytest.mark.parametrize("form", ["webp", "binary folder", "binary archive", "python"])
+@pytest.mark.parametrize("form", ["webp", "binary folder", "binary archive"])
 def test_cifar_100_is_the_same_in_every_form_but_for_its_order(folder, rng, form, labels):
     train, test = bytes_of(rng, 100, 32, 32, 3), bytes_of(rng, 20, 32, 32, 3)
     fine = np.repeat(np.arange(5), 20), np.repeat(np.arange(5), 4)
@@ -168,62 +165,6 @@ def test_a_damaged_image_says_which_file(folder, rng):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"042\.webp is truncated or damaged"):
         load(folder, "cifar10", validation=0)
-
-
-# pickles that are read and not run
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_plain_pickles_give_their_values(protocol):
-    shared = [1, 300]
-    value = {"a": [0, 255, 256, 70_000, -3], "b": (None, True, False), "c": [shared, shared, ()],
-             "d": [[]], "e": ((1,), (1, 2), (1, 2, 3, 4)), "long" * 100: "ü"}  # fmt: skip
-    assert plain_values(pickle.dumps(value, protocol)) == value
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4])
-def test_arrays_of_objects_give_their_lists(protocol):
-    rows = np.empty(3, object)
-    rows[:] = [[1, 2], [], [3, 70_000]]
-    assert array_of(plain_values(pickle.dumps(rows, protocol))) == [[1, 2], [], [3, 70_000]]
-
-
-class Harmful:
-    ran = False
-
-    def __reduce__(self):
-        return _harm, ()
-
-
-def _harm():
-    Harmful.ran = True
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4])
-def test_a_pickle_cannot_run_anything(protocol):
-    Harmful.ran = False
-    content = pickle.dumps([Harmful()], protocol)
-    (value,) = plain_values(content)
-    assert isinstance(value, Opaque)
-    assert value.name.endswith("_harm")
-    assert not Harmful.ran
-    pickle.loads(content)  # it would have
-    assert Harmful.ran
-    with pytest.raises(ValueError, match="no pickled array"):
-        array_of(value)
-
-
-def test_instructions_that_plain_values_do_not_need_are_refused():
-    with pytest.raises(ValueError, match="pickle instruction 0x47"):
-        plain_values(pickle.dumps(1.5, 2))
-
-
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_truncated_pickles_are_refused(protocol):
-    content = pickle.dumps({"a": [1, 2, 3, 400], "b": "text"}, protocol)
-    for end in range(len(content)):
-        with pytest.raises(ValueError, match="no whole pickle of plain values"):
-            plain_values(content[:end])
 
 
 # IMDB
@@ -279,26 +220,6 @@ def test_imdb_follows_keras_from_the_texts(folder, form, words, length):
     assert (imdb.test.x.tolist(), imdb.test.y.tolist()) == expected["test"]
     assert imdb.train.x.dtype == torch.int64
     assert imdb.classes == ("negative", "positive")
-
-
-def test_imdb_from_the_file_of_keras(folder, rng):
-    lengths = {"train": rng.integers(0, 30, 9), "test": rng.integers(0, 30, 9)}
-    rows = {s: [rng.integers(1, 50, n).tolist() for n in ns] for s, ns in lengths.items()}
-    labels = {split: rng.integers(0, 2, 9) for split in rows}
-    arrays = {}
-    for split, lists in rows.items():
-        arrays[f"x_{split}"] = np.empty(9, object)
-        arrays[f"x_{split}"][:] = lists
-        arrays[f"y_{split}"] = labels[split]
-    np.savez(folder / "imdb.npz", **arrays)
-    imdb = load(folder, "imdb", words=30, length=12, validation=2)
-    order = np.arange(9)
-    np.random.RandomState(113).shuffle(order)
-    for place, i in enumerate(order[:-2]):
-        row = [1] + [r + 3 if r + 3 < 30 else 2 for r in rows["train"][i]]
-        assert imdb.train.x[place].tolist() == ([0] * 12 + row)[-12:]
-        assert imdb.train.y[place] == labels["train"][i]
-    assert "Keras" in imdb.preprocessing
 
 
 def test_the_end_of_a_review_is_kept_and_its_start_marked():

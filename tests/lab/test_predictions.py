@@ -136,7 +136,7 @@ def test_numbers_come_in_the_units_of_the_targets(regression, tmp_path):
     ("name", "text", "sentence"),
     [
         ("absent.csv", None, "does not exist"),
-        ("new.txt", "1,2\n", r"no kind of input file '\.txt'"),
+        ("new.txt", "1,2\n", r"kind of input file '\.txt' is unknown"),
         ("new.csv", "1,2,3\n", "has 3 columns, and the run was trained on 2 columns"),
         ("new.csv", "1,2\n1\n", "has 1 values in row 2, not 2"),
         ("new.csv", "1,2\n1,nan\n", "row 2 that is no finite number"),

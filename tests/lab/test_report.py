@@ -17,8 +17,9 @@ import leanbayes as lb
 from leanbayes.lab.data import load
 from leanbayes.lab.judge import foreign_auroc, foreign_images
 from leanbayes.lab.recipe import check_recipe
-from leanbayes.lab.report import write_report
-from leanbayes.lab.report.html import element, table
+from leanbayes.lab.report import register_section, write_report
+from leanbayes.lab.report.html import element, section, table
+from leanbayes.lab.report.sections import SECTIONS
 from leanbayes.lab.report.study import explained, rejection_curve
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
@@ -162,6 +163,27 @@ def test_a_page_may_have_a_title_and_an_opening(copied, tmp_path):
     path = write_report([copied], tmp_path / "report.html", title="A title", opening=opening)
     text = Page(path).text
     assert text.index("A title") < text.index("first words") < text.index("What was run")
+
+
+def test_a_section_is_one_function(copied, tmp_path):
+    (copied / "result.json").unlink()  # nothing to predict: soon written
+
+    @register_section
+    def seeds(run, study):
+        return section("Seeds", element("p", f"drawn with {run.recipe.seed}"))
+
+    @register_section
+    def silent(run, study):
+        return None
+
+    try:
+        page = report(copied, tmp_path)
+    finally:
+        SECTIONS.unregister("seeds")
+        SECTIONS.unregister("silent")
+    assert page.headings[-1] == "Seeds"
+    assert "drawn with 42" in page.text
+    assert "Seeds" not in report(copied, tmp_path).headings
 
 
 def test_a_page_needs_nothing_else(both):

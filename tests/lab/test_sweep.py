@@ -12,6 +12,7 @@ import torch
 from leanbayes.lab import sweep as sweeps
 from leanbayes.lab.recipe import check_recipe, read_recipe
 from leanbayes.lab.sweep import sweep, with_choices
+from leanbayes.lab.tables import write_table
 from leanbayes.lightning import NonFiniteLossError
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -105,6 +106,22 @@ def test_a_diverging_trial_fails_alone(tmp_path, monkeypatch):
     assert result["best"]["run"] == "trial-0001"
 
 
+def test_a_trial_without_a_number_at_the_end_fails_once(tmp_path, monkeypatch):
+    trained = []
+
+    def train(recipe, out, **options):
+        trained.append(out.name)
+        write_table(out / "metrics.csv", {"validation/nll": [2.0, float("nan")]})
+
+    monkeypatch.setattr(sweeps, "train", train)
+    result = sweep(recipe(RATES), tmp_path)
+    assert sweep(recipe(RATES), tmp_path) == result
+    assert trained == ["trial-0000", "trial-0001"]
+    assert [trial["state"] for trial in result["trials"]] == ["fail"] * 2
+    assert result["trials"][0]["reason"] == "validation/nll is no number in the last epoch"
+    assert result["best"] is None
+
+
 @pytest.mark.parametrize(
     ("choices", "trials", "sentence"),
     [
@@ -172,7 +189,8 @@ def test_two_processes_train_every_point_once(tmp_path):
     assert result["best"]["value"] == min(trial["value"] for trial in result["trials"])
 
 
-def test_the_trial_of_a_killed_process_is_taken_over(tmp_path):
+def test_the_trial_of_a_killed_process_is_taken_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeps, "HEARTBEAT", 1)
     folder, log = tmp_path / "study", tmp_path / "log"
     (child,) = _children(1, folder, log)
     deadline = time.monotonic() + 60

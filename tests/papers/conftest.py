@@ -1,11 +1,11 @@
 """Two seeds of a small run under the name of a published row, and their archived results."""
 
 import pytest
-from leanbayes.lab.run import train
 
 from leanbayes.lab.compression import compress_run
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import check_recipe
+from leanbayes.lab.train import train
 from papers.tools.archive import archive
 
 

@@ -85,8 +85,9 @@ def data_fetch(name: Annotated[str, typer.Argument(help="A name from data list."
     """Make sure that a data set is on this machine, whole."""
     from leanbayes.lab.data import fetch
 
-    found = fetch(name)
-    Console().print(f"{name} lies in {found.folder}", highlight=False, soft_wrap=True)
+    copy = fetch(name)
+    told = "needs no files" if copy is None else f"lies in {copy.folder}"
+    Console().print(f"{name} {told}", highlight=False, soft_wrap=True)
 
 
 def data_check(

@@ -1,27 +1,16 @@
-"""Files that are there whole or not at all, and what is in them."""
+"""Files that are there whole or not at all."""
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import json
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "read_numbers",
-    "read_object",
-    "told_if_full",
-    "write_bytes",
-    "write_json",
-    "write_table",
-    "write_text",
-]
+__all__ = ["read_object", "told_if_full", "write_bytes", "write_json", "write_text"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -94,22 +83,3 @@ def read_object(path: Path, keys: Set[str], what: str, again: str) -> dict[str, 
     if not isinstance(values, dict) or not keys <= values.keys():
         raise ValueError(f"{path} is not {what}; {again}")
     return values
-
-
-def write_table(path: str | Path, columns: Mapping[str, Sequence[object]]) -> Path:
-    """Write columns of equal length as CSV under their names, in the same way."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return write_text(path, text.getvalue())
-
-
-def read_numbers(path: Path) -> dict[str, list[float]]:
-    """Read a CSV table of numbers by column; an empty cell is NaN."""
-    with path.open(newline="", encoding="utf-8") as file:
-        names, *rows = csv.reader(file)
-    return {
-        name: [float(cell) if cell else math.nan for cell in column]
-        for name, column in zip(names, zip(*rows, strict=True), strict=True)
-    }

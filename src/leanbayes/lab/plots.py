@@ -245,8 +245,8 @@ def spectra_of(values: Mapping[str, Spectrum]) -> bytes:
     """
     figure = _figure((2 * _SIZE[0], _SIZE[1]))
     sides = {
-        "standard deviations": {name: _shares(found.scale) for name, found in values.items()},
-        "means": {name: _shares(found.mean) for name, found in values.items()},
+        "standard deviations": {name: _shares(spectrum.scale) for name, spectrum in values.items()},
+        "means": {name: _shares(spectrum.mean) for name, spectrum in values.items()},
     }
     drawn = [shares for side in sides.values() for shares in side.values()]
     lowest = float(torch.cat([torch.ones(1), *drawn]).min())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from leanbayes.errors import choose, require
+from leanbayes.lab.damage import reading
 from leanbayes.lab.data import Dataset
-from leanbayes.lab.data.problems import choose, reading
-from leanbayes.lab.files import write_table
 from leanbayes.lab.runs import Run
+from leanbayes.lab.tables import is_number, read_table, write_table
 from leanbayes.predict import Prediction, predict
 
 __all__ = ["LEVELS", "predict_file", "read_inputs"]
@@ -73,27 +73,13 @@ def read_inputs(path: Path, dataset: Dataset) -> Tensor:
 
 
 def _read_csv(path: Path) -> Array:
-    with path.open(newline="", encoding="utf-8-sig") as file, reading(path):
-        rows = [row for row in csv.reader(file) if row]
-    if rows and not any(_is_number(text) for text in rows[0]):
-        rows = rows[1:]
-    if not rows:
-        raise ValueError(f"{path} has no rows to predict")
+    table = read_table(path, named=None)
+    require(len(table) > 0, f"{path} has no rows to predict")
+    rows = list(zip(*table.columns, strict=True))
     for number, row in enumerate(rows, 1):
-        if len(row) != len(rows[0]):
-            raise ValueError(f"{path} has {len(row)} values in row {number}, not {len(rows[0])}")
-        wrong = [text for text in row if not _is_number(text)]
-        if wrong:
-            raise ValueError(f"{path} has {wrong[0]!r} in row {number}; inputs are numbers")
+        for cell in row:
+            require(is_number(cell), f"{path} has {cell!r} in row {number}; inputs are numbers")
     return np.array(rows, np.float64)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _read_npy(path: Path) -> Array:

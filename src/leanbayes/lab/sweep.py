@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import csv
-import fcntl
 import itertools
 import json
+import math
+import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import TPESampler
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages import RDBStorage, fail_stale_trials
+from optuna.storages.journal import JournalFileOpenLock
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from leanbayes.errors import require
 from leanbayes.lab.files import write_json, write_text
 from leanbayes.lab.recipe import Recipe, apply_settings, check_recipe, parse_yaml
+from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.lightning import NonFiniteLossError
 
 __all__ = ["Metric", "sweep", "with_choices"]
 
 Metric = Literal["nll", "negative_elbo"]
+_RUN = "trial-{:04d}"
 
-_NAME = "sweep"
+HEARTBEAT = 20
+"""Seconds between two signs of life of a process at work; after three it counts as dead."""
 
 
 def sweep(
@@ -56,14 +63,11 @@ def sweep(
     _check(recipe, trials)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    with _quiet_optuna():
-        with _lock(folder / ".lock"):
-            study = _open_study(folder, recipe, trials, metric)
-        while (claimed := _claim(study, folder, recipe.seed)) is not None:
-            trial, held = claimed
-            with held:
-                _work(study, trial, recipe, folder, metric, progress=progress)
-        with _lock(folder / ".lock"):
+    work = partial(_work, recipe=recipe, folder=folder, metric=metric, progress=progress)
+    with _quiet_optuna(), _opened(folder, recipe, trials, metric) as study:
+        while _work_waits(study, folder, _points(recipe, trials)):
+            study.optimize(work, catch=(NonFiniteLossError, _TakenError))
+        with _alone(folder):
             return _write(study, recipe, folder, metric)
 
 
@@ -74,110 +78,132 @@ def with_choices(recipe: Recipe, settings: dict[str, Any]) -> Recipe:
 
 
 def _check(recipe: Recipe, trials: int | None) -> None:
-    if not recipe.choices or not all(recipe.choices.values()):
-        raise ValueError(
-            "the recipe has no choices; add for instance choices: {optimizer.lr: [1e-3, 1e-2]}"
-        )
-    if trials is not None and trials < 1:
-        raise ValueError(f"trials is {trials}; it must be at least 1")
+    require(
+        bool(recipe.choices) and all(recipe.choices.values()),
+        "the recipe has no choices; add for instance choices: {optimizer.lr: [1e-3, 1e-2]}",
+    )
+    require(trials is None or trials > 0, f"trials is {trials}; it must be at least 1")
     for key, values in recipe.choices.items():
         for value in values:
             with_choices(recipe, {key: value})
 
 
-def _open_study(folder: Path, recipe: Recipe, trials: int | None, metric: Metric) -> Study:
-    """The study with all its points waiting; those of processes that died wait again."""
-    study = optuna.create_study(
-        storage=JournalStorage(JournalFileBackend(str(folder / "study.log"))),
-        study_name=_NAME,
-        load_if_exists=True,
-    )
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """What the processes of a study do one after another."""
+    lock = JournalFileOpenLock(str(folder / "study"))
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _opened(folder: Path, recipe: Recipe, trials: int | None, metric: Metric) -> Iterator[Study]:
+    """The study of a folder, in Optuna's own file, which notes when each process last lived."""
     settings = {
         "recipe": parse_yaml(recipe.to_yaml()),
         "metric": metric,
         "sampler": "grid" if trials is None else "tpe",
     }
-    for name, value in settings.items():
-        before = study.user_attrs.get(name)
-        if before is None:
+    with _alone(folder):
+        storage = RDBStorage(
+            f"sqlite:///{folder / 'study.db'}",
+            engine_kwargs={"connect_args": {"timeout": 60}},
+            heartbeat_interval=HEARTBEAT,
+            grace_period=3 * HEARTBEAT,
+        )
+        study = optuna.create_study(storage=storage, study_name="sweep", load_if_exists=True)
+        for name, value in settings.items():
+            if study.user_attrs.get(name, value) != value:
+                raise ValueError(
+                    f"{folder} holds a sweep with another {name}; undo the change, or choose "
+                    "another --out"
+                )
             study.set_user_attr(name, value)
-        elif before != value:
-            raise ValueError(
-                f"{folder} holds a sweep with another {name}; undo the change, or choose another "
-                "--out"
-            )
-    known = {trial.user_attrs["point"] for trial in study.get_trials(deepcopy=False)}
-    for point, parameters in enumerate(_points(recipe, trials)):
-        if point not in known:
-            study.enqueue_trial(parameters, user_attrs={"point": point})
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        if (owner := _try_lock(_run_lock(folder, trial))) is not None:
-            with owner:
-                study.tell(trial.number, state=TrialState.FAIL)
-                study.enqueue_trial(trial.params, user_attrs={"point": trial.user_attrs["point"]})
-    return study
+    try:
+        yield study
+    finally:
+        storage.engine.dispose()
 
 
 def _points(recipe: Recipe, trials: int | None) -> list[dict[str, str]]:
+    """What is known of each trial beforehand: all choices, or none."""
     if trials is not None:
         return [{}] * trials
     texts = [[json.dumps(value) for value in values] for values in recipe.choices.values()]
-    combinations = itertools.product(*texts)
-    return [dict(zip(recipe.choices, values, strict=True)) for values in combinations]
+    return [dict(zip(recipe.choices, point, strict=True)) for point in itertools.product(*texts)]
 
 
-def _claim(study: Study, folder: Path, seed: int) -> tuple[Trial, IO[str]] | None:
-    """The next waiting trial, with the lock that says that its process lives."""
-    with _lock(folder / ".lock"):
-        waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-        if not waiting:
-            return None
-        held = _try_lock(_run_lock(folder, waiting[0]))
-        if held is None:
-            raise RuntimeError(f"{_run_lock(folder, waiting[0])} is held by another process")
-        point = waiting[0].user_attrs["point"]
-        study.sampler = TPESampler(seed=seed + point, constant_liar=True)
-        return study.ask(), held
+def _newest(study: Study) -> dict[int, FrozenTrial]:
+    """The last trial of every point."""
+    trials = (t for t in study.get_trials(deepcopy=False) if "point" in t.user_attrs)
+    return {trial.user_attrs["point"]: trial for trial in trials}
 
 
-def _work(
-    study: Study, trial: Trial, recipe: Recipe, folder: Path, metric: Metric, *, progress: bool
-) -> None:
+def _work_waits(study: Study, folder: Path, points: list[dict[str, str]]) -> bool:
+    """Let points wait that nobody has begun or whose process died; False if all are finished."""
+    while True:
+        with _alone(folder):
+            fail_stale_trials(study)
+            newest = _newest(study)
+            for point, parameters in enumerate(points):
+                trial = newest.get(point)
+                if trial is None:
+                    study.enqueue_trial(parameters, user_attrs={"point": point})
+                elif trial.state == TrialState.FAIL and "reason" not in trial.user_attrs:
+                    study.enqueue_trial(trial.params, user_attrs={"point": point})
+            states = {trial.state for trial in _newest(study).values()}
+        if TrialState.WAITING in states or TrialState.RUNNING not in states:
+            return TrialState.WAITING in states
+        time.sleep(1)
+
+
+class _TakenError(Exception):
+    """No trial waits any more."""
+
+
+def _work(trial: Trial, *, recipe: Recipe, folder: Path, metric: Metric, progress: bool) -> float:
+    point = trial.user_attrs.get("point")
+    if point is None:
+        trial.study.stop()
+        raise _TakenError
+    trial.study.sampler = TPESampler(seed=recipe.seed + point, constant_liar=True)
     settings = {
         key: json.loads(trial.suggest_categorical(key, [json.dumps(value) for value in values]))
         for key, values in recipe.choices.items()
     }
-    run = _run_folder(folder, trial.user_attrs["point"])
+    run = folder / _RUN.format(point)
     try:
         train(with_choices(recipe, settings), run, resume=True, progress=progress)
+        return _last_value(run, f"validation/{metric}")
     except NonFiniteLossError as error:
         trial.set_user_attr("reason", str(error))
-        study.tell(trial, state=TrialState.FAIL)
-    else:
-        study.tell(trial, _last_value(run, f"validation/{metric}"))
+        raise
 
 
 def _last_value(run: Path, name: str) -> float:
-    with (run / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        last = list(csv.DictReader(file))[-1]
-    if not last.get(name):
+    values = Run(run).columns.get(name)
+    if not values:
         raise ValueError(f"{run} has no {name}; a sweep needs a data set with validation examples")
-    return float(last[name])
+    if math.isnan(values[-1]):
+        raise NonFiniteLossError(f"{name} is no number in the last epoch")
+    return values[-1]
 
 
 def _write(study: Study, recipe: Recipe, folder: Path, metric: Metric) -> dict[str, Any]:
-    newest = {trial.user_attrs["point"]: trial for trial in study.get_trials(deepcopy=False)}
     trials = [
         {
-            "run": _run_folder(folder, point).name,
+            "run": _RUN.format(point),
             "state": trial.state.name.lower(),
             "value": trial.value,
             "settings": {key: json.loads(text) for key, text in trial.params.items()},
             **({"reason": trial.user_attrs["reason"]} if "reason" in trial.user_attrs else {}),
         }
-        for point, trial in sorted(newest.items())
+        for point, trial in sorted(_newest(study).items())
     ]
-    finished = [trial for trial in trials if trial["state"] == "complete"]
+    finished = (trial for trial in trials if trial["state"] == "complete")
     best = min(finished, key=lambda trial: trial["value"], default=None)
     result = {
         "name": recipe.name,
@@ -192,38 +218,13 @@ def _write(study: Study, recipe: Recipe, folder: Path, metric: Metric) -> dict[s
     return result
 
 
-def _run_folder(folder: Path, point: int) -> Path:
-    return folder / f"trial-{point:04d}"
-
-
-def _run_lock(folder: Path, trial: FrozenTrial) -> Path:
-    return folder / f".trial-{trial.user_attrs['point']:04d}.lock"
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Wait for a lock that the system gives up with the process that holds it."""
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _try_lock(path: Path) -> IO[str] | None:
-    """The same without waiting: an open file whose closing frees the lock, or None."""
-    file = path.open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file
-
-
 @contextmanager
 def _quiet_optuna() -> Iterator[None]:
     before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)  # signs of life are one for years
+            yield
     finally:
         optuna.logging.set_verbosity(before)

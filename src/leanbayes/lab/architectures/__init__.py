@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -28,10 +28,20 @@ from leanbayes.lab.architectures.dense import mlp
 from leanbayes.lab.architectures.recurrent import EhrRecurrent, ImdbLstm
 from leanbayes.lab.architectures.residual import resnet50, tfp_resnet, wide_resnet
 from leanbayes.lab.architectures.vae import Vae, VaeOutput, standard_kl
+from leanbayes.registry import Registry
 
-__all__ = ["ARCHITECTURES", "Chain", "Network", "Vae", "VaeOutput", "build", "standard_kl"]
+__all__ = [
+    "ARCHITECTURES",
+    "Chain",
+    "Network",
+    "Vae",
+    "VaeOutput",
+    "build",
+    "register_architecture",
+    "standard_kl",
+]
 
-ARCHITECTURES: dict[str, Callable[..., Network]] = {
+_BUILDERS: dict[str, Callable[..., Network]] = {
     "mlp": mlp,
     "mlp-elu": partial(mlp, hidden=(300, 300, 300), activation="elu", start="fan_in"),
     "toy": partial(
@@ -56,7 +66,34 @@ ARCHITECTURES: dict[str, Callable[..., Network]] = {
     "ehr-rnn": EhrRecurrent,
     "vae": Vae,
 }
+
+Builder = TypeVar("Builder", bound=Callable[..., Network])
+
+ARCHITECTURES = Registry[Callable[..., Network]]("architecture")
 """Every network by name; the options of each are the arguments of its builder."""
+
+
+def register_architecture(name: str) -> Callable[[Builder], Builder]:
+    """Add a network: ``build`` and recipes know it from then on.
+
+    It decorates a function or class that makes a :class:`Network`.
+
+    Args:
+        name: what to call it.
+
+    Example:
+        >>> @register_architecture("line")
+        ... def line(inputs: int = 3) -> Network:
+        ...     return mlp(inputs=inputs, hidden=(), outputs=1)
+        >>> build("line", inputs=5)(torch.ones(2, 5)).shape
+        torch.Size([2, 1])
+        >>> ARCHITECTURES.unregister("line")
+    """
+    return ARCHITECTURES.register(name=name)
+
+
+for _name, _builder in _BUILDERS.items():
+    register_architecture(_name)(_builder)
 
 
 def build(name: str, /, *, generator: torch.Generator | None = None, **options: Any) -> Network:
@@ -71,8 +108,6 @@ def build(name: str, /, *, generator: torch.Generator | None = None, **options: 
         >>> build("mlp", hidden=(50,))(torch.randn(3, 784)).shape
         torch.Size([3, 10])
     """
-    if name not in ARCHITECTURES:
-        raise ValueError(f"architecture {name!r} is unknown{nearest(name, ARCHITECTURES)}")
     builder = ARCHITECTURES[name]
     known = signature(builder).parameters
     for option in options:

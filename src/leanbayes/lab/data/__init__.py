@@ -7,8 +7,10 @@ packages put data, then into the cache, and downloads what is in none of them.
 from leanbayes.lab.data.augment import Augmentation, Flip, PadCropFlip, augmentation
 from leanbayes.lab.data.batches import Batches
 from leanbayes.lab.data.catalogue import Entry, FileState, check, fetch, listing, load, names
-from leanbayes.lab.data.dataset import Dataset, Examples, Scaling, Task
+from leanbayes.lab.data.dataset import Dataset, Examples, Task
+from leanbayes.lab.data.scaling import Scaling
 from leanbayes.lab.data.search import cache_folder
+from leanbayes.lab.data.sources import register_dataset
 
 __all__ = [
     "Augmentation",
@@ -28,4 +30,5 @@ __all__ = [
     "listing",
     "load",
     "names",
+    "register_dataset",
 ]

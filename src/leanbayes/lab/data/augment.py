@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
+from leanbayes.errors import choose
 from leanbayes.lab.data.dataset import Dataset
-from leanbayes.lab.data.problems import choose
 
 __all__ = ["Augmentation", "Flip", "PadCropFlip", "augmentation"]
 

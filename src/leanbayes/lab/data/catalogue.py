@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from leanbayes.lab.data import cifar, imdb, mnist, uci
+from leanbayes.errors import unknown
 from leanbayes.lab.data.dataset import Dataset, Task
 from leanbayes.lab.data.fetch import download as download_source
-from leanbayes.lab.data.files import Found, Source, State, assert_intact, state_of
-from leanbayes.lab.data.problems import check_options, unknown
+from leanbayes.lab.data.files import Copy, State
 from leanbayes.lab.data.search import find, missing
+from leanbayes.lab.data.sources import SOURCES, Source
 from leanbayes.lab.data.user import load_csv, load_npz
 
-__all__ = ["Entry", "FileState", "check", "fetch", "listing", "load", "names"]
+from leanbayes.lab.data import mnist, cifar, imdb, uci  # noqa: F401  # isort: skip
 
-SOURCES: dict[str, Source] = {
-    source.name: source for source in (*mnist.SOURCES, *cifar.SOURCES, *imdb.SOURCES, *uci.SOURCES)
-}
+__all__ = ["Entry", "FileState", "check", "check_options", "fetch", "listing", "load", "names"]
+
 OWN: dict[str, Callable[..., Dataset]] = {".csv": load_csv, ".npz": load_npz}
 
 
@@ -32,7 +32,7 @@ class Entry:
         task: what is to be learnt.
         licence: what it may be used under.
         source: as one would cite it.
-        where: the folder it was found in; None if it is inside a Python package or absent.
+        where: the folder it was found in; None if it needs no files or is absent.
         size: bytes on the disk, or to be downloaded; 0 where neither is known.
         state: of its checksums, or why there are none.
     """
@@ -86,41 +86,43 @@ def load(name: str, *, download: bool = True, **options: Any) -> Dataset:
         return reader(path, **options)
     source = _source(name)
     check_options(source.build, options, source.name)
-    found = find(source)
-    if found is None:
-        if not download:
-            raise missing(source)
-        found = download_source(source)
-    assert_intact(found, source.name)
-    return source.build(found.form.read(found.paths), source, **options)
+    dataset = source.build(*_contents(source, download), **options)
+    return replace(
+        dataset,
+        name=source.name,
+        task=source.task,
+        licence=source.licence,
+        source=source.origin,
+    )
 
 
-def fetch(name: str, *, downloader: Any = None) -> Found:
+def fetch(name: str, *, downloader: Any = None) -> Copy | None:
     """Make sure that a data set is on this machine, whole; download it if it is not.
 
     Args:
         name: one of :func:`names`.
         downloader: as :func:`pooch.retrieve` takes it.
+
+    Returns:
+        Where it lies; None if it needs no files.
     """
     source = _source(name)
-    found = find(source) or download_source(source, downloader=downloader)
-    assert_intact(found, source.name)
-    return found
+    if not source.forms:
+        return None
+    copy = find(source) or download_source(source, downloader=downloader)
+    copy.assert_intact(source.name)
+    return copy
 
 
 def check(name: str | None = None) -> tuple[FileState, ...]:
     """The state of every file of one data set, or of all that are on this machine."""
     states = []
     for source in SOURCES.values() if name is None else (_source(name),):
-        found = find(source)
-        if found is None:
-            if name is not None:
-                raise missing(source)
-            continue
-        states += [
-            FileState(source.name, found.folder / file.path, state_of(found, file))
-            for file in found.form.files
-        ]
+        copy = find(source)
+        if copy is not None:
+            states += [FileState(source.name, *state) for state in copy.states().items()]
+        elif name is not None and source.forms:
+            raise missing(source)
     return tuple(states)
 
 
@@ -129,43 +131,54 @@ def listing(*, checksums: bool = False) -> tuple[Entry, ...]:
     return tuple(_entry(source, checksums) for source in SOURCES.values())
 
 
+def check_options(function: Callable[..., Any], options: Iterable[str], name: str) -> None:
+    """Raise if a function has no such keyword arguments."""
+    parameters = inspect.signature(function).parameters.values()
+    known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of {name}", option, known)
+
+
+def _contents(source: Source, download: bool) -> tuple[Any, ...]:
+    """What was read from the files, if the data set has any and they are what they should be."""
+    if not source.forms:
+        return ()
+    copy = find(source)
+    if copy is None and not download:
+        raise missing(source)
+    copy = copy or download_source(source)
+    copy.assert_intact(source.name)
+    return (copy.form.read(copy.paths),)
+
+
 def _entry(source: Source, checksums: bool) -> Entry:
-    found = find(source)
-    where = found.folder if found is not None and found.form.files else None
-    if found is None:
-        size = next(
-            (sum(f.size for f in form.files) for form in source.forms if form.downloadable), 0
-        )
-    else:
-        size = found.size
+    copy = find(source)
+    sizes = (sum(f.size for f in form.files) for form in source.forms if form.downloadable)
     return Entry(
         source.name,
         source.task,
         source.licence,
         source.origin,
-        where,
-        size,
-        _state(source, found, checksums),
+        where=None if copy is None else copy.folder,
+        size=next(sizes, 0) if copy is None else copy.size,
+        state=_state(source, copy, checksums),
     )
 
 
-def _state(source: Source, found: Found | None, checksums: bool) -> State | str:
-    if found is None:
-        return "absent"
-    if not found.form.files:
-        return "embedded"
+def _state(source: Source, copy: Copy | None, checksums: bool) -> State | str:
+    if copy is None:
+        return "absent" if source.forms else "embedded"
     if not checksums:
         return "not checked"
-    states = {state_of(found, file) for file in found.form.files}
+    states = set(copy.states().values())
     return next(state for state in ("wrong", "unknown", "right") if state in states)
 
 
 def _source(name: str) -> Source:
     """A source by its name, however it is spelt: ``CIFAR-10`` is ``cifar10``."""
-    plain = {_plain(known): source for known, source in SOURCES.items()}
-    if _plain(name) not in plain:
-        raise unknown("data set", name, SOURCES)
-    return plain[_plain(name)]
+    spelt = {_plain(known): known for known in SOURCES}
+    return SOURCES[spelt.get(_plain(name), name)]
 
 
 def _plain(name: str) -> str:

@@ -8,53 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Dataset", "Examples", "Scaling", "Task"]
+from leanbayes.errors import choose
+from leanbayes.lab.data.scaling import IMAGE_SCALINGS, TABLE_SCALINGS, Scaling
+
+__all__ = ["Dataset", "Examples", "Task", "scaled_dataset"]
 
 Task = Literal["classification", "regression", "sequence", "density"]
-
-
-class Scaling:
-    """Turns raw numbers into what a network sees: ``(raw − shift) / scale``, in float32.
-
-    Args:
-        shift: a number, or a tensor that broadcasts with one example.
-        scale: the same, positive.
-
-    Example:
-        >>> symmetric = Scaling(127.5, 127.5)
-        >>> symmetric(torch.tensor([0, 255], dtype=torch.uint8))
-        tensor([-1.,  1.])
-        >>> symmetric.inverse(torch.tensor([-1.0, 1.0]))
-        tensor([  0., 255.])
-    """
-
-    def __init__(self, shift: float | Tensor = 0.0, scale: float | Tensor = 1.0) -> None:
-        self.shift = torch.as_tensor(shift, dtype=torch.float64)
-        self.scale = torch.as_tensor(scale, dtype=torch.float64)
-        if not bool((self.scale > 0).all()):
-            raise ValueError("a scale must be positive; use 1 where the data do not vary")
-        self._shift, self._gain = self.shift.float(), (1 / self.scale).float()
-        self._moves = bool((self.shift != 0).any())
-        self._stretches = bool((self.scale != 1).any())
-
-    def __call__(self, raw: Tensor) -> Tensor:
-        if raw.dtype == torch.float64:
-            return ((raw - self.shift) / self.scale).float()
-        x = raw.clone() if raw.dtype == torch.float32 else raw.float()
-        if self._moves:
-            x.sub_(self._shift.to(x.device))
-        return x.mul_(self._gain.to(x.device)) if self._stretches else x
-
-    def inverse(self, x: Tensor) -> Tensor:
-        """The raw numbers of these inputs."""
-        return (x * self.scale + self.shift).to(x.dtype)
-
-    def __repr__(self) -> str:
-        return f"Scaling(shift={_short(self.shift)}, scale={_short(self.scale)})"
-
-
-def _short(value: Tensor) -> str:
-    return f"{float(value):g}" if value.ndim == 0 else f"tensor of shape {tuple(value.shape)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +87,9 @@ class Dataset:
     task: Task
     train: Examples
     test: Examples
-    licence: str
-    source: str
-    preprocessing: str
+    licence: str = ""
+    source: str = ""
+    preprocessing: str = ""
     validation: Examples | None = None
     classes: tuple[str, ...] = ()
     scaling: Scaling | None = None
@@ -162,3 +121,68 @@ class Dataset:
         sizes += f"test={len(self.test)}"
         kind = f"{len(self.classes)} classes" if self.classes else self.task
         return f"Dataset({self.name}: {sizes}, inputs {self.input_shape}, {kind})"
+
+
+def scaled_dataset(
+    train: Examples,
+    validation: Examples | None,
+    test: Examples,
+    *,
+    scaling: str,
+    preprocessing: list[str],
+    target_scaling: str = "standard",
+    peak: int = 255,
+    classes: tuple[str, ...] = (),
+) -> Dataset:
+    """A data set, yet without a name, whose inputs, and targets if they are real, are scaled.
+
+    Args:
+        train: raw examples; bytes are pixels, and stay bytes until a batch is taken.
+        validation: the same.
+        test: the same.
+        scaling: one of :data:`IMAGE_SCALINGS` for pixels, else of :data:`TABLE_SCALINGS`.
+        preprocessing: what was done before, in words.
+        target_scaling: one of :data:`TABLE_SCALINGS`.
+        peak: the value of a white pixel.
+        classes: names of the classes, by label.
+    """
+    inputs, words = _input_scaling(train.stored, scaling, peak)
+    notes = [*preprocessing, words]
+    targets, task = None, _task(train.targets)
+    if train.targets is not None and task == "regression":
+        scale, words = choose("target scaling", target_scaling, TABLE_SCALINGS)
+        targets = scale(train.targets)
+        notes.append(f"targets {words}")
+
+    def scaled(part: Examples) -> Examples:
+        y = part.targets if targets is None or part.targets is None else targets(part.targets)
+        if part.stored.dtype == torch.uint8:
+            return Examples(part.stored, y, inputs)
+        return Examples(inputs(part.stored), y)
+
+    return Dataset(
+        name="",
+        task=task,
+        train=scaled(train),
+        validation=None if validation is None else scaled(validation),
+        test=scaled(test),
+        scaling=inputs,
+        target_scaling=targets,
+        preprocessing="; ".join(notes),
+        classes=classes,
+    )
+
+
+def _input_scaling(train: Tensor, name: str, peak: int) -> tuple[Scaling, str]:
+    """The scaling of this name for pixels or other numbers, and what a report says of it."""
+    if train.dtype == torch.uint8:
+        scale_pixels, words = choose("scaling of images", name, IMAGE_SCALINGS)
+        return scale_pixels(train, peak), words.format(peak=peak)
+    scale, words = choose("scaling", name, TABLE_SCALINGS)
+    return scale(train), f"inputs {words}"
+
+
+def _task(targets: Tensor | None) -> Task:
+    if targets is None:
+        return "density"
+    return "regression" if targets.is_floating_point() else "classification"

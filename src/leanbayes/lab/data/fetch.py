@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from leanbayes.lab.data.files import File, Found, Source
-from leanbayes.lab.data.problems import optional
+from leanbayes.lab.data.extras import extra
+from leanbayes.lab.data.files import Copy, File
 from leanbayes.lab.data.search import cache_folder
+from leanbayes.lab.data.sources import Source
 
 __all__ = ["download"]
 
 
-def download(source: Source, *, downloader: Any = None) -> Found:
+def download(source: Source, *, downloader: Any = None) -> Copy:
     """Download a data set into the cache, each file checked before it is put there.
 
     Args:
@@ -24,35 +25,31 @@ def download(source: Source, *, downloader: Any = None) -> Found:
         raise FileNotFoundError(f"{source.name} has no address to download it from")
     failures: list[str] = []
     for form in forms:
-        found = Found(form, cache_folder(), cache_folder() / form.folders[0])
-        if all(_download_file(file, found.folder, downloader, failures) for file in form.files):
-            return found
+        copy = Copy(form, cache_folder(), cache_folder() / form.folders[0])
+        if all(_download_file(file, copy.folder, downloader, failures) for file in form.files):
+            return copy
     raise ConnectionError(
         f"{source.name} could not be downloaded ({'; '.join(failures)}); fetch the file another "
         f"way and put it into {cache_folder() / forms[0].folders[0]}"
     )
 
 
-def _known_hash(file: File) -> str:
-    """The digest of the file as it comes; that of the content where the two are the same."""
-    own = [text for text in file.digests if not text.startswith("content-")]
-    return own[0] if own else file.digests[0].removeprefix("content-")
-
-
 def _download_file(file: File, folder: Path, downloader: Any, failures: list[str]) -> bool:
-    pooch = optional("pooch", "pooch", "downloading data")
+    """Whether a mirror gave the file; a digest of the content is that of a file not packed."""
+    pooch = extra("pooch", "pooch", "downloading data")
+    digest = min(file.digests, key=lambda text: text.startswith("content-"), default=None)
     for address in file.mirrors:
         try:
             pooch.retrieve(
-                address, _known_hash(file), fname=file.path, path=folder, downloader=downloader
+                address,
+                digest and digest.removeprefix("content-"),
+                fname=file.path,
+                path=folder,
+                downloader=downloader,
             )
         except (OSError, ValueError) as error:  # no answer, or not the file that was asked for
-            failures.append(f"{address}: {_first_sentence(error)}")
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            failures.append(f"{address}: {reason[:120]}")
         else:
             return True
     return False
-
-
-def _first_sentence(error: Exception) -> str:
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return text if len(text) < 120 else f"{text[:117]}..."

@@ -6,18 +6,16 @@ import gzip
 import hashlib
 import lzma
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import Any, Literal
 
-from leanbayes.lab.data.dataset import Dataset, Task
-from leanbayes.lab.data.problems import reading
+from leanbayes.lab.damage import reading
 
-__all__ = ["File", "Form", "Found", "Source", "State", "assert_intact", "state_of"]
+__all__ = ["Copy", "File", "Form", "State", "opened"]
 
 State = Literal["right", "wrong", "unknown"]
-BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Form:
 
     Args:
         files: all must be there.
-        read: their paths to the content that :attr:`Source.build` takes.
+        read: their paths to the content that the data set is made of.
         folders: where they may lie in a data folder; downloads go into the first.
         system: absolute folders where a package of the system puts them.
     """
@@ -57,24 +55,18 @@ class Form:
     @property
     def downloadable(self) -> bool:
         """Whether every file has an address."""
-        return bool(self.files) and all(file.mirrors for file in self.files)
+        return all(file.mirrors for file in self.files)
 
 
 @dataclass(frozen=True)
-class Source:
-    """A data set by name: the facts about it, its forms, and how it becomes tensors."""
+class Copy:
+    """A form of a data set in one folder of this machine.
 
-    name: str
-    task: Task
-    licence: str
-    origin: str
-    forms: tuple[Form, ...]
-    build: Callable[..., Dataset] = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Found:
-    """A form of a data set that is on this machine."""
+    Args:
+        form: which files.
+        root: the data folder, which may hold a ``SHA256SUMS``.
+        folder: where in it the files are.
+    """
 
     form: Form
     root: Path
@@ -90,67 +82,54 @@ class Found:
         """Bytes on the disk."""
         return sum(path.stat().st_size for path in self.paths if path.is_file())
 
+    def states(self) -> dict[Path, State]:
+        """Whether each file is what it should be."""
+        files = zip(self.paths, self.form.files, strict=True)
+        return {path: _state(path, file, self.root) for path, file in files}
 
-def digest(path: Path, kind: str) -> str:
-    """The digest of a file, ``sha256`` or ``md5``, or of its unpacked ``content-sha256``.
-
-    A file that cannot be unpacked has an empty one.
-    """
-    inside, _, algorithm = kind.rpartition("-")
-    state = hashlib.new(algorithm, usedforsecurity=False)
-    try:
-        with reading(path), _open(path, unpack=bool(inside)) as file:
-            while block := file.read(BLOCK):
-                state.update(block)
-    except ValueError:
-        return ""
-    return state.hexdigest()
+    def assert_intact(self, name: str) -> None:
+        """Raise if a file is not what it should be."""
+        for path, state in self.states().items():
+            if state == "wrong":
+                raise ValueError(
+                    f"{path} has a wrong checksum; delete it and run: leanbayes data fetch {name}"
+                )
 
 
-def _open(path: Path, unpack: bool) -> IO[bytes]:
-    if unpack and path.suffix == ".gz":
-        return cast("IO[bytes]", gzip.open(path))
-    if unpack and path.suffix == ".xz":
-        return cast("IO[bytes]", lzma.open(path))
-    return path.open("rb")
+def opened(path: Path) -> Any:
+    """A file to read bytes from, unpacked if it is called ``.gz`` or ``.xz``."""
+    openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+    return openers.get(path.suffix, open)(path, "rb")
+
+
+def _state(path: Path, file: File, root: Path) -> State:
+    """A ``SHA256SUMS`` in the data folder is asked first, then the digests known for this file."""
+    listed = _listed(root / "SHA256SUMS").get(path.relative_to(root).as_posix())
+    known = file.digests if listed is None else (f"sha256:{listed}", *file.digests)
+    if not known or not path.is_file():
+        return "unknown"
+    digests = (text.split(":") for text in known)
+    return "right" if any(_digest(path, kind) == value for kind, value in digests) else "wrong"
+
+
+def _listed(sums: Path) -> Mapping[str, str]:
+    """Digests by file name."""
+    return _read_sums(sums, sums.stat().st_mtime) if sums.is_file() else {}
 
 
 @cache
-def _listed(sums: Path, changed: float) -> Mapping[str, str]:
-    """The lines of a SHA256SUMS file; ``changed`` is its time stamp."""
+def _read_sums(sums: Path, changed: float) -> Mapping[str, str]:
+    """The lines of a file that ``sha256sum`` wrote; ``changed`` is its time stamp."""
     pairs = (line.split(maxsplit=1) for line in sums.read_text().splitlines() if line.strip())
     return {name.strip().removeprefix("*").removeprefix("./"): value for value, name in pairs}
 
 
-def _digest_in_root(path: Path, root: Path) -> str | None:
-    sums = root / "SHA256SUMS"
-    if not sums.is_file() or not path.is_relative_to(root):
-        return None
-    listed = _listed(sums, sums.stat().st_mtime)
-    return listed.get(path.relative_to(root).as_posix())
-
-
-def state_of(found: Found, file: File) -> State:
-    """Whether a file is what it should be.
-
-    A ``SHA256SUMS`` in the data folder is asked first, then the digests known for this file.
-    """
-    path = found.folder / file.path
-    in_root = _digest_in_root(path, found.root)
-    known = file.digests if in_root is None else (f"sha256:{in_root}", *file.digests)
-    if not known or not path.is_file():
-        return "unknown"
-    for kind, expected in (text.split(":") for text in known):
-        if digest(path, kind) == expected:
-            return "right"
-    return "wrong"
-
-
-def assert_intact(found: Found, name: str) -> None:
-    """Raise if a file is not what it should be."""
-    for file in found.form.files:
-        if state_of(found, file) == "wrong":
-            raise ValueError(
-                f"{found.folder / file.path} has a wrong checksum; delete it and run: "
-                f"leanbayes data fetch {name}"
-            )
+def _digest(path: Path, kind: str) -> str:
+    """A digest of a file, or of its content unpacked; empty if it cannot be unpacked."""
+    inside, _, algorithm = kind.rpartition("-")
+    new = partial(hashlib.new, algorithm, usedforsecurity=False)
+    try:
+        with reading(path), opened(path) if inside else path.open("rb") as file:
+            return hashlib.file_digest(file, new).hexdigest()
+    except ValueError:
+        return ""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import lzma
 import struct
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -13,17 +11,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from leanbayes.lab.data.problems import optional, reading
+from leanbayes.lab.damage import reading
+from leanbayes.lab.data.extras import extra
+from leanbayes.lab.data.files import opened
 
 __all__ = [
     "Bytes",
-    "image_rows",
     "members",
     "parts",
     "read_amat",
     "read_bytes",
+    "read_column_of_images",
     "read_idx",
-    "read_table",
 ]
 
 Bytes = npt.NDArray[np.uint8]
@@ -32,11 +31,8 @@ AMAT_ROW = 2 * 784
 
 def read_bytes(path: Path) -> bytes:
     """The content of a file, unpacked if it is called ``.gz`` or ``.xz``."""
-    with reading(path):
-        if path.suffix == ".gz":
-            with gzip.open(path) as file:
-                return file.read()
-        return lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+    with reading(path), opened(path) as file:
+        return bytes(file.read())
 
 
 def read_idx(path: Path) -> Bytes:
@@ -63,25 +59,13 @@ def read_amat(path: Path) -> Bytes:
         return pixels.reshape(-1, 28, 28)
 
 
-def read_table(path: Path) -> dict[str, list[str]]:
-    """The columns of a text file with tabs, by their names in its first line."""
+def read_column_of_images(path: Path) -> Bytes:
+    """32 × 32 RGB images ``[examples, 3, 32, 32]`` that lie below each other in an image file."""
+    image = extra("PIL.Image", "pillow", "reading CIFAR from image files")
     content = read_bytes(path)
     with reading(path):
-        header, *rows = (line.split("\t") for line in content.decode().splitlines())
-        return dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
-
-
-def image_rows(content: bytes, path: Path) -> Bytes:
-    """32 × 32 RGB images ``[examples, 32, 32, 3]``, laid below each other in a PNG or WebP file.
-
-    Each may be 32 rows of 32 pixels, or one row of 1024.
-    """
-    image = optional("PIL.Image", "pillow", "reading CIFAR from image files")
-    with reading(path):
         pixels = np.asarray(image.open(io.BytesIO(content)).convert("RGB"))
-        if pixels.shape[1] not in (32, 1024):
-            raise ValueError(f"images lie in columns of 32 or 1024 pixels, not {pixels.shape[1]}")
-        return pixels.reshape(-1, 32, 32, 3)
+        return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
 
 
 def members(path: Path, folders: Iterable[str] = ("",)) -> Iterator[tuple[str, bytes]]:
@@ -105,10 +89,10 @@ def members(path: Path, folders: Iterable[str] = ("",)) -> Iterator[tuple[str, b
 
 def parts(paths: Iterable[Path]) -> dict[str, bytes]:
     """Contents by file name, of files or of the one archive that holds them all."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for path in paths:
-        if path.name.endswith((".tar.gz", ".tgz")):
-            found |= {name.rpartition("/")[2]: content for name, content in members(path)}
+        if path.name.endswith(".tar.gz"):
+            contents |= {name.rpartition("/")[2]: content for name, content in members(path)}
         else:
-            found[path.name] = read_bytes(path)
-    return found
+            contents[path.name] = read_bytes(path)
+    return contents

@@ -9,10 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from leanbayes.lab.data.dataset import Dataset, Examples
-from leanbayes.lab.data.files import Source
+from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
 from leanbayes.lab.data.formats import Bytes
-from leanbayes.lab.data.scaling import scaled_dataset
 from leanbayes.lab.data.splits import reordered, split_last
 
 __all__ = ["Images", "build_images"]
@@ -48,14 +46,11 @@ class Images:
     note: str = ""
 
 
-def build_images(
-    content: Images, source: Source, *, scaling: str = "unit", validation: int = 10_000
-) -> Dataset:
+def build_images(content: Images, *, scaling: str = "unit", validation: int = 10_000) -> Dataset:
     """A data set of images.
 
     Args:
         content: what was read.
-        source: the facts about it.
         scaling: one of :data:`leanbayes.lab.data.scaling.IMAGE_SCALINGS`.
         validation: how many of the last training images are set apart.
     """
@@ -78,11 +73,7 @@ def build_images(
         scaling=scaling,
         peak=content.peak,
         preprocessing=notes,
-        name=source.name,
-        task=source.task,
         classes=content.classes,
-        licence=source.licence,
-        source=source.origin,
     )
 
 

@@ -1,33 +1,29 @@
 """The Large Movie Review Dataset as sequences of word indices, the way Keras' example has it.
 
-With Keras' own ``imdb.npz`` everything is as in the paper [k-tied, appendix E]. From the texts,
-ranks are those of Keras' Tokenizer on the training texts and the shuffle is Keras' (seed 113), but
-it acts on the order of the archive, positive reviews first: Keras' file has an order of its own, so
-the 5000 validation reviews are not the same ones.
+Ranks are those of Keras' Tokenizer on the training texts and the shuffle is Keras' (seed 113), but
+it acts on the order of the archive, positive reviews first: Keras' own file, a pickle, has another
+order, so the 5000 validation reviews are not those of the paper [k-tied, appendix E].
 """
 
 from __future__ import annotations
 
 import json
-import zipfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from leanbayes.lab.damage import reading
 from leanbayes.lab.data.dataset import Dataset, Examples
-from leanbayes.lab.data.files import File, Form, Source
+from leanbayes.lab.data.files import File, Form
 from leanbayes.lab.data.formats import members, read_bytes
-from leanbayes.lab.data.inert import array_of, plain_values
-from leanbayes.lab.data.problems import reading
+from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.data.splits import split_last
 from leanbayes.lab.data.words import Sentences, encode, rank_words, to_ranks, tokenize
 
-__all__ = ["SOURCES", "Reviews"]
+__all__ = ["Reviews"]
 
 SHUFFLE_SEED = 113
 SENTIMENT = {"neg": 0, "pos": 1}
@@ -90,40 +86,39 @@ def read_texts(paths: tuple[Path, ...]) -> Reviews:
     )
 
 
-def _rows(path: Path, archive: zipfile.ZipFile, name: str) -> Iterable[list[int]]:
-    """Lists of integers in an object array of an npz file; its pickle is read, not run."""
-    with archive.open(f"{name}.npy") as file:
-        version = np.lib.format.read_magic(file)
-        header: Any = getattr(np.lib.format, f"read_array_header_{version[0]}_{version[1]}")
-        _, _, kind = header(file)
-        if kind != np.dtype(object):
-            raise ValueError(f"{name} holds no rows of different lengths")
-        return list(array_of(plain_values(file.read())))
+FOLDERS = ("imdb", ".")
+FORMS = (
+    Form((File("train.jsonl.xz"), File("test.jsonl.xz")), read_json_lines, ("imdb",)),
+    Form(
+        (
+            File(
+                "aclImdb_v1.tar.gz",
+                ("sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",),
+                ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",),
+                84125825,
+            ),
+        ),
+        read_texts,
+        FOLDERS,
+    ),
+    Form((File("aclImdb"),), read_texts, FOLDERS),
+)
 
 
-def read_keras(paths: tuple[Path, ...]) -> Reviews:
-    """Keras' ``imdb.npz``: ranks and labels."""
-    path = paths[0]
-    with reading(path), zipfile.ZipFile(path) as archive:
-        train, test = (Sentences.of(_rows(path, archive, f"x_{s}")) for s in ("train", "test"))
-        with np.load(path, allow_pickle=False) as arrays:
-            labels = [arrays[f"y_{split}"].astype(np.int64) for split in ("train", "test")]
-    return Reviews(train, labels[0], test, labels[1], "words ranked by Keras")
-
-
-def build_reviews(
-    content: Reviews,
-    source: Source,
-    *,
-    words: int = 20_000,
-    length: int = 80,
-    validation: int = 5_000,
+@register_dataset(
+    "imdb",
+    task="sequence",
+    licence="none stated",
+    source="A. L. Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011",
+    forms=FORMS,
+)
+def imdb(
+    content: Reviews, *, words: int = 20_000, length: int = 80, validation: int = 5_000
 ) -> Dataset:
     """Reviews as indices ``[reviews, length]``.
 
     Args:
         content: what was read.
-        source: the facts about it.
         words: size of the vocabulary, counting padding 0, start 1, rare word 2 and the unused 3.
         length: words kept from the end of a review; shorter ones are padded in front.
         validation: how many of the last training reviews are set apart, after the shuffle.
@@ -142,64 +137,15 @@ def build_reviews(
         parts.append(Examples(torch.from_numpy(indices), torch.from_numpy(labels[order])))
     train, held_out = split_last(parts[0], validation)
     return Dataset(
-        name=source.name,
-        task=source.task,
+        name="imdb",
+        task="sequence",
         train=train,
         validation=held_out,
         test=parts[1],
         classes=("negative", "positive"),
-        licence=source.licence,
-        source=source.origin,
         preprocessing=(
             f"{content.ranks}; indices below {words}, rank r is r + 3, padding 0, start 1, rarer "
             f"words 2; last {length} words, padded in front; shuffled (numpy "
             f"RandomState({SHUFFLE_SEED})); last {validation} training reviews for validation"
         ),
     )
-
-
-FOLDERS = ("imdb", ".")
-SOURCES = (
-    Source(
-        "imdb",
-        "sequence",
-        "none stated",
-        "A. L. Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011",
-        (
-            Form(
-                (
-                    File(
-                        "imdb.npz",
-                        (
-                            "sha256:69664113be75683a8fe16e3ed0ab59fda8886cb3cd7ada244f7d9544e4676b9f",
-                        ),
-                        (
-                            "https://storage.googleapis.com/tensorflow/tf-keras-datasets/imdb.npz",
-                            "https://s3.amazonaws.com/text-datasets/imdb.npz",
-                        ),
-                        17464789,
-                    ),
-                ),
-                read_keras,
-                FOLDERS,
-            ),
-            Form((File("train.jsonl.xz"), File("test.jsonl.xz")), read_json_lines, ("imdb",)),
-            Form(
-                (
-                    File(
-                        "aclImdb_v1.tar.gz",
-                        (
-                            "sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
-                        ),
-                        ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",),
-                        84125825,
-                    ),
-                ),
-                read_texts,
-                FOLDERS,
-            ),
-            Form((File("aclImdb"),), read_texts, FOLDERS),
-        ),
-        build_reviews,
-    ),
-)

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from leanbayes.lab.data.dataset import Dataset
-from leanbayes.lab.data.files import File, Form, Source
+from leanbayes.lab.data.extras import extra
+from leanbayes.lab.data.files import File, Form
 from leanbayes.lab.data.formats import read_amat, read_idx
 from leanbayes.lab.data.images import Images, build_images
-from leanbayes.lab.data.problems import optional
+from leanbayes.lab.data.sources import register_dataset
 
-__all__ = ["SOURCES"]
+__all__ = ["digits"]
 
 DIGITS = tuple("0123456789")
 FASHION: tuple[str, ...] = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat")
@@ -190,11 +191,6 @@ def read_binarized(paths: tuple[Path, ...]) -> Images:
     return Images(train=train, validation=validation, test=test, peak=1)
 
 
-def build_binarized(content: Images, source: Source) -> Dataset:
-    """Static binarised MNIST: pixels are 0 or 1, and are their own targets."""
-    return build_images(content, source, scaling="raw")
-
-
 AMAT = "http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/"
 BINARIZED = (
     ("train", 78400000, "ad693b29f94c14277b095f5238ddefbbdaaae0939789dd2f4f0205278cee3e4d"),
@@ -212,13 +208,20 @@ def _amat_form(suffix: str, mirror: str | None) -> Form:
     return Form(files, read_binarized, ("binarized-mnist", "mnist-static-binarized"))
 
 
-def read_digits(paths: tuple[Path, ...]) -> Images:
+@register_dataset(
+    "digits",
+    task="classification",
+    licence="CC BY 4.0",
+    source="E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI; "
+    "in scikit-learn",
+)
+def digits(*, scaling: str = "unit", validation: int = 180) -> Dataset:
     """The 1797 digits inside scikit-learn, in one fixed random order; the last 360 are for test."""
-    datasets = optional("sklearn.datasets", "scikit-learn", "the data set 'digits'")
+    datasets = extra("sklearn.datasets", "scikit-learn", "the data set 'digits'")
     bunch = datasets.load_digits()
     order = np.random.RandomState(0).permutation(len(bunch.target))
     images, labels = bunch.images[order].astype(np.uint8)[:, None], bunch.target[order]
-    return Images(
+    content = Images(
         train=images[:-360],
         test=images[-360:],
         train_labels=labels[:-360],
@@ -227,54 +230,41 @@ def read_digits(paths: tuple[Path, ...]) -> Images:
         peak=16,
         note="in one random order (numpy RandomState(0)), last 360 images for test",
     )
+    return build_images(content, scaling=scaling, validation=validation)
 
 
-def build_digits(
-    content: Images, source: Source, *, scaling: str = "unit", validation: int = 180
-) -> Dataset:
-    """The digits of scikit-learn, see :func:`build_images`."""
-    return build_images(content, source, scaling=scaling, validation=validation)
-
-
-SOURCES = (
-    Source(
-        "digits",
-        "classification",
-        "CC BY 4.0",
-        "E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI; in scikit-learn",
-        (Form((), read_digits),),
-        build_digits,
-    ),
-    Source(
+for _name, _licence, _source, _forms in (
+    (
         "mnist",
-        "classification",
         "CC BY-SA 3.0",
         "Y. LeCun, C. Cortes, C. Burges, The MNIST Database of Handwritten Digits",
         MNIST,
-        build_images,
     ),
-    Source(
+    (
         "fashion-mnist",
-        "classification",
         "MIT",
         "H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST, 2017",
         FASHION_MNIST,
-        build_images,
     ),
-    Source(
+    (
         "kmnist",
-        "classification",
         "CC BY-SA 4.0",
         "T. Clanuwat et al., Deep Learning for Classical Japanese Literature, 2018",
         KMNIST,
-        build_images,
     ),
-    Source(
-        "mnist-static-binarized",
-        "density",
-        "as MNIST (CC BY-SA 3.0); none stated for the samples",
-        "H. Larochelle, I. Murray, The Neural Autoregressive Distribution Estimator, 2011",
-        (_amat_form(".xz", None), _amat_form("", AMAT)),
-        build_binarized,
-    ),
+):
+    register_dataset(_name, task="classification", licence=_licence, source=_source, forms=_forms)(
+        build_images
+    )
+
+
+@register_dataset(
+    "mnist-static-binarized",
+    task="density",
+    licence="as MNIST (CC BY-SA 3.0); none stated for the samples",
+    source="H. Larochelle, I. Murray, The Neural Autoregressive Distribution Estimator, 2011",
+    forms=(_amat_form(".xz", None), _amat_form("", AMAT)),
 )
+def binarized_mnist(content: Images) -> Dataset:
+    """Static binarised MNIST: pixels are 0 or 1, and are their own targets."""
+    return build_images(content, scaling="raw")

@@ -1,17 +1,57 @@
-"""Scalings of inputs and targets by name; their statistics are those of the training examples."""
+"""Scalings of inputs and targets, and those with a name; statistics are of training examples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from leanbayes.lab.data.dataset import Dataset, Examples, Scaling
-from leanbayes.lab.data.problems import choose
+__all__ = ["IMAGE_SCALINGS", "TABLE_SCALINGS", "Scaling"]
 
-__all__ = ["IMAGE_SCALINGS", "TABLE_SCALINGS", "scaled_dataset"]
+
+class Scaling:
+    """Turns raw numbers into what a network sees: ``(raw − shift) / scale``, in float32.
+
+    Args:
+        shift: a number, or a tensor that broadcasts with one example.
+        scale: the same, positive.
+
+    Example:
+        >>> symmetric = Scaling(127.5, 127.5)
+        >>> symmetric(torch.tensor([0, 255], dtype=torch.uint8))
+        tensor([-1.,  1.])
+        >>> symmetric.inverse(torch.tensor([-1.0, 1.0]))
+        tensor([  0., 255.])
+    """
+
+    def __init__(self, shift: float | Tensor = 0.0, scale: float | Tensor = 1.0) -> None:
+        self.shift = torch.as_tensor(shift, dtype=torch.float64)
+        self.scale = torch.as_tensor(scale, dtype=torch.float64)
+        if not bool((self.scale > 0).all()):
+            raise ValueError("a scale must be positive; use 1 where the data do not vary")
+        self._shift, self._gain = self.shift.float(), (1 / self.scale).float()
+        self._moves = bool((self.shift != 0).any())
+        self._stretches = bool((self.scale != 1).any())
+
+    def __call__(self, raw: Tensor) -> Tensor:
+        if raw.dtype == torch.float64:
+            return ((raw - self.shift) / self.scale).float()
+        x = raw.clone() if raw.dtype == torch.float32 else raw.float()
+        if self._moves:
+            x.sub_(self._shift.to(x.device))
+        return x.mul_(self._gain.to(x.device)) if self._stretches else x
+
+    def inverse(self, x: Tensor) -> Tensor:
+        """The raw numbers of these inputs."""
+        return (x * self.scale + self.shift).to(x.dtype)
+
+    def __repr__(self) -> str:
+        return f"Scaling(shift={_short(self.shift)}, scale={_short(self.scale)})"
+
+
+def _short(value: Tensor) -> str:
+    return f"{float(value):g}" if value.ndim == 0 else f"tensor of shape {tuple(value.shape)}"
 
 
 def _channel(train: Tensor, peak: int) -> Scaling:
@@ -70,56 +110,3 @@ TABLE_SCALINGS: dict[str, tuple[Callable[[Tensor], Scaling], str]] = {
     "raw": (lambda train: Scaling(), "as they are"),
 }
 """Scalings of other numbers, and of real targets."""
-
-
-def scaled_dataset(
-    train: Examples,
-    validation: Examples | None,
-    test: Examples,
-    *,
-    scaling: str,
-    preprocessing: list[str],
-    target_scaling: str = "standard",
-    peak: int = 255,
-    **facts: Any,
-) -> Dataset:
-    """A data set whose inputs, and targets if they are real, are scaled.
-
-    Args:
-        train: raw examples; bytes are pixels, and stay bytes until a batch is taken.
-        validation: the same.
-        test: the same.
-        scaling: one of :data:`IMAGE_SCALINGS` for pixels, else of :data:`TABLE_SCALINGS`.
-        preprocessing: what was done before, in words.
-        target_scaling: one of :data:`TABLE_SCALINGS`.
-        peak: the value of a white pixel.
-        facts: the other fields of the data set.
-    """
-    pixels = train.stored.dtype == torch.uint8
-    if pixels:
-        scale_pixels, words = choose("scaling of images", scaling, IMAGE_SCALINGS)
-        inputs = scale_pixels(train.stored, peak)
-        words = words.format(peak=peak)
-    else:
-        scale, words = choose("scaling", scaling, TABLE_SCALINGS)
-        inputs, words = scale(train.stored), f"inputs {words}"
-    notes = [*preprocessing, words]
-    targets = None
-    if train.targets is not None and train.targets.is_floating_point():
-        scale, words = choose("target scaling", target_scaling, TABLE_SCALINGS)
-        targets = scale(train.targets)
-        notes.append(f"targets {words}")
-
-    def scaled(part: Examples) -> Examples:
-        y = part.targets if targets is None or part.targets is None else targets(part.targets)
-        return Examples(part.stored, y, inputs) if pixels else Examples(inputs(part.stored), y)
-
-    return Dataset(
-        train=scaled(train),
-        validation=None if validation is None else scaled(validation),
-        test=scaled(test),
-        scaling=inputs,
-        target_scaling=targets,
-        preprocessing="; ".join(notes),
-        **facts,
-    )

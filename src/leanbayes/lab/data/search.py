@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from leanbayes.lab.data.files import Found, Source
+from leanbayes.lab.data.files import Copy
+from leanbayes.lab.data.sources import Source
 
-__all__ = ["VARIABLE", "cache_folder", "candidates", "find", "missing", "own_folders"]
+__all__ = ["VARIABLE", "cache_folder", "find", "missing"]
 
 VARIABLE = "LEANBAYES_DATA"
 
@@ -30,33 +31,32 @@ def cache_folder() -> Path:
     return Path(base) / "leanbayes"
 
 
-def candidates(source: Source) -> Iterator[Found]:
+def candidates(source: Source) -> Iterator[Copy]:
     """Everywhere a data set may lie, in the order of search; it need not be there."""
     for root in own_folders():
         yield from _in(source, root)
     for form in source.forms:
-        yield from (Found(form, Path(folder), Path(folder)) for folder in form.system)
+        yield from (Copy(form, Path(folder), Path(folder)) for folder in form.system)
     yield from _in(source, cache_folder())
 
 
-def _in(source: Source, root: Path) -> Iterator[Found]:
-    return (Found(form, root, root / name) for form in source.forms for name in form.folders)
+def _in(source: Source, root: Path) -> Iterator[Copy]:
+    return (Copy(form, root, root / name) for form in source.forms for name in form.folders)
 
 
-def find(source: Source) -> Found | None:
-    """The first form that has all its files."""
-    complete = (f for f in candidates(source) if all(path.exists() for path in f.paths))
-    return next(complete, None)
+def find(source: Source) -> Copy | None:
+    """The first copy that has all its files."""
+    return next((c for c in candidates(source) if all(p.exists() for p in c.paths)), None)
 
 
 def missing(source: Source) -> FileNotFoundError:
     """An error that says where a data set was looked for, and what to do."""
     tried = list(candidates(source))
-    roots = ", ".join(dict.fromkeys(str(found.root) for found in tried))
+    roots = ", ".join(dict.fromkeys(str(copy.root) for copy in tried))
     wanted = " or ".join(
-        dict.fromkeys(Path(f.form.folders[0], f.form.files[0].path).as_posix() for f in tried)
+        dict.fromkeys(Path(c.form.folders[0], c.form.files[0].path).as_posix() for c in tried)
     )
-    begun = next((f for f in tried if any(path.exists() for path in f.paths)), None)
+    begun = next((copy for copy in tried if any(path.exists() for path in copy.paths)), None)
     absent = () if begun is None else [path for path in begun.paths if not path.exists()]
     lack = f", and {absent[0]} is missing" if absent else ""
     return FileNotFoundError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from leanbayes.lab.data.dataset import Dataset, Examples
-from leanbayes.lab.data.files import File, Form, Source
+from leanbayes.lab.damage import reading
+from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
+from leanbayes.lab.data.files import File, Form
 from leanbayes.lab.data.formats import read_bytes
-from leanbayes.lab.data.problems import reading
-from leanbayes.lab.data.scaling import scaled_dataset
+from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.data.splits import split_last
 
-__all__ = ["FACTS", "SOURCES", "split_rows"]
+__all__ = ["FACTS", "split_rows"]
 
 Table = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -26,6 +27,7 @@ SPLIT_SEED = 1
 class Facts(NamedTuple):
     """The shape of a set. The target is the column after the features; a second one is ignored."""
 
+    name: str
     folder: str
     rows: int
     columns: int
@@ -35,36 +37,36 @@ class Facts(NamedTuple):
     sha256: str
 
 
-FACTS = {
-    "boston-housing": Facts(
-        "bostonHousing", 506, 14, 13, 20, 49082,
+FACTS = {facts.name: facts for facts in (
+    Facts(
+        "boston-housing", "bostonHousing", 506, 14, 13, 20, 49082,
         "baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a",
     ),
-    "concrete": Facts(
-        "concrete", 1030, 9, 8, 20, 57858,
+    Facts(
+        "concrete", "concrete", 1030, 9, 8, 20, 57858,
         "43d290fd2c2a399ad7e62c45cab5337ba94ece69ebdcf5875aa668cb886243de",
     ),
-    "energy": Facts(
-        "energy", 768, 9, 8, 20, 35309,
+    Facts(
+        "energy", "energy", 768, 9, 8, 20, 35309,
         "7f8bf024cea437267d56be99b7af7bb3faebec8a7bccfbb20d06d52d9372a950",
     ),
-    "naval-propulsion-plant": Facts(
-        "naval-propulsion-plant", 11934, 18, 16, 20, 3448926,
+    Facts(
+        "naval-propulsion-plant", "naval-propulsion-plant", 11934, 18, 16, 20, 3448926,
         "de0ea69da1efaab8b9655ffed828547d10dd68c1fb8c6e0163e6a988def393a6",
     ),
-    "power-plant": Facts(
-        "power-plant", 9568, 5, 4, 20, 308680,
+    Facts(
+        "power-plant", "power-plant", 9568, 5, 4, 20, 308680,
         "daebd20c408dfc5c4979604f240e891be162c3a5d00d662380aa669044a1fb31",
     ),
-    "protein-tertiary-structure": Facts(
-        "protein-tertiary-structure", 45730, 10, 9, 5, 3528658,
+    Facts(
+        "protein-tertiary-structure", "protein-tertiary-structure", 45730, 10, 9, 5, 3528658,
         "d35f332707e8a73f21e021039250a1e7b26e14f7dd826a0337ffa8e8e48b9727",
     ),
-    "wine-quality-red": Facts(
-        "wine-quality-red", 1599, 12, 11, 20, 84027,
+    Facts(
+        "wine-quality-red", "wine-quality-red", 1599, 12, 11, 20, 84027,
         "3ba41eaf4ab562088cf47b5c9dca2b4de2a330c3ee38a7920b4527a09574d5c1",
     ),
-}  # fmt: skip
+)}  # fmt: skip
 
 
 def read_numbers(paths: tuple[Path, ...]) -> Table:
@@ -95,8 +97,8 @@ def split_rows(rows: int, split: int) -> tuple[Rows, Rows]:
 
 
 def build_regression(
+    facts: Facts,
     content: Table,
-    source: Source,
     *,
     split: int = 0,
     validation: int = 0,
@@ -106,22 +108,21 @@ def build_regression(
     """One of the standard splits of a UCI regression set; targets are ``[rows, 1]``.
 
     Args:
+        facts: the shape of the set.
         content: all rows and columns.
-        source: the facts about it.
         split: which of the published splits.
         validation: how many of the last training rows, which are in random order, are set apart.
         scaling: ``"standard"`` or ``"raw"`` inputs.
         target_scaling: the same for targets; ``dataset.target_scaling.inverse`` undoes it.
     """
-    facts = FACTS[source.name]
     if not 0 <= split < facts.splits:
         raise ValueError(
-            f"{source.name} has no split {split}; its splits are 0 to {facts.splits - 1}"
+            f"{facts.name} has no split {split}; its splits are 0 to {facts.splits - 1}"
         )
     if content.shape != (facts.rows, facts.columns):
         raise ValueError(
-            f"{source.name} has {facts.rows} rows of {facts.columns} numbers, and the file has "
-            f"shape {content.shape}; delete it and run: leanbayes data fetch {source.name}"
+            f"{facts.name} has {facts.rows} rows of {facts.columns} numbers, and the file has "
+            f"shape {content.shape}; delete it and run: leanbayes data fetch {facts.name}"
         )
     x = torch.from_numpy(content[:, : facts.features].copy())
     y = torch.from_numpy(content[:, facts.features, None].copy())
@@ -137,10 +138,6 @@ def build_regression(
         scaling=scaling,
         target_scaling=target_scaling,
         preprocessing=notes,
-        name=source.name,
-        task=source.task,
-        licence=source.licence,
-        source=source.origin,
     )
 
 
@@ -149,29 +146,25 @@ MIRROR = (
     "6eb4497628d12b0f300f4b4f6bdc386bebad565c/UCI_Datasets/{folder}/data/data.txt"
 )
 SPLITS = "splits of J. M. Hernández-Lobato, R. Adams, Probabilistic Backpropagation, 2015"
-SOURCES = tuple(
-    Source(
-        name,
-        "regression",
-        "StatLib, none stated" if name == "boston-housing" else "CC BY 4.0",
-        f"UCI Machine Learning Repository ({facts.folder}); {SPLITS}"
-        if name != "boston-housing"
-        else f"D. Harrison, D. Rubinfeld, 1978, StatLib; {SPLITS}",
-        (
-            Form(
-                (
-                    File(
-                        "data.txt",
-                        (f"sha256:{facts.sha256}",),
-                        (MIRROR.format(folder=facts.folder),),
-                        facts.size,
-                    ),
-                ),
-                read_numbers,
-                (f"uci/{facts.folder}", f"uci/{facts.folder}/data"),
-            ),
-        ),
-        build_regression,
+for _facts in FACTS.values():
+    _is_boston = _facts.name == "boston-housing"
+    _origin = (
+        "D. Harrison, D. Rubinfeld, 1978, StatLib"
+        if _is_boston
+        else f"UCI Machine Learning Repository ({_facts.folder})"
     )
-    for name, facts in FACTS.items()
-)
+    _file = File(
+        "data.txt",
+        (f"sha256:{_facts.sha256}",),
+        (MIRROR.format(folder=_facts.folder),),
+        _facts.size,
+    )
+    register_dataset(
+        _facts.name,
+        task="regression",
+        licence="StatLib, none stated" if _is_boston else "CC BY 4.0",
+        source=f"{_origin}; {SPLITS}",
+        forms=(
+            Form((_file,), read_numbers, (f"uci/{_facts.folder}", f"uci/{_facts.folder}/data")),
+        ),
+    )(partial(build_regression, _facts))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from leanbayes.lab.data.dataset import Dataset, Examples
-from leanbayes.lab.data.problems import choose, reading, unknown
-from leanbayes.lab.data.scaling import scaled_dataset
+from leanbayes.errors import choose, unknown
+from leanbayes.lab.damage import reading
+from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
 from leanbayes.lab.data.splits import random_split
+from leanbayes.lab.tables import is_number, read_table
 
 __all__ = ["load_csv", "load_npz"]
 
@@ -49,24 +50,35 @@ def load_csv(
         scaling: ``"standard"`` or ``"raw"`` inputs.
         target_scaling: the same for real targets.
     """
-    names, columns = _columns(path)
-    place = _place(target, names, path)
-    inputs = [_numbers(column, path, names[i]) for i, column in enumerate(columns) if i != place]
-    if not inputs:
-        raise ValueError(f"{path} has one column; inputs and a target need two")
-    targets, classes = _targets(columns[place], task, path, names[place])
-    train, held_out, tested = random_split(
-        Examples(torch.from_numpy(np.stack(inputs, 1)), targets), test, validation, seed
-    )
-    return scaled_dataset(
+    examples, classes, name = _columns(path, target, task)
+    train, held_out, tested = random_split(examples, test, validation, seed)
+    dataset = scaled_dataset(
         train,
         held_out,
         tested,
         scaling=scaling,
         target_scaling=target_scaling,
-        preprocessing=[f"target {names[place]!r}", _split_words(test, validation, seed)],
-        **_facts(path, classes),
+        preprocessing=[f"target {name!r}", _split_words(test, validation, seed)],
+        classes=classes,
     )
+    return _named(dataset, path)
+
+
+def _columns(
+    path: Path, target: str | int, task: str | None
+) -> tuple[Examples, tuple[str, ...], str]:
+    """All rows of a table, the classes, and the name of the target."""
+    table = read_table(path, named=None)
+    if len(table) < 3:
+        raise ValueError(f"{path} has {len(table)} rows; train and test need at least three")
+    names, columns = list(table.names), list(table.columns)
+    place = _place(target, names, path)
+    name, column = names.pop(place), columns.pop(place)
+    if not columns:
+        raise ValueError(f"{path} has one column; inputs and a target need two")
+    inputs = [_numbers(*named, path) for named in zip(names, columns, strict=True)]
+    targets, classes = _targets(name, column, task, path)
+    return Examples(torch.from_numpy(np.stack(inputs, 1)), targets), classes, name
 
 
 def load_npz(
@@ -93,7 +105,29 @@ def load_npz(
         scaling: ``"unit"`` for pixels and ``"raw"`` for other numbers, if not said.
         target_scaling: ``"standard"`` or ``"raw"`` real targets.
     """
-    arrays = _arrays(path)
+    pieces, classes = _pieces(path, task)
+    if len(pieces) > 1:
+        train, tested, note = pieces[0], pieces[-1], "split as in the file"
+        held_out = pieces[1] if len(pieces) == 3 else None
+    else:
+        train, held_out, tested = random_split(pieces[0], test, validation, seed)
+        note = _split_words(test, validation, seed)
+    dataset = scaled_dataset(
+        train,
+        held_out,
+        tested,
+        scaling=scaling or ("unit" if train.stored.dtype == torch.uint8 else "raw"),
+        target_scaling=target_scaling,
+        preprocessing=[note],
+        classes=classes,
+    )
+    return _named(dataset, path)
+
+
+def _pieces(path: Path, task: str | None) -> tuple[list[Examples], tuple[str, ...]]:
+    """All examples; or those for training, perhaps for validation, and for test; and classes."""
+    with reading(path), np.load(path, allow_pickle=False) as file:
+        arrays = {key: file[key] for key in file.files}
     parts = [part for part in ("train", "validation", "test") if f"x_{part}" in arrays]
     keys = [(f"x_{part}", f"y_{part}") for part in parts] or [("x", "y")]
     absent = {key for pair in keys for key in pair} - set(arrays)
@@ -108,57 +142,11 @@ def load_npz(
                 f"{path} has {x} of shape {arrays[x].shape} and {y} of shape {arrays[y].shape}; "
                 "inputs are [examples, …], with one target each"
             )
-    joined, classes = _targets(
-        np.concatenate([arrays[y].ravel() for _, y in keys]), task, path, "y"
-    )
+    column = np.concatenate([arrays[y].ravel() for _, y in keys])
+    joined, classes = _targets("y", column, task, path)
     targets = joined.split([len(arrays[x]) for x, _ in keys])
-    pieces = [
-        Examples(_inputs(arrays[x], path, x), y) for (x, _), y in zip(keys, targets, strict=True)
-    ]
-    if parts:
-        train, tested, note = pieces[0], pieces[-1], "split as in the file"
-        held_out = pieces[1] if len(pieces) == 3 else None
-    else:
-        train, held_out, tested = random_split(pieces[0], test, validation, seed)
-        note = _split_words(test, validation, seed)
-    return scaled_dataset(
-        train,
-        held_out,
-        tested,
-        scaling=scaling or ("unit" if train.stored.dtype == torch.uint8 else "raw"),
-        target_scaling=target_scaling,
-        preprocessing=[note],
-        **_facts(path, classes),
-    )
-
-
-def _columns(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Names and values of the columns; without a line of names, they are numbered."""
-    with path.open(newline="", encoding="utf-8-sig") as file, reading(path):
-        rows = [row for row in csv.reader(file) if row]
-    if not rows:
-        raise ValueError(f"{path} is empty")
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(rows[0]):
-            raise ValueError(
-                f"{path} has {len(row)} values in row {number} and {len(rows[0])} in the first"
-            )
-    names = [name.strip() for name in rows[0]]
-    if any(_is_number(name) for name in names):
-        names = [str(i) for i in range(len(names))]
-    else:
-        rows = rows[1:]
-    if len(rows) < 3:
-        raise ValueError(f"{path} has {len(rows)} rows; train and test need at least three")
-    return names, [list(column) for column in zip(*rows, strict=True)]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    inputs = [_inputs(arrays[x], path, x) for x, _ in keys]
+    return list(map(Examples, inputs, targets)), classes
 
 
 def _place(target: str | int, names: Sequence[str], path: Path) -> int:
@@ -171,9 +159,9 @@ def _place(target: str | int, names: Sequence[str], path: Path) -> int:
     return target % len(names)
 
 
-def _numbers(column: Sequence[str], path: Path, name: str) -> npt.NDArray[np.float64]:
+def _numbers(name: str, column: Sequence[str], path: Path) -> npt.NDArray[np.float64]:
     for number, text in enumerate(column, 1):
-        if not _is_number(text) or not np.isfinite(float(text)):
+        if not is_number(text) or not np.isfinite(float(text)):
             raise ValueError(
                 f"{path} has {text!r} in column {name!r}, example {number}; inputs are finite "
                 "numbers"
@@ -182,11 +170,11 @@ def _numbers(column: Sequence[str], path: Path, name: str) -> npt.NDArray[np.flo
 
 
 def _targets(
-    column: Sequence[str] | Array, task: str | None, path: Path, name: str
+    name: str, column: Sequence[str] | Array, task: str | None, path: Path
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Class labels ``[examples]`` with their names, or real numbers ``[examples, 1]``."""
     values = np.asarray(column)
-    text = values.dtype.kind in "US" and not all(_is_number(value) for value in values)
+    text = values.dtype.kind in "US" and not all(is_number(value) for value in values)
     if not text:
         values = values.astype(np.float64)
     kinds = np.unique(values)
@@ -195,12 +183,7 @@ def _targets(
     if choose("task", task or guess, {"classification": True, "regression": False}):
         labels = np.searchsorted(kinds, values).astype(np.int64)
         return torch.from_numpy(labels), tuple(str(k) if text else f"{k:g}" for k in kinds)
-    return torch.from_numpy(_numbers([str(v) for v in values], path, name))[:, None], ()
-
-
-def _arrays(path: Path) -> dict[str, Array]:
-    with reading(path), np.load(path, allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
+    return torch.from_numpy(_numbers(name, [str(v) for v in values], path))[:, None], ()
 
 
 def _inputs(array: Array, path: Path, name: str) -> Tensor:
@@ -221,11 +204,5 @@ def _split_words(test: float, validation: float, seed: int) -> str:
     return f"random split, {test:g} test, {validation:g} validation (seed {seed})"
 
 
-def _facts(path: Path, classes: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        "name": path.stem,
-        "task": "classification" if classes else "regression",
-        "classes": classes,
-        "licence": "your own",
-        "source": str(path),
-    }
+def _named(dataset: Dataset, path: Path) -> Dataset:
+    return replace(dataset, name=path.stem, licence="your own", source=str(path))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from leanbayes.lab import plots
 from leanbayes.lab.report.html import Html, figure, grid, section
+from leanbayes.lab.report.sections import register_section
+from leanbayes.lab.report.study import Study
 from leanbayes.lab.runs import Run
 
 __all__ = ["learning_curves"]
@@ -14,14 +16,15 @@ _MOST_LAYERS = 12
 Columns = Mapping[str, list[float]]
 
 
-def learning_curves(run: Run) -> Html:
+@register_section
+def learning_curves(run: Run, study: Study) -> Html | None:
     """−ELBO, NLL, accuracy; KL, mean σ and log α of each layer; the weight of the KL."""
     epochs = run.columns.get("epoch", [])
     if not epochs:
-        return Html()
+        return None
     x = [epoch + 1 for epoch in epochs]
     figures = [*_losses(x, run.columns), *_layers(x, run.columns), *_weight(x, run.columns)]
-    return section("Learning curves", grid(figures)) if figures else Html()
+    return section("Learning curves", grid(figures)) if figures else None
 
 
 def _losses(x: list[float], columns: Columns) -> list[Html]:

@@ -10,8 +10,10 @@ from torch import Tensor
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset
 from leanbayes.lab.report.html import Html, figure, grid, section
-from leanbayes.lab.report.sections import number
+from leanbayes.lab.report.numbers import number
+from leanbayes.lab.report.sections import register_section
 from leanbayes.lab.report.study import Study
+from leanbayes.lab.runs import Run
 from leanbayes.predict import Prediction
 
 __all__ = ["Coverage", "coverage", "regression"]
@@ -46,13 +48,14 @@ def coverage(prediction: Prediction, y: Tensor) -> Coverage:
     return Coverage(nominal, (2 * (u - 0.5).abs() <= nominal[:, None]).double().mean(1))
 
 
-def regression(found: Study) -> Html:
+@register_section
+def regression(run: Run, study: Study) -> Html | None:
     """Predicted against true numbers, coverage of intervals, error against predicted spread."""
-    test, dataset = found.test, found.dataset
+    test, dataset = study.test, study.dataset
     if test is None or dataset is None or test.has_classes:
-        return Html()
+        return None
     if not {"mean", "quantiles"} <= set(test.answers):
-        return Html()
+        return None
     y = dataset.test[: test.samples.shape[1]].y
     truth, mean = _raw(y, dataset), _raw(test.mean, dataset)
     spread = _stretch(test.variance.sqrt(), dataset)

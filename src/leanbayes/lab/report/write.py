@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leanbayes.lab.files import write_text
-from leanbayes.lab.report import sections
-from leanbayes.lab.report.curves import learning_curves
 from leanbayes.lab.report.html import Html, element, join, page, table
-from leanbayes.lab.report.regression import regression
+from leanbayes.lab.report.numbers import METRICS, number, with_error
+from leanbayes.lab.report.sections import SECTIONS
 from leanbayes.lab.report.study import study
 from leanbayes.lab.runs import Run
+
+from leanbayes.lab.report import summary, curves, classes, regression, weights  # noqa: F401  # isort: skip
 
 __all__ = ["write_report"]
 
@@ -58,37 +59,27 @@ def _contents(names: Sequence[str]) -> Html:
 def _overview(folders: Sequence[Run]) -> Html:
     """All runs in one table, each followed by the published row it stands for."""
     measured = {name for folder in folders for name in folder.metrics}
-    names = [name for name in sections.METRICS if name in measured & _COMPARED]
+    names = [name for name in METRICS if name in measured & _COMPARED]
     rows = []
     for folder in folders:
         ours = folder.metrics
-        cells = [sections.with_error(ours[name]) if name in ours else "–" for name in names]
+        cells = [with_error(ours[name]) if name in ours else "–" for name in names]
         rows.append([folder.recipe.name, *cells])
         published = folder.recipe.published
         if published is not None:
             values = published.values
-            cells = [sections.number(values[name]) if name in values else "–" for name in names]
+            cells = [number(values[name]) if name in values else "–" for name in names]
             rows.append([f"published: {published.row}", *cells])
-    header = ["Run", *(sections.METRICS[name] for name in names)]
+    header = ["Run", *(METRICS[name] for name in names)]
     caption = "All runs on their test sets, ± one standard error over examples."
     return element("section", element("h3", "All runs"), table(header, rows, caption))
 
 
-def _run(folder: Run, index: int) -> Html:
-    found = study(folder)
+def _run(run: Run, index: int) -> Html:
+    studied = study(run)
     notices = [
-        element("p", problem, class_="notice") for problem in (*folder.problems, *found.problems)
+        element("p", problem, class_="notice") for problem in (*run.problems, *studied.problems)
     ]
-    parts = [
-        sections.what_was_run(folder),
-        sections.results(folder),
-        learning_curves(folder),
-        sections.calibration(found),
-        regression(found),
-        sections.out_of_distribution(found),
-        sections.certain_images(found),
-        sections.scales(found),
-        sections.dropout_rates(found),
-    ]
-    heading = element("h2", folder.recipe.name, id=f"run-{index}")
+    parts = [section(run, studied) for section in SECTIONS.values()]
+    heading = element("h2", run.recipe.name, id=f"run-{index}")
     return element("article", heading, join([*notices, *(part for part in parts if part)]))

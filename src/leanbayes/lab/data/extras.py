@@ -1,0 +1,18 @@
+"""Packages that only some users need."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__all__ = ["extra"]
+
+
+def extra(module: str, package: str, purpose: str) -> Any:
+    """Import a module, or say what to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{purpose} needs {package}; run: pip install 'leanbayes[lab]'"
+        ) from error

@@ -1,0 +1,75 @@
+"""Data sets by name: the facts about each, and who makes it; open to what others define."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from leanbayes.lab.data.dataset import Dataset, Task
+from leanbayes.lab.data.files import Form
+from leanbayes.registry import Registry
+
+__all__ = ["SOURCES", "Source", "register_dataset"]
+
+Build = TypeVar("Build", bound=Callable[..., Dataset])
+
+
+@dataclass(frozen=True)
+class Source:
+    """The facts about a data set, and how it becomes tensors.
+
+    Args:
+        name: what :func:`leanbayes.lab.data.load` takes.
+        task: what is to be learnt.
+        licence: what it may be used under.
+        origin: as one would cite it.
+        forms: the ways its files lie on a disk; none, if it needs no files.
+        build: makes the data set.
+    """
+
+    name: str
+    task: Task
+    licence: str
+    origin: str
+    forms: tuple[Form, ...] = ()
+    build: Callable[..., Dataset] = field(repr=False, compare=False, kw_only=True)
+
+
+SOURCES = Registry[Source]("data set")
+"""Every data set, in the order it is listed."""
+
+
+def register_dataset(
+    name: str, *, task: Task, licence: str, source: str, forms: tuple[Form, ...] = ()
+) -> Callable[[Build], Build]:
+    """Add a data set: ``load``, recipes and ``leanbayes data list`` know it from then on.
+
+    It decorates a function whose options are keywords and which returns a :class:`Dataset`; the
+    facts given here stand in the result. With ``forms``, the function is given what the reader of
+    a form made of the files, which are searched for, downloaded and checked before.
+
+    Args:
+        name: what to call it.
+        task: what is to be learnt.
+        licence: what it may be used under.
+        source: where it comes from, as one would cite it.
+        forms: the ways its files lie on a disk.
+
+    Example:
+        >>> import torch
+        >>> from leanbayes.lab.data import Dataset, Examples, load
+        >>> @register_dataset("line", task="regression", licence="none", source="made up")
+        ... def line(*, points: int = 10) -> Dataset:
+        ...     x = torch.linspace(-1, 1, points)[:, None]
+        ...     return Dataset("line", "regression", Examples(x[::2], x[::2]), Examples(x, x))
+        >>> load("line", points=20)
+        Dataset(line: train=10, test=20, inputs (1,), regression)
+        >>> SOURCES.unregister("line")
+    """
+
+    def register(build: Build) -> Build:
+        SOURCES.register(Source(name, task, licence, source, forms, build=build), name=name)
+        return build
+
+    return register

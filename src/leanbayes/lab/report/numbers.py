@@ -1,0 +1,40 @@
+"""Numbers as a report prints them, and the names of metrics."""
+
+from __future__ import annotations
+
+import math
+
+from leanbayes.metrics import Score
+
+__all__ = ["METRICS", "number", "with_error"]
+
+METRICS = {
+    "negative_elbo": "−ELBO per example",
+    "nll": "negative log likelihood",
+    "average_nll": "NLL of single samples, on average",
+    "kl": "KL per training example",
+    "accuracy": "accuracy",
+    "brier": "Brier score",
+    "ece": "calibration error (15 bins)",
+    "entropy": "predictive entropy",
+    "mutual_information": "mutual information",
+    "disagreement": "disagreement of samples",
+    "diversity": "disagreement over error",
+    "kl_diversity": "KL between samples",
+    "auroc": "AUROC",
+    "auc_pr": "average precision",
+    "squared_error": "squared error",
+}
+
+
+def number(value: float) -> str:
+    """Four digits that matter, without a long tail of zeros."""
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:.4f}" if 1e-4 <= abs(value) < 1e3 or value == 0 else f"{value:.4g}"
+
+
+def with_error(estimate: Score) -> str:
+    """A value, with its standard error where it has one."""
+    error = f" ± {number(estimate.error)}" if estimate.error else ""
+    return number(estimate.value) + error

@@ -1,0 +1,113 @@
+"""What was run, and what came out next to what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from leanbayes.lab.recipe import Recipe
+from leanbayes.lab.report.html import Html, element, section, table
+from leanbayes.lab.report.numbers import METRICS, number, with_error
+from leanbayes.lab.report.sections import register_section
+from leanbayes.lab.report.study import Study
+from leanbayes.lab.runs import Run
+from leanbayes.metrics import Score
+
+__all__ = ["results", "what_was_run"]
+
+
+@register_section
+def what_was_run(run: Run, study: Study) -> Html | None:
+    """Everything that defines the run, and what it cost."""
+    recipe, result = run.recipe, run.result
+    rows = [
+        ("Data", _described(recipe.data.name, recipe.data.options)),
+        ("Network", _described(recipe.architecture.name, recipe.architecture.options)),
+        (
+            "Posterior",
+            "none: a plain network" if recipe.posterior is None else str(recipe.posterior),
+        ),
+        ("Prior", "none" if recipe.prior is None else str(recipe.prior)),
+        ("Estimator", recipe.estimator),
+        ("Likelihood", recipe.likelihood.kind),
+        ("Training", _training(recipe)),
+        ("Evaluation", f"{recipe.evaluation.samples} samples a prediction"),
+        ("Seed", str(recipe.seed)),
+    ]
+    if "parameters" in result:
+        counts = {name: f"{count:,}" for name, count in result["parameters"].items()}
+        rows.append(("Trained parameters", _described("", counts)))
+    if "seconds" in result:
+        rows.append(("Training time", f"{result['seconds']:.1f} s"))
+    if "versions" in result:
+        rows.append(("Versions", _described("", result["versions"])))
+    if result.get("revision"):
+        rows.append(("Source revision", str(result["revision"])))
+    if recipe.cut:
+        rows.append(("Cut", recipe.cut))
+    whole = element(
+        "details",
+        element("summary", "The whole recipe"),
+        element("pre", recipe.to_yaml()),
+    )
+    body = table(
+        (),
+        [(element("b", name), text) for name, text in rows],
+        "The recipe and what it took.",
+        words=2,
+    )
+    return section("What was run", body, whole)
+
+
+def _described(name: str, options: Mapping[str, object]) -> str:
+    details = ", ".join(f"{key} {value}" for key, value in options.items())
+    return f"{name} ({details})" if name and details else name or details
+
+
+def _training(recipe: Recipe) -> str:
+    training, optimizer = recipe.training, recipe.optimizer
+    return (
+        f"{training.epochs} epochs in batches of {training.batch_size}, {optimizer.name} with "
+        f"learning rate {optimizer.lr:g} ({recipe.learning_rate.kind}), "
+        f"KL weight {_described(recipe.kl.kind, recipe.kl.options)}"
+    )
+
+
+@register_section
+def results(run: Run, study: Study) -> Html | None:
+    """Our test metrics next to the published ones."""
+    ours, published = run.metrics, run.recipe.published
+    theirs = {} if published is None else dict(published.values)
+    counted = theirs.pop("parameters", None)
+    if not ours and not theirs:
+        return None
+    names = [n for n in METRICS if n in ours or n in theirs]
+    names += [n for n in {**ours, **theirs} if n not in METRICS]
+    rows = []
+    for name in names:
+        row = [METRICS.get(name, name)]
+        row.append(with_error(ours[name]) if name in ours else "not measured")
+        if published is not None:
+            row.append(number(theirs[name]) if name in theirs else "–")
+            row.append(_difference(ours.get(name), theirs.get(name)))
+        rows.append(row)
+    if counted is not None and run.parameters is not None:
+        difference = f"{run.parameters - counted:+,.0f}"
+        rows.append(["trained parameters", f"{run.parameters:,}", f"{counted:,.0f}", difference])
+    header = ["Metric", "Ours", *(() if published is None else ("Published", "Difference"))]
+    caption = "On the test set, ± one standard error over examples."
+    parts: list[str] = [table(header, rows, caption)]
+    if published is not None:
+        about = f"Published: paper {published.paper}, row “{published.row}”."
+        parts.append(element("p", f"{about} {published.note}".strip()))
+    if run.recipe.cut and published is not None:
+        text = f"Not the published settings: {run.recipe.cut}"
+        parts.append(element("p", text, class_="notice"))
+    return section("Results", *parts)
+
+
+def _difference(ours: Score | None, theirs: float | None) -> str:
+    if ours is None or theirs is None:
+        return "–"
+    gap = ours.value - theirs
+    errors = f" ({gap / ours.error:+.1f} s.e.)" if ours.error else ""
+    return f"{gap:+.4f}{errors}"

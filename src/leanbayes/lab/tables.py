@@ -1,0 +1,106 @@
+"""Tables of text, one line a row: the one reader and the one writer of CSV files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from leanbayes.errors import require
+from leanbayes.lab.damage import reading
+from leanbayes.lab.files import write_text
+
+__all__ = ["Table", "is_number", "read_numbers", "read_table", "write_table"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text, by column.
+
+    Args:
+        names: of the columns; two may be the same.
+        columns: as many cells each.
+    """
+
+    names: tuple[str, ...]
+    columns: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.columns[0]) if self.columns else 0
+
+    def __getitem__(self, name: str) -> tuple[str, ...]:
+        """The first column of this name."""
+        return self.columns[self.names.index(name)]
+
+
+def read_table(path: Path, *, delimiter: str = ",", named: bool | None = True) -> Table:
+    """Read a file with one row a line and as many cells in every row; empty lines are skipped.
+
+    Args:
+        path: the file, in UTF-8 with or without a mark of it.
+        delimiter: what stands between cells.
+        named: whether the first line holds the names of the columns; None lets it tell: with a
+            number in it, it holds none, and columns are called by their numbers.
+    """
+    with path.open(newline="", encoding="utf-8-sig") as file, reading(path):
+        rows = [row for row in csv.reader(file, delimiter=delimiter) if row]
+    require(bool(rows), f"{path} is empty")
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(rows[0]):
+            raise ValueError(
+                f"{path} has {len(row)} values in row {number}, not {len(rows[0])} as in the first"
+            )
+    names = tuple(name.strip() for name in rows[0])
+    if named is None and any(map(is_number, names)):
+        names = tuple(map(str, range(len(names))))
+    else:
+        rows = rows[1:]
+    return Table(names, tuple(zip(*rows, strict=True)) if rows else ((),) * len(names))
+
+
+def read_numbers(path: Path) -> dict[str, list[float]]:
+    """Read a table of numbers under names; an empty cell is NaN."""
+    table = read_table(path)
+    with reading(path):
+        return {
+            name: [float(cell) if cell else math.nan for cell in column]
+            for name, column in zip(table.names, table.columns, strict=True)
+        }
+
+
+def write_table(path: str | Path, columns: Mapping[str, Sequence[object]]) -> Path:
+    """Write columns of equal length under their names; numbers keep all their digits.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = write_table(Path(folder) / "a.csv", {"x": [0.1, 2.0], "name": ["a", "b, c"]})
+        ...     print(path.read_text(), read_table(path)["name"], sep="")
+        x,name
+        0.1,a
+        2.0,"b, c"
+        ('a', 'b, c')
+    """
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return write_text(path, text.getvalue())
+
+
+def is_number(text: str) -> bool:
+    """Whether Python reads a text as a number.
+
+    Example:
+        >>> is_number("1e-3"), is_number("one")
+        (True, False)
+    """
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
