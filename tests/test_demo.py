@@ -21,7 +21,8 @@ import leanbayes as lb
 from leanbayes import cli, posteriors
 from leanbayes.lab import demo, demo_report
 from leanbayes.lab.files import write_json
-from leanbayes.lab.recipe import check_recipe, parse_yaml
+from leanbayes.lab.recipe import check_recipe
+from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.run import build_model
 from leanbayes.testing import threshold
 

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from leanbayes.lab.recipe_files import recipe_names
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "papers" / "errata.md"
 CITED = re.compile(r"(?<![\w.#-])E(\d{1,2})(?![\w.])")
 FILES = sorted(
     path
     for folder, pattern in (
-        ("recipes", "*.yaml"),
+        ("src", "*.yaml"),
         ("src", "*.py"),
         ("docs", "*.md"),
         ("docs", "*.py"),
@@ -70,5 +72,6 @@ def test_links_lead_somewhere(target):
 
 def test_files_and_recipes_that_it_names_exist():
     text = PAGE.read_text(encoding="utf-8")
-    for folder in re.findall(r"`(recipes/\w+)`", text):
-        assert any((ROOT / folder).glob("*.yaml"))
+    papers = re.findall(r"`leanbayes recipes (\w+)`", text)
+    assert papers
+    assert all(recipe_names(f"{paper}/") for paper in papers)

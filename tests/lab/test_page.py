@@ -19,6 +19,7 @@ from leanbayes.lab.papers.k_tied import POST_TRAINING, compressed_runs, post_tra
 from leanbayes.lab.papers.page import refresh, refreshed
 from leanbayes.lab.predictions import load_run
 from leanbayes.lab.recipe import check_recipe
+from leanbayes.lab.recipe_files import recipe_path
 from leanbayes.lab.run import train
 
 pytest.importorskip("matplotlib")
@@ -235,7 +236,7 @@ def test_an_unknown_block_is_named():
 
 def test_every_truncated_row_has_a_recipe():
     for name in POST_TRAINING:
-        assert (ROOT / "recipes" / "k_tied" / f"{name}.yaml").is_file()
+        assert recipe_path(f"k_tied/{name}").is_file()
 
 
 @pytest.mark.parametrize(

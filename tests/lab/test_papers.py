@@ -2,15 +2,13 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from leanbayes.lab.files import write_json, write_text
 from leanbayes.lab.papers import PAPERS, Cell, Row, find_results, markdown, table, text
-from leanbayes.lab.recipe import read_recipe
+from leanbayes.lab.recipe_files import RECIPES, read_recipe
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 NAME = "mnist-mlp-k2"
 FILE = RECIPES / "k_tied" / f"{NAME}.yaml"
 METRICS = {

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from leanbayes.lab.processes import Processes, processes
-from leanbayes.lab.recipe import check_recipe, parse_yaml
+from leanbayes.lab.recipe import check_recipe
+from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.run import train
 from leanbayes.lab.trained import evaluate_run
 

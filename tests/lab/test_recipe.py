@@ -5,14 +5,8 @@ import math
 import pytest
 
 import leanbayes as lb
-from leanbayes.lab.recipe import (
-    LearningRate,
-    Recipe,
-    apply_settings,
-    check_recipe,
-    parse_yaml,
-    read_recipe,
-)
+from leanbayes.lab.recipe import LearningRate, Recipe, check_recipe
+from leanbayes.lab.recipe_files import apply_settings, parse_yaml, read_recipe
 
 TEXT = """
 name: mnist-mlp-k2

@@ -12,7 +12,8 @@ import torch
 
 import leanbayes as lb
 from leanbayes.lab.files import write_json
-from leanbayes.lab.recipe import check_recipe, parse_yaml, read_recipe
+from leanbayes.lab.recipe import check_recipe
+from leanbayes.lab.recipe_files import parse_yaml, read_recipe
 from leanbayes.lab.run import build_model, train
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")

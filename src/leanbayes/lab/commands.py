@@ -128,7 +128,7 @@ def train(
     ] = "none",
 ) -> None:
     """Train one recipe and evaluate it; everything lies in one run folder."""
-    from leanbayes.lab.recipe import read_recipe
+    from leanbayes.lab.recipe_files import read_recipe
     from leanbayes.lab.run import loggers_by_name
     from leanbayes.lab.run import train as run
 
@@ -180,7 +180,7 @@ def sweep(
     trials: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
 ) -> None:
     """Choose among the recipe's choices on the validation set; several processes may help."""
-    from leanbayes.lab.recipe import read_recipe
+    from leanbayes.lab.recipe_files import read_recipe
     from leanbayes.lab.sweep import sweep as search
 
     resolved = read_recipe(recipe, budget=budget, settings=_settings(settings))
@@ -285,7 +285,7 @@ def page(
 
 def _settings(pairs: list[str] | None) -> dict[str, Any]:
     """``key=value`` pairs; values are read as YAML."""
-    from leanbayes.lab.recipe import parse_yaml
+    from leanbayes.lab.recipe_files import parse_yaml
 
     settings: dict[str, Any] = {}
     for pair in pairs or []:

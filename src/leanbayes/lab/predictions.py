@@ -17,7 +17,8 @@ from leanbayes.io import load
 from leanbayes.lab.data import Dataset
 from leanbayes.lab.data.problems import choose, reading
 from leanbayes.lab.files import write_text
-from leanbayes.lab.recipe import Recipe, read_recipe
+from leanbayes.lab.recipe import Recipe
+from leanbayes.lab.recipe_files import read_recipe
 from leanbayes.lab.run import build_model, likelihood_of, load_data
 from leanbayes.likelihoods import Gaussian, Likelihood
 from leanbayes.predict import Prediction, predict

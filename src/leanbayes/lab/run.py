@@ -32,7 +32,8 @@ from leanbayes.lab.files import told_if_full, write_json, write_text
 from leanbayes.lab.loops import Data, LearningRate, Record
 from leanbayes.lab.probes import Probe
 from leanbayes.lab.processes import Checkpoints, Processes, processes
-from leanbayes.lab.recipe import Recipe, check_recipe, parse_yaml
+from leanbayes.lab.recipe import Recipe, check_recipe
+from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lightning import BayesianModule, PriorUpdates, StopOnNonFinite
 from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from leanbayes.model import count_parameters

@@ -19,7 +19,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from leanbayes.lab.files import write_json, write_text
-from leanbayes.lab.recipe import Recipe, apply_settings, check_recipe, parse_yaml
+from leanbayes.lab.recipe import Recipe, check_recipe
+from leanbayes.lab.recipe_files import apply_settings, parse_yaml
 from leanbayes.lab.run import train
 from leanbayes.lightning import NonFiniteLossError
 

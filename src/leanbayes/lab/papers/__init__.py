@@ -14,7 +14,8 @@ from typing import Any
 
 from leanbayes.errors import nearest
 from leanbayes.lab.files import read_object
-from leanbayes.lab.recipe import Budget, Recipe, check_recipe, parse_yaml, read_recipe
+from leanbayes.lab.recipe import Budget, Recipe, check_recipe
+from leanbayes.lab.recipe_files import RECIPES, parse_yaml, read_recipe
 
 __all__ = [
     "PAPERS",
@@ -37,9 +38,6 @@ PAPERS: Mapping[str, str] = {
     "rank1": "Rank-1 Bayesian neural networks [rank-1]",
 }
 """Every paper by the name that recipes use."""
-
-RECIPES = Path(__file__).resolve().parents[4] / "recipes"
-"""The recipes of a source checkout."""
 
 _ALWAYS_SHOWN = ("accuracy", "nll", "negative_elbo")
 _METRICS = (*_ALWAYS_SHOWN, "kl", "brier", "ece")

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leanbayes.lab.recipe import Recipe, read_recipe
+from leanbayes.lab.recipe import Recipe
+from leanbayes.lab.recipe_files import read_recipe
 from leanbayes.metrics import Score
 
 __all__ = ["RunFolder", "read_run"]
