@@ -31,9 +31,9 @@ import torch.nn.functional as F
 import leanbayes as lb
 from leanbayes.lab import run
 from leanbayes.lab.data import Affine, Dataset, Examples, load
-from leanbayes.lab.demo import ratio, versions
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import Recipe, check_recipe
+from leanbayes.lab.timing import ratio, versions
 
 TARGET = 1.15
 BATCH, LR = 1024, 1e-3
