@@ -33,9 +33,9 @@ from leanbayes.lab import runs
 from leanbayes.lab import train as training
 from leanbayes.lab.build import build_model
 from leanbayes.lab.data import Dataset, Examples, Scaling, load
-from leanbayes.lab.demo import ratio, versions
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import Recipe, check_recipe
+from leanbayes.lab.timing import ratio, versions
 
 TARGET = 1.15
 BATCH, LR = 1024, 1e-3

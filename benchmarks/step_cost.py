@@ -25,21 +25,14 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 import leanbayes as lb
-from leanbayes.lab.demo import (
-    DETERMINISTIC,
-    FAMILIES,
-    Family,
-    Ratio,
-    interleaved,
-    ratio,
-    training_step,
-    versions,
-)
+from leanbayes.estimators import ESTIMATORS
+from leanbayes.lab.demo.families import DETERMINISTIC, FAMILIES, Family
 from leanbayes.lab.files import write_json
+from leanbayes.lab.timing import Ratio, interleaved, ratio, training_step, versions
 
 DATA_SIZE = 50_000
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-ESTIMATORS = {"weights": lb.weights, "local": lb.local, "flipout": lb.flipout}
+NOISY = ("weights", "local", "flipout")
 
 
 def mlp() -> nn.Module:
@@ -82,7 +75,15 @@ def chosen(group: str | None, estimator: str | None) -> list[Family]:
     families = [f for f in SINGLE if group in (None, f.group) or f.name == DETERMINISTIC.name]
     if estimator is None:
         return families
-    return [dataclasses.replace(f, estimator=ESTIMATORS[estimator]) for f in families]
+    return [dataclasses.replace(f, estimator=estimator) for f in families]
+
+
+def converted(family: Family, net: nn.Module) -> nn.Module:
+    """The given network as a member of a family."""
+    if family.posterior is None:
+        return net
+    estimator = ESTIMATORS[family.estimator]
+    return lb.convert(net, family.posterior, family.prior, estimator, include=family.include)
 
 
 def predict_step(model: nn.Module, x: Tensor) -> Callable[[], object]:
@@ -105,7 +106,7 @@ def measure(
 ) -> dict[str, Any]:
     torch.manual_seed(0)
     x, y = torch.rand(setup.batch, *setup.shape), torch.randint(10, (setup.batch,))
-    models = {family.name: family.convert(setup.network()) for family in families}
+    models = {family.name: converted(family, setup.network()) for family in families}
     kinds: dict[str, Mapping[str, Callable[[], object]]] = {
         "step": {name: train_step(model, x, y) for name, model in models.items()},
         "forward": {name: predict_step(model, x) for name, model in models.items()},
@@ -140,7 +141,7 @@ def main() -> None:
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu for a busy machine")
     parser.add_argument("--setup", choices=SETUPS, action="append", help="all by default")
     parser.add_argument("--group", choices=sorted({f.group for f in SINGLE}), help="all by default")
-    parser.add_argument("--estimator", choices=ESTIMATORS, help="for all families; else their own")
+    parser.add_argument("--estimator", choices=NOISY, help="for all families; else their own")
     parser.add_argument("--out", type=Path, default=Path("results/step_cost.json"))
     options = parser.parse_args()
     if options.rounds < 2:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leanbayes.lab.files import write_json
-from leanbayes.lab.recipe import parse_yaml
+from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
 
 __all__ = ["archive", "thinned"]

@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["DOCS", "RECIPES", "ROOT", "Claim", "Item", "Paper", "Work"]
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPES = ROOT / "recipes"
+RECIPES = ROOT / "src" / "leanbayes" / "recipes"
 """The recipes, a folder for each paper."""
 DOCS = ROOT / "docs"
 

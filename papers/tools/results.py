@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from leanbayes.lab.files import read_object
-from leanbayes.lab.recipe import Budget, Recipe, check_recipe, parse_yaml, read_recipe
+from leanbayes.lab.recipe import Budget, Recipe, check_recipe
+from leanbayes.lab.recipe_files import parse_yaml, read_recipe
 from papers.tools.paper import Paper
 from papers.tools.rows import ALWAYS_SHOWN, Cell, Row
 

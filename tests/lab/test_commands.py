@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from leanbayes.cli import app
+from leanbayes.lab.recipe_files import recipe_names, recipe_path
+from leanbayes.lightning import BayesianModule
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
@@ -25,7 +27,7 @@ budgets: {cpu: {training.epochs: 3}}
 
 
 def run(*arguments):
-    return CliRunner().invoke(app(), [str(a) for a in arguments])
+    return CliRunner().invoke(app(), [str(a) for a in arguments], env={"COLUMNS": "120"})
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +88,37 @@ def test_data_list_names_licences():
     assert "digits" in result.output
 
 
+def test_recipes_are_listed_by_name():
+    everything, some = run("recipes"), run("recipes", "k_tied/mnist-mlp-k")
+    assert everything.exit_code == some.exit_code == 0
+    assert all(name in everything.output for name in recipe_names())
+    lines = some.output.splitlines()[2:]
+    assert [line.split()[0] for line in lines] == recipe_names("k_tied/mnist-mlp-k")
+    (line,) = [line for line in lines if line.startswith("k_tied/mnist-mlp-k2 ")]
+    assert line.split()[1:] == ["mnist", "mlp", "KTied", "80", "of", "300", "epochs,", "4", "more"]
+
+
+def test_a_recipe_is_shown_as_it_is():
+    name = "k_tied/mnist-mlp-k2"
+    assert run("recipes", name, "--show").output == recipe_path(name).read_text(encoding="utf-8")
+
+
+def test_ctrl_c_says_how_to_go_on(recipe, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BayesianModule, "training_step", interrupted)
+    result = run("train", recipe, "--out", tmp_path / "run")
+    assert "stopped; --resume goes on" in str(result.exception)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("train", "nothing.yaml"), "nothing.yaml does not exist"),
+        (("train", "k_tied/mnist-mlp-k22"), "did you mean 'k_tied/mnist-mlp-k2'?"),
+        (("sweep", "mnist"), "recipe 'mnist' is unknown; leanbayes recipes lists them"),
+        (("recipes", "ktied/mnist-mlp-k2"), "did you mean 'k_tied/mnist-mlp-k2'?"),
         (("train", "{recipe}", "--set", "optimizer.lrr=1"), "did you mean 'lr'?"),
         (("train", "{recipe}", "--set", "seed"), "is not of the form key=value"),
         (("train", "{recipe}", "--out", "{folder}"), "resume it with --resume"),
@@ -108,6 +137,8 @@ def test_mistakes_get_one_sentence(arguments, sentence, recipe, folder):
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "sweep", "report", "demo"])
+@pytest.mark.parametrize(
+    "command", ["recipes", "train", "evaluate", "predict", "sweep", "report", "demo"]
+)
 def test_every_command_has_an_example(command):
     assert f"Example: leanbayes {command}" in run(command, "--help").output

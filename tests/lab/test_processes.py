@@ -10,7 +10,8 @@ import pytest
 
 from leanbayes.lab.judge import evaluate_run
 from leanbayes.lab.launch import Processes, processes
-from leanbayes.lab.recipe import check_recipe, parse_yaml
+from leanbayes.lab.recipe import check_recipe
+from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")

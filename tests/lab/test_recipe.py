@@ -5,13 +5,13 @@ import math
 import pytest
 
 import leanbayes as lb
-from leanbayes.lab.recipe import (
-    LearningRate,
-    Recipe,
+from leanbayes.lab.recipe import LearningRate, Recipe, check_recipe
+from leanbayes.lab.recipe_files import (
     apply_settings,
-    check_recipe,
     parse_yaml,
     read_recipe,
+    recipe_names,
+    recipe_path,
 )
 
 TEXT = """
@@ -39,7 +39,7 @@ def file(tmp_path):
     return path
 
 
-def test_it_speaks_the_library_s_own_recipes(file):
+def test_it_speaks_the_library_s_own_specs(file):
     recipe = read_recipe(file)
     assert recipe.posterior == lb.KTied(rank=2)
     assert recipe.prior == lb.Normal(0.2)
@@ -69,8 +69,8 @@ def test_a_written_recipe_reads_back_the_same(file):
         ({"trainign.epochs": 3}, "key 'trainign' is unknown; did you mean 'training'?"),
         ({"training.epoch": 3}, "key 'training.epoch' is unknown; did you mean 'epochs'?"),
         ({"posterior.rnk": 1}, "KTied has no argument 'rnk'; did you mean 'rank'?"),
-        ({"prior.kind": "Norml"}, "recipe 'Norml' is unknown; did you mean 'Normal'?"),
-        ({"prior": {"kind": "Normal"}}, "recipe Normal is not complete"),
+        ({"prior.kind": "Norml"}, "'Norml' is unknown; did you mean 'Normal'?"),
+        ({"prior": {"kind": "Normal"}}, "Normal is not complete"),
         ({"estimator": "locl"}, "estimator 'locl' is unknown; did you mean 'local'?"),
         ({"training.epochs": 0}, "training.epochs: Input should be greater than or equal to 1"),
         ({"posterior.rank": 0}, "rank is 0; it must be at least 1"),
@@ -98,6 +98,30 @@ def test_missing_keys_and_files_are_named(tmp_path):
     broken.write_text("- 1", encoding="utf-8")
     with pytest.raises(ValueError, match="not a mapping"):
         read_recipe(broken)
+
+
+def test_a_recipe_of_the_package_has_a_name():
+    assert read_recipe("k_tied/mnist-mlp-k2", budget="cpu").training.epochs == 80
+    assert read_recipe(recipe_path("k_tied/mnist-mlp-k2")) == read_recipe("k_tied/mnist-mlp-k2")
+    assert {name.split("/")[0] for name in recipe_names("k_tied/")} == {"k_tied"}
+
+
+def test_a_file_goes_before_a_name(file, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    assert recipe_path("recipe.yaml").samefile(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("k_tied/mnist-mlp-k4", "did you mean 'k_tied/mnist-mlp-k3'?"),
+        ("xyz", "leanbayes recipes lists them"),
+    ],
+)
+def test_a_wrong_name_gets_one_sentence(name, remedy):
+    with pytest.raises(FileNotFoundError) as caught:
+        read_recipe(name)
+    assert str(caught.value) == f"recipe '{name}' is unknown; {remedy}"
 
 
 def test_yaml_cannot_construct_objects():

@@ -11,7 +11,8 @@ import leanbayes as lb
 from leanbayes.lab.build import build_model, likelihood_of
 from leanbayes.lab.judge import evaluate_run
 from leanbayes.lab.predictions import predict_file
-from leanbayes.lab.recipe import check_recipe, parse_yaml
+from leanbayes.lab.recipe import check_recipe
+from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import build_module, train
 from leanbayes.likelihoods import LIKELIHOODS

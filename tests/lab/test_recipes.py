@@ -4,7 +4,6 @@ import math
 import re
 from collections import Counter
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,16 +11,16 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.convert import plan
-from leanbayes.lab import recipe as schema
+from leanbayes.lab import recipe_files
 from leanbayes.lab.architectures import build
 from leanbayes.lab.build import build_model, likelihood_of
 from leanbayes.lab.data import names
 from leanbayes.lab.train import build_module
 
-read_recipe = cache(schema.read_recipe)
-RECIPES = Path(__file__).parents[2] / "recipes"
-FILES = sorted(RECIPES.glob("*/*.yaml"))
-IDS = [f"{file.parent.name}/{file.stem}" for file in FILES]
+read_recipe = cache(recipe_files.read_recipe)
+RECIPES = recipe_files.RECIPES
+IDS = recipe_files.recipe_names()
+FILES = [recipe_files.recipe_path(name) for name in IDS]
 BUDGETS = ("paper", "cpu")
 NARROW = {
     "wrn-28": {"width": 1, "depth": 10},

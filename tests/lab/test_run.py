@@ -15,7 +15,8 @@ import leanbayes as lb
 from leanbayes.lab.build import build_model
 from leanbayes.lab.files import write_json
 from leanbayes.lab.judge import evaluate_run
-from leanbayes.lab.recipe import check_recipe, parse_yaml, read_recipe
+from leanbayes.lab.recipe import check_recipe
+from leanbayes.lab.recipe_files import parse_yaml, read_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from leanbayes.lab import sweep as sweeps
-from leanbayes.lab.recipe import check_recipe, read_recipe
+from leanbayes.lab.recipe import check_recipe
+from leanbayes.lab.recipe_files import read_recipe
 from leanbayes.lab.sweep import sweep, with_choices
 from leanbayes.lab.tables import write_table
 from leanbayes.lightning import NonFiniteLossError

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from leanbayes.lab import data
-from leanbayes.lab.recipe import read_recipe
+from leanbayes.lab.recipe_files import read_recipe
 from papers import PAPERS
 from papers.tools.paper import RECIPES
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from leanbayes.lab.files import write_json, write_text
-from leanbayes.lab.recipe import read_recipe
+from leanbayes.lab.recipe_files import read_recipe
 from papers import PAPERS
 from papers.tools import paper as places
 from papers.tools.results import find_results, table

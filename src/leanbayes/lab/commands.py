@@ -1,4 +1,4 @@
-"""The laboratory's subcommands, from data to a report.
+"""The subcommands of ``leanbayes``, from data and recipes to a report.
 
 Annotations are read by typer, so they are ordinary objects here. What is heavy (Lightning, the
 data sets) is imported by the command that needs it.
@@ -7,11 +7,13 @@ data sets) is imported by the command that needs it.
 import functools
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -22,7 +24,9 @@ Settings = Annotated[
     typer.Option("--set", help="Change one key, as optimizer.lr=1e-3; may be repeated."),
 ]
 Run = Annotated[Path, typer.Argument(help="A run folder, as train writes it.")]
-RecipeFile = Annotated[Path, typer.Argument(help="A recipe, one YAML file.")]
+RecipeName = Annotated[
+    str, typer.Argument(help="A name that leanbayes recipes lists, or a YAML file.")
+]
 Budget = Annotated[
     Literal["cpu", "paper"], typer.Option(help="What 2 cores do in an hour, or as published.")
 ]
@@ -31,16 +35,19 @@ Samples = Annotated[int, typer.Option(min=1, help="Predictive draws (of every me
 
 def register(application: typer.Typer) -> None:
     """Add the subcommands to the application."""
+    application.callback()(leanbayes)
+    application.command(epilog="Example: leanbayes demo --seed 1 --json demo.json")(demo)
     data = typer.Typer(no_args_is_help=True, help="Data sets: where they lie, licences, checksums.")
     application.add_typer(data, name="data")
     data.command("list", epilog="Example: leanbayes data list")(_told(data_list))
     data.command("fetch", epilog="Example: leanbayes data fetch mnist")(_told(data_fetch))
     data.command("check", epilog="Example: leanbayes data check mnist")(_told(data_check))
     for command, example in (
-        (train, "recipes/k_tied/mnist-mlp-k2.yaml --budget cpu --set seed=1"),
+        (recipes, "k_tied"),
+        (train, "k_tied/mnist-mlp-k2 --budget cpu --set seed=1"),
         (evaluate, "runs/mnist-mlp-k2 --samples 200"),
         (predict, "runs/digits --input new.csv --output predictions.csv"),
-        (sweep, "recipes/k_tied/mnist-mlp-k2.yaml --trials 8"),
+        (sweep, "k_tied/mnist-mlp-k2 --trials 8"),
         (report, "runs/a runs/b -o report.html"),
         (compress, "runs/mnist-mlp-full --rank 1 --rank 2"),
     ):
@@ -53,14 +60,57 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
+        from leanbayes.lab.interrupts import interruptible
+
         try:
-            command(*args, **kwargs)
+            with interruptible():
+                command(*args, **kwargs)
         except (ValueError, OSError, RuntimeError) as error:
             sys.exit(f"leanbayes: {error}")
         except KeyboardInterrupt:
             sys.exit("leanbayes: stopped; --resume goes on from the last checkpoint")
 
     return wrapped
+
+
+def leanbayes() -> None:
+    """Honest uncertainty for any PyTorch network."""
+
+
+def demo(
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and noise.")] = 42,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 20,
+    samples: Annotated[int, typer.Option(min=1, help="Draws for each prediction.")] = 20,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Three families, at most 2 epochs.")
+    ] = False,
+    json: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Also write the results to this file.")
+    ] = None,
+    out: Annotated[Path, typer.Option(file_okay=False, help="The folder for report.html.")] = Path(
+        "runs/demo"
+    ),
+) -> None:
+    """Train every family on scikit-learn's digits, print one table and write a report.
+
+    No network is needed; two cores take less than two minutes.
+    Ctrl-C stops and prints what is done so far.
+    """
+    from leanbayes.lab.demo.families import Settings
+    from leanbayes.lab.demo.terminal import show
+
+    if json is not None and not json.absolute().parent.is_dir():
+        raise typer.BadParameter(f"the folder {json.parent} does not exist; make it first")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        raise typer.BadParameter(
+            f"nothing can be written to the folder {out} ({error.strerror or error}); choose "
+            "another --out"
+        ) from error
+    settings = Settings(seed=seed, epochs=min(epochs, 2) if quick else epochs, samples=samples)
+    raise typer.Exit(show(settings, out / "report.html", quick=quick, json=json))
 
 
 def data_list(
@@ -106,8 +156,35 @@ def data_check(
         sys.exit(f"leanbayes: {damaged[0].path} has a wrong checksum; remove it and fetch it again")
 
 
+def recipes(
+    name: Annotated[str, typer.Argument(help="A paper, or how a name starts; all, if none.")] = "",
+    show: Annotated[bool, typer.Option("--show", help="Print the YAML of one recipe.")] = False,
+) -> None:
+    """List the recipes that come with leanbayes, and what the budget of two cores cuts."""
+    from leanbayes.lab.recipe_files import read_recipe, recipe_names, recipe_path
+
+    names = recipe_names(name)
+    if show or not names:
+        print(recipe_path(name).read_text(encoding="utf-8"), end="")
+        return
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for heading in ("name", "data", "network", "posterior", "budget of 2 cores"):
+        shown.add_column(heading, no_wrap=True)
+    for each in names:
+        paper, cpu = read_recipe(each), read_recipe(each, budget="cpu")
+        posterior = type(paper.posterior).__name__ if paper.posterior else "none"
+        changed = paper.budgets.get("cpu", {})
+        epochs = f"{cpu.training.epochs} of {paper.training.epochs} epochs"
+        cut = f"{epochs}, {len(changed) - 1} more" if changed else "nothing cut"
+        shown.add_row(each, paper.data.name, paper.architecture.name, posterior, cut)
+    console = Console()
+    whole = console.measure(shown, options=console.options.update(width=200)).maximum
+    console.width = max(console.width, whole)  # names are there to be copied
+    console.print(shown)
+
+
 def train(
-    recipe: RecipeFile,
+    recipe: RecipeName,
     settings: Settings = None,
     out: Annotated[
         Path | None, typer.Option(help="The run folder; runs/NAME if not given.")
@@ -124,7 +201,7 @@ def train(
 ) -> None:
     """Train one recipe and evaluate it; everything lies in one run folder."""
     from leanbayes.lab.launch import loggers_by_name
-    from leanbayes.lab.recipe import read_recipe
+    from leanbayes.lab.recipe_files import read_recipe
     from leanbayes.lab.train import train as run
 
     resolved = read_recipe(recipe, budget=budget, settings=_settings(settings))
@@ -168,14 +245,14 @@ def predict(
 
 
 def sweep(
-    recipe: RecipeFile,
+    recipe: RecipeName,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The folder; sweeps/NAME if not given.")] = None,
     budget: Budget = "cpu",
     trials: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
 ) -> None:
     """Choose among the recipe's choices on the validation set; several processes may help."""
-    from leanbayes.lab.recipe import read_recipe
+    from leanbayes.lab.recipe_files import read_recipe
     from leanbayes.lab.sweep import sweep as search
 
     resolved = read_recipe(recipe, budget=budget, settings=_settings(settings))
@@ -229,7 +306,7 @@ def compress(
 
 def _settings(pairs: list[str] | None) -> dict[str, Any]:
     """``key=value`` pairs; values are read as YAML."""
-    from leanbayes.lab.recipe import parse_yaml
+    from leanbayes.lab.recipe_files import parse_yaml
 
     settings: dict[str, Any] = {}
     for pair in pairs or []:

@@ -5,9 +5,7 @@ Unknown and misspelt keys are errors that name the nearest right one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
@@ -40,10 +38,7 @@ __all__ = [
     "Optimizer",
     "Recipe",
     "Training",
-    "apply_settings",
     "check_recipe",
-    "parse_yaml",
-    "read_recipe",
 ]
 
 Budget = Literal["cpu", "paper"]
@@ -92,27 +87,6 @@ class _Section(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, arbitrary_types_allowed=True
     )
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads ``1e-3`` as a word; everybody who writes it means a number."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
-
-
-def parse_yaml(text: str) -> Any:
-    """Read YAML without tags that could construct objects.
-
-    Example:
-        >>> parse_yaml("lr: 1e-3")
-        {'lr': 0.001}
-    """
-    return yaml.load(text, Loader=_Loader)
 
 
 class Data(_Section):
@@ -323,63 +297,12 @@ class Recipe(_Section):
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def read_recipe(
-    path: str | Path, *, budget: Budget = "paper", settings: Mapping[str, Any] | None = None
-) -> Recipe:
-    """Read a YAML file, apply a budget and single settings, and check everything.
-
-    Args:
-        path: the file.
-        budget: ``paper`` for the published settings, ``cpu`` for what 2 cores do in an hour.
-        settings: dotted keys and their values, such as ``{"optimizer.lr": 1e-3}``.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"recipe {path} does not exist")
-    try:
-        values = parse_yaml(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        first_line = str(error).replace("\n", " ")
-        raise ValueError(f"recipe {path} is not valid YAML: {first_line}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"recipe {path} is not a mapping of keys to values")
-    budgets = values.get("budgets", {})
-    if budgets and budget not in budgets:
-        values = {**values, "cut": ""}
-    values = apply_settings(values, budgets.get(budget, {}))
-    values = apply_settings(values, settings or {})
-    return check_recipe(values, str(path))
-
-
 def check_recipe(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
     """Validate plain values into a recipe; raises one sentence that names key and remedy."""
     try:
         return Recipe.model_validate(dict(values))
     except ValidationError as error:
         raise ValueError(f"{source}: {_sentence(error)}") from error
-
-
-def apply_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy with dotted keys set.
-
-    Example:
-        >>> apply_settings({"a": {"b": 1}}, {"a.b": 2, "a.c": 3})
-        {'a': {'b': 2, 'c': 3}}
-    """
-    changed: dict[str, Any] = {k: _copy(v) for k, v in values.items()}
-    for dotted, value in settings.items():
-        *parents, last = dotted.split(".")
-        target = changed
-        for parent in parents:
-            below = target.get(parent)
-            target[parent] = below = below if isinstance(below, dict) else {}
-            target = below
-        target[last] = value
-    return changed
-
-
-def _copy(value: Any) -> Any:
-    return {k: _copy(v) for k, v in value.items()} if isinstance(value, Mapping) else value
 
 
 def _sentence(error: ValidationError) -> str:

@@ -20,7 +20,8 @@ from leanbayes.io import load, load_likelihood, save
 from leanbayes.lab.build import build_model, likelihood_of, load_data
 from leanbayes.lab.data import Dataset, Examples
 from leanbayes.lab.files import told_if_full, write_bytes, write_json, write_text
-from leanbayes.lab.recipe import Recipe, parse_yaml, read_recipe
+from leanbayes.lab.recipe import Recipe
+from leanbayes.lab.recipe_files import parse_yaml, read_recipe
 from leanbayes.lab.tables import read_numbers, write_table
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score

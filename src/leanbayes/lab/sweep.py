@@ -23,7 +23,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from leanbayes.errors import require
 from leanbayes.lab.files import write_json, write_text
-from leanbayes.lab.recipe import Recipe, apply_settings, check_recipe, parse_yaml
+from leanbayes.lab.recipe import Recipe, check_recipe
+from leanbayes.lab.recipe_files import apply_settings, parse_yaml
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.lightning import NonFiniteLossError

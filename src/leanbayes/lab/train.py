@@ -18,7 +18,8 @@ from leanbayes.lab.build import build_model, likelihood_of
 from leanbayes.lab.callbacks import FollowLearningRate, MeasureSteps, Record, RunData
 from leanbayes.lab.judge import evaluate
 from leanbayes.lab.launch import build_trainer, is_first, processes, quiet_lightning
-from leanbayes.lab.recipe import Recipe, parse_yaml
+from leanbayes.lab.recipe import Recipe
+from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
 from leanbayes.lightning import BayesianModule, PriorUpdates, StopOnNonFinite
 from leanbayes.likelihoods import Likelihood

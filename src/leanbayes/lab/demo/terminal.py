@@ -1,0 +1,164 @@
+"""The demo on a terminal: progress, one table, and where the page is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.table import Table
+
+from leanbayes.lab.demo import page, results
+from leanbayes.lab.demo.families import FAMILIES, QUICK, Family, Settings
+from leanbayes.lab.demo.results import Result
+from leanbayes.lab.files import write_json
+
+__all__ = ["COLUMNS", "INTERRUPTED", "show"]
+
+INTERRUPTED = 130
+"""What a shell reports for Ctrl-C."""
+
+_WIDE = 110
+
+
+def show(settings: Settings, out: Path, *, quick: bool = False, json: Path | None = None) -> int:
+    """Run the demo, print its table and write its page; returns the exit code.
+
+    Args:
+        settings: what the runs have in common.
+        out: the page.
+        quick: three families only.
+        json: a file for the results.
+    """
+    console, done = Console(), list[Result]()
+    families = QUICK if quick else FAMILIES
+    torch.set_num_threads(1)  # matrices this small are slower on two
+    start, complete = time.perf_counter(), True
+    with TemporaryDirectory() as folder:
+        try:
+            _train(families, settings, Path(folder), console, done)
+        except KeyboardInterrupt:
+            complete = False
+            console.print(f"Stopped by Ctrl-C after {len(done)} of {len(families)} families.")
+        seconds = time.perf_counter() - start
+        if done:
+            console.print(_table(done, wide=console.width >= _WIDE))
+            console.print(results.legend(settings, seconds), style="dim", highlight=False)
+        if json is not None:
+            write_json(json, results.report(done, settings, seconds=seconds, complete=complete))
+            console.print(f"Written to {json}.", highlight=False, soft_wrap=True)
+        if not complete:
+            return INTERRUPTED
+        try:
+            with console.status("Writing the report"):
+                page.write_page(done, settings, Path(folder), out, seconds=seconds)
+        except OSError as error:
+            console.print(f"The report could not be written to {out}: {error}.", highlight=False)
+            return 1
+        except KeyboardInterrupt:
+            console.print("Stopped by Ctrl-C before the report was written.")
+            return INTERRUPTED
+    console.print(f"Report: {out.absolute()}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _train(
+    families: Sequence[Family],
+    settings: Settings,
+    folder: Path,
+    console: Console,
+    done: list[Result],
+) -> None:
+    """A bar over families on a terminal; one line a family anywhere else."""
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    width = max(len(family.name) for family in families)
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        bar = progress.add_task("", total=len(families))
+        coming = results.run(families, settings, folder)
+        for family in families:
+            progress.update(bar, description=f"{family.name:<{width}}")
+            result = next(coming)
+            done.append(result)
+            progress.advance(bar)
+            if hidden:
+                console.print(
+                    f"{len(done):>2}/{len(families)} {family.name:<{width}} "
+                    f"accuracy {100 * result.accuracy.value:.1f} % in {result.seconds:.1f} s",
+                    highlight=False,
+                )
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one number of a result is shown.
+
+    Args:
+        header: over the column.
+        value: takes the number out of a result.
+        form: its format.
+        best: which value is the best one, if any is.
+        more: what a wide table adds to it.
+    """
+
+    header: str
+    value: Callable[[Result], float]
+    form: str = "{:.3f}"
+    best: Callable[[Iterable[float]], float] | None = None
+    more: Callable[[Result], str] = lambda result: ""
+
+    def cells(self, results: Sequence[Result], *, wide: bool) -> list[str]:
+        """The column's texts; those that show the best value are bold."""
+        texts = [self.form.format(self.value(result)) for result in results]
+        best = self.form.format(self.best(map(self.value, results))) if self.best else None
+        shown = [f"[bold]{text}[/]" if text == best else text for text in texts]
+        if not wide:
+            return shown
+        return [f"{text}[dim]{self.more(r)}[/]" for text, r in zip(shown, results, strict=True)]
+
+
+COLUMNS = (
+    Column(
+        "acc.\n%",
+        lambda r: 100 * r.accuracy.value,
+        "{:.1f}",
+        max,
+        lambda r: f" ± {100 * r.accuracy.error:.1f}",
+    ),
+    Column("\nNLL", lambda r: r.nll.value, best=min, more=lambda r: f" ± {r.nll.error:.3f}"),
+    Column("\nECE", lambda r: r.calibration_error, best=min),
+    Column("AUROC\ninv.", lambda r: r.auroc_inverted, best=max),
+    Column("AUROC\nshuf.", lambda r: r.auroc_shuffled, best=max),
+    Column(
+        "para-\nmeters",
+        lambda r: r.relative_parameters,
+        "{:.2f}×",
+        more=lambda r: f" {r.parameters:>7,}",
+    ),
+    Column(
+        "step\ncost",
+        lambda r: r.step_cost.median,
+        "{:.1f}×",
+        more=lambda r: f" {r.step_cost.low:>4.1f}–{r.step_cost.high:.1f}",
+    ),
+)
+
+
+def _table(results: Sequence[Result], *, wide: bool) -> Table:
+    """One row a family; wide tables add standard errors, counts and quartiles."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("\nfamily", no_wrap=True)
+    for column in COLUMNS:
+        table.add_column(column.header, justify="right", no_wrap=True)
+    columns = [column.cells(results, wide=wide) for column in COLUMNS]
+    groups = [result.group for result in results]
+    for index, (result, *cells) in enumerate(zip(results, *columns, strict=True)):
+        last_of_group = groups[index] != groups[min(index + 1, len(groups) - 1)]
+        table.add_row(result.name, *cells, end_section=last_of_group)
+    return table

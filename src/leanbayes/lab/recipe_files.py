@@ -1,0 +1,127 @@
+"""Where recipes lie and how they are read; those of the papers come with the package, by name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from leanbayes.lab.recipe import Budget, Recipe, check_recipe
+
+__all__ = [
+    "RECIPES",
+    "apply_settings",
+    "parse_yaml",
+    "read_recipe",
+    "recipe_names",
+    "recipe_path",
+]
+
+RECIPES = Path(__file__).resolve().parents[1] / "recipes"
+"""The papers' recipes, ``PAPER/NAME.yaml``."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads ``1e-3`` as a word; everybody who writes it means a number."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def parse_yaml(text: str) -> Any:
+    """Read YAML without tags that could construct objects.
+
+    Example:
+        >>> parse_yaml("lr: 1e-3")
+        {'lr': 0.001}
+    """
+    return yaml.load(text, Loader=_Loader)
+
+
+def recipe_names(start: str = "") -> list[str]:
+    """The recipes that come with leanbayes, all or those whose names start so.
+
+    Example:
+        >>> recipe_names("rank1/cifar10-wrn-b")
+        ['rank1/cifar10-wrn-batchensemble']
+    """
+    paths = sorted(RECIPES.glob("*/*.yaml"))
+    names = [path.relative_to(RECIPES).with_suffix("").as_posix() for path in paths]
+    return [name for name in names if name.startswith(start)]
+
+
+def recipe_path(recipe: str | Path) -> Path:
+    """The file of a recipe, which is given by its name or by its path.
+
+    Example:
+        >>> recipe_path("k_tied/mnist-mlp-k2").name
+        'mnist-mlp-k2.yaml'
+    """
+    given = Path(recipe)
+    if given.is_file():
+        return given
+    if given.suffix in (".yaml", ".yml"):
+        raise FileNotFoundError(f"recipe {given} does not exist")
+    names = recipe_names()
+    if given.as_posix() not in names:
+        close = difflib.get_close_matches(given.as_posix(), names, 1)
+        remedy = f"did you mean {close[0]!r}?" if close else "leanbayes recipes lists them"
+        raise FileNotFoundError(f"recipe {str(given)!r} is unknown; {remedy}")
+    return RECIPES / f"{given.as_posix()}.yaml"
+
+
+def read_recipe(
+    recipe: str | Path, *, budget: Budget = "paper", settings: Mapping[str, Any] | None = None
+) -> Recipe:
+    """Read a recipe, apply a budget and single settings, and check everything.
+
+    Args:
+        recipe: its name, as :func:`recipe_names` lists them, or the path of a YAML file.
+        budget: ``paper`` for the published settings, ``cpu`` for what 2 cores do in an hour.
+        settings: dotted keys and their values, such as ``{"optimizer.lr": 1e-3}``.
+    """
+    path = recipe_path(recipe)
+    try:
+        values = parse_yaml(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        one_line = str(error).replace("\n", " ")
+        raise ValueError(f"recipe {path} is not valid YAML: {one_line}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"recipe {path} is not a mapping of keys to values")
+    budgets = values.get("budgets", {})
+    if budgets and budget not in budgets:
+        values = {**values, "cut": ""}
+    values = apply_settings(values, budgets.get(budget, {}))
+    values = apply_settings(values, settings or {})
+    return check_recipe(values, str(path))
+
+
+def apply_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy with dotted keys set.
+
+    Example:
+        >>> apply_settings({"a": {"b": 1}}, {"a.b": 2, "a.c": 3})
+        {'a': {'b': 2, 'c': 3}}
+    """
+    changed: dict[str, Any] = {k: _copy(v) for k, v in values.items()}
+    for dotted, value in settings.items():
+        *parents, last = dotted.split(".")
+        target = changed
+        for parent in parents:
+            below = target.get(parent)
+            target[parent] = below = below if isinstance(below, dict) else {}
+            target = below
+        target[last] = value
+    return changed
+
+
+def _copy(value: Any) -> Any:
+    return {k: _copy(v) for k, v in value.items()} if isinstance(value, Mapping) else value
