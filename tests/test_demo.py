@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 import leanbayes as lb
 from leanbayes import cli, posteriors
 from leanbayes.lab import timing
-from leanbayes.lab.demo import families as table
-from leanbayes.lab.demo import page, results, terminal
+from leanbayes.lab.demo import families, page, results, terminal
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.recipe_files import parse_yaml
@@ -30,7 +29,7 @@ from leanbayes.testing import threshold
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
-TINY = table.Settings(epochs=1, samples=2, timing_rounds=2)
+TINY = families.Settings(epochs=1, samples=2, timing_rounds=2)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +58,7 @@ def pages(monkeypatch):
 def run(tmp_path):
     """What comes out of families, trained anew each time."""
     folders = (tmp_path / str(number) for number in itertools.count())
-    return lambda families, settings=TINY: list(results.run(families, settings, next(folders)))
+    return lambda chosen, settings=TINY: list(results.run(chosen, settings, next(folders)))
 
 
 def _result(name="k-tied, rank 2", group="independent", accuracy=0.975):
@@ -78,20 +77,20 @@ def _invoke(*arguments, columns=80, **environment):
 
 
 def test_every_public_posterior_is_in_the_demo():
-    shown = {type(family.posterior) for family in table.FAMILIES} - {type(None)}
+    shown = {type(family.posterior) for family in families.FAMILIES} - {type(None)}
     public = (getattr(posteriors, name) for name in posteriors.__all__ if name != "POSTERIORS")
     assert shown == set(public) - {lb.Posterior}
 
 
 def test_families_have_names_of_their_own_and_groups_stand_together():
-    names = [family.name for family in table.FAMILIES]
+    names = [family.name for family in families.FAMILIES]
     assert len(set(names)) == len(names)
-    groups = [group for group, _ in itertools.groupby(f.group for f in table.FAMILIES)]
+    groups = [group for group, _ in itertools.groupby(f.group for f in families.FAMILIES)]
     assert len(set(groups)) == len(groups)
-    assert set(table.QUICK) <= set(table.FAMILIES)
+    assert set(families.QUICK) <= set(families.FAMILIES)
 
 
-@pytest.mark.parametrize("family", table.FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", families.FAMILIES, ids=lambda family: family.name)
 def test_every_family_learns(family, run, request):
     epochs = 10 if isinstance(family.posterior, lb.ZeroMean) else 3  # noise first, then signal
     settings = dataclasses.replace(TINY, epochs=epochs, seed=request.config.getoption("--seed"))
@@ -104,7 +103,7 @@ def test_every_family_learns(family, run, request):
 
 
 def test_the_ensemble_trains_and_counts_all_its_networks(run, tmp_path):
-    family = next(family for family in table.FAMILIES if family.networks > 1)
+    family = next(family for family in families.FAMILIES if family.networks > 1)
     (result,) = run([family])
     folders = {recipe.name for recipe in family.recipes(TINY)}
     assert {folder.name for folder in (tmp_path / "0").iterdir()} == folders
@@ -112,7 +111,7 @@ def test_the_ensemble_trains_and_counts_all_its_networks(run, tmp_path):
 
 
 def test_parameters_of_a_k_tied_network_follow_from_its_widths(run):
-    (result,) = run([f for f in table.FAMILIES if f.name == "k-tied, rank 2"])
+    (result,) = run([f for f in families.FAMILIES if f.name == "k-tied, rank 2"])
     shapes = ((64, 128), (128, 128), (128, 10))
     plain = sum(m * n + n for m, n in shapes)
     assert result.parameters == plain + sum(2 * (m + n) for m, n in shapes)
@@ -127,13 +126,13 @@ def test_a_result_depends_on_the_seed_and_on_nothing_else(run):
         return (result.name, result.accuracy, result.nll, result.auroc_shuffled)
 
     state = torch.get_rng_state()
-    first = [key(result) for result in run(table.QUICK)]
+    first = [key(result) for result in run(families.QUICK)]
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(3)
-    backwards = [key(result) for result in run(table.QUICK[::-1])]
+    backwards = [key(result) for result in run(families.QUICK[::-1])]
     assert first == backwards[::-1]
     other = dataclasses.replace(TINY, seed=TINY.seed + 1)
-    assert all(key(a) != b for a, b in zip(run(table.QUICK, other), first, strict=True))
+    assert all(key(a) != b for a, b in zip(run(families.QUICK, other), first, strict=True))
 
 
 def test_steps_take_turns_and_only_the_second_of_two_is_timed():
@@ -172,13 +171,13 @@ def test_quick_prints_a_table_and_writes_results_and_report(tmp_path):
     )
     assert done.exit_code == 0, done.output
     table = done.output.partition("─" * 20)[2]
-    assert all(family.name in table for family in table.QUICK)
+    assert all(family.name in table for family in families.QUICK)
     assert "Seed 7, 2 epochs, 2 samples" in table
     written = json.loads(path.read_text())
     assert written["complete"] is True
     assert written["settings"]["seed"] == 7
     assert written["versions"]["torch"] == torch.__version__
-    assert [row["name"] for row in written["results"]] == [f.name for f in table.QUICK]
+    assert [row["name"] for row in written["results"]] == [f.name for f in families.QUICK]
     assert 0 < sum(row["seconds"] for row in written["results"]) < written["seconds"]
     assert done.output.splitlines()[-1] == f"Report: {out / 'report.html'}"
     assert [file.name for file in out.iterdir()] == ["report.html"]
@@ -233,26 +232,26 @@ def test_a_report_that_fails_does_not_hide_the_table(monkeypatch, error, code, m
     assert message in done.output
 
 
-@pytest.mark.parametrize("family", table.FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", families.FAMILIES, ids=lambda family: family.name)
 def test_its_recipes_are_ordinary_ones(family):
-    for number, recipe in enumerate(family.recipes(table.Settings(epochs=3, seed=5))):
+    for number, recipe in enumerate(family.recipes(families.Settings(epochs=3, seed=5))):
         assert (recipe.posterior, recipe.prior) == (family.posterior, family.prior)
         assert (recipe.training.epochs, recipe.seed) == (3, 5 + number)
         assert check_recipe(parse_yaml(recipe.to_yaml())) == recipe
 
 
 def test_what_is_looked_at_closely_is_in_the_demo():
-    assert set(table.CLOSELY) < {family.name for family in table.FAMILIES}
+    assert set(families.CLOSELY) < {family.name for family in families.FAMILIES}
 
 
 @pytest.mark.parametrize(("columns", "shows_errors"), [(80, False), (120, True)])
 @pytest.mark.usefixtures("pages")
 def test_the_table_fits_and_a_wide_one_shows_standard_errors(monkeypatch, columns, shows_errors):
-    rows = [_result(family.name, family.group) for family in table.FAMILIES]
+    rows = [_result(family.name, family.group) for family in families.FAMILIES]
     given = []
     monkeypatch.setattr(results, "run", lambda *arguments: given.append(arguments) or iter(rows))
     done = _invoke(columns=columns)
-    assert given[0][:2] == (table.FAMILIES, table.Settings())
+    assert given[0][:2] == (families.FAMILIES, families.Settings())
     lines = done.output.partition("Report: ")[0].splitlines()
     assert max(len(line.rstrip()) for line in lines) <= columns
     assert all(any(line.startswith(row.name) for line in lines) for row in rows)
@@ -396,7 +395,7 @@ def test_the_benchmark_measures_every_family_against_the_plain_network(step_cost
         shape=(1, 8, 8),
     )
     result = step_cost.measure(small, step_cost.SINGLE, 2, step_cost.CLOCKS["wall"])
-    assert set(result["families"]) == {f.name for f in table.FAMILIES if f.networks == 1}
+    assert set(result["families"]) == {f.name for f in families.FAMILIES if f.networks == 1}
     assert result["families"]["deterministic"]["step"] == {"median": 1.0, "low": 1.0, "high": 1.0}
     for costs in result["families"].values():
         assert all(0 < cost["low"] <= cost["median"] <= cost["high"] for cost in costs.values())

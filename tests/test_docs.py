@@ -188,13 +188,6 @@ def test_recipes_in_tables_exist():
         assert 0 <= recipe_of(row["Schedule"])(1) <= 1
 
 
-def test_files_in_principles_exist():
-    rows = tables("docs/principles.md", "File")
-    files = [name for row in rows for name in re.findall(r"`([^`]+\.py)`", row["File"])]
-    assert len(files) > 20
-    assert [name for name in files if not (ROOT / "src/leanbayes" / name).is_file()] == []
-
-
 def test_make_targets_exist():
     mentioned = {m for p in PAGES.values() for m in re.findall(r"\bmake (\w+)`", p.read_text())}
     mentioned |= {
@@ -251,8 +244,8 @@ def test_example_convert_cnn(request, capsys):
 
 @pytest.fixture
 def skeleton(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    module = importlib.import_module("skeleton_posterior")
+    monkeypatch.syspath_prepend(ROOT / "docs" / "extending")
+    module = importlib.import_module("posterior")
     lb.register_posterior(module.RowScale)
     return module
 
@@ -281,7 +274,7 @@ def test_a_broken_skeleton_is_caught(skeleton, monkeypatch):
 
 
 def test_guide_quotes_the_skeleton():
-    code = (ROOT / "docs/skeleton_posterior.py").read_text()
+    code = (ROOT / "docs/extending/posterior.py").read_text()
     quoted = [
         b.strip("\n") for b in fences("docs/adding_a_posterior.md", "python") if "class Row" in b
     ]

@@ -18,10 +18,11 @@ def main() -> None:
     """Run the command; without the lab extra, say how to get it."""
     try:
         app()()
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _LAB:
+    except ImportError as error:
+        missing = (error.__cause__ if isinstance(error.__cause__, ImportError) else error).name
+        if (missing or "").partition(".")[0] not in _LAB:
             raise
-        sys.exit(f"leanbayes: {error.name} is not installed; run pip install 'leanbayes[lab]'")
+        sys.exit(f"leanbayes: {missing} is not installed; run pip install 'leanbayes[lab]'")
 
 
 def app() -> "typer.Typer":

@@ -56,12 +56,13 @@ def run(families: Sequence[Family], settings: Settings, folder: Path) -> Iterato
     """
     for family in families:
         recipes = family.recipes(settings)
-        start = time.perf_counter()
-        with interruptible():
-            for recipe in recipes:
-                train(recipe, folder / recipe.name, progress=False)
-        seconds = time.perf_counter() - start
-        yield _judge(family, [folder / recipe.name for recipe in recipes], settings, seconds)
+        runs = [folder / recipe.name for recipe in recipes]
+        with interruptible(), torch.random.fork_rng(devices=[]):
+            start = time.perf_counter()
+            for recipe, path in zip(recipes, runs, strict=True):
+                train(recipe, path, progress=False)
+            result = _judge(family, runs, settings, time.perf_counter() - start)
+        yield result
 
 
 def _judge(family: Family, runs: Sequence[Path], settings: Settings, seconds: float) -> Result:
@@ -113,8 +114,7 @@ def _step_cost(
         "plain": stepper([build_model(plain)]),
         "family": stepper([build_model(recipe) for recipe in recipes]),
     }
-    with torch.random.fork_rng(devices=[]):
-        seconds = interleaved(steps, settings.timing_rounds, time.process_time)
+    seconds = interleaved(steps, settings.timing_rounds, time.process_time)
     return ratio(seconds["family"], seconds["plain"])
 
 
