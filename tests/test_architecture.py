@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Wa
 
 @pytest.fixture
 def added(tmp_path, monkeypatch, request):
-    """Import a copy of one of the files from an empty folder; forget it and its names afterwards."""
+    """Import a copy of one of the files from an empty folder; forget it afterwards."""
 
     def add(name, registry=None, registered=None):
         copy = shutil.copy(FILES[name], tmp_path / f"my_{name}.py")

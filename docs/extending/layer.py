@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 import leanbayes as lb
+from leanbayes.layers import Maker
 
 
 class EqualizedLinear(nn.Linear):
@@ -25,7 +26,7 @@ class RandomEqualizedLinear(lb.Layer):
         self.linear = linear
 
     @classmethod
-    def from_torch(cls, module, make):
+    def from_torch(cls, module: EqualizedLinear, make: Maker) -> RandomEqualizedLinear:
         return cls(lb.Affine.from_torch(module, make))
 
     def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
