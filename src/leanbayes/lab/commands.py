@@ -79,7 +79,7 @@ def leanbayes() -> None:
 
 def demo(
     seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and noise.")] = 42,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 20,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 16,
     samples: Annotated[int, typer.Option(min=1, help="Draws for each prediction.")] = 20,
     quick: Annotated[
         bool, typer.Option("--quick", help="Three families, at most 2 epochs.")

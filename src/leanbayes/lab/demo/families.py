@@ -39,7 +39,7 @@ class Settings:
     """What the runs of all families have in common."""
 
     seed: int = 42
-    epochs: int = 20
+    epochs: int = 16
     samples: int = 20
     batch_size: int = 128
     learning_rate: float = 0.02
