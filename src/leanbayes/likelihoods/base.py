@@ -9,11 +9,15 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from leanbayes.likelihoods import laws, mixture, scores
-from leanbayes.metrics import Score
+from leanbayes.likelihoods import laws, mixture
+from leanbayes.metrics import Score, average
 from leanbayes.registry import Registry, argument_names
 
 __all__ = ["LIKELIHOODS", "Likelihood", "register_likelihood"]
+
+_OF_CLASSES = ("probs", "log_probs", "labels", "entropy", "expected_entropy", "mutual_information")
+_OF_MOMENTS = ("mean", "aleatoric", "epistemic", "variance")
+_OF_CDF = ("cdf", "quantiles")
 
 
 class Likelihood(nn.Module, ABC):
@@ -41,14 +45,15 @@ class Likelihood(nn.Module, ABC):
     def averaged(self, outputs: Tensor) -> Distribution:
         """The distribution whose parameters are averaged over the first axis [rank-1, eq. 12]."""
         law = self.distribution(outputs)
-        parameters = laws.parameters(law)
-        if not parameters:
+        names = [name for name in law.arg_constraints if name in vars(law)]
+        if not names:
             raise TypeError(
                 f"{type(self).__name__} has no parameters to average; define averaged, or use "
                 "mixture_nll"
             )
         make: Callable[..., Distribution] = type(law)
-        means = {name: value.mean(0) for name, value in parameters.items()}
+        names = ["probs" if name == "logits" else name for name in names]
+        means = {name: getattr(law, name).mean(0) for name in names}
         return make(**means, validate_args=False)
 
     def targets(self, y: Tensor, outputs: Tensor) -> Tensor:
@@ -95,10 +100,7 @@ class Likelihood(nn.Module, ABC):
         return cdf(self.targets(y, outputs).unsqueeze(0))[0]
 
     def quantiles(self, outputs: Tensor, levels: Sequence[float]) -> Tensor:
-        """Quantiles of the predictive mixture, ``[levels, batch, …]``, by bisection of its cdf.
-
-        For counts it is the least whole number whose cdf reaches the level.
-        """
+        """The least values, ``[levels, batch, …]``, at which the predictive cdf reaches levels."""
         law = self.distribution(outputs)
         like = outputs.new_empty(law.batch_shape[1:])
         return mixture.quantiles(self._cdf(law, outputs), levels, law, like)
@@ -121,7 +123,8 @@ class Likelihood(nn.Module, ABC):
 
     def has_classes(self, outputs: Tensor) -> bool:
         """Whether targets are one of several names, on or off included, and not numbers."""
-        return laws.has_classes(self._law(outputs))
+        law = self._law(outputs)
+        return laws.is_binary(law) or (laws.is_finite(law) and not laws.has_mean(law))
 
     def answers(self, outputs: Tensor) -> tuple[str, ...]:
         """What a :class:`~leanbayes.Prediction` of such outputs can be asked for.
@@ -131,7 +134,13 @@ class Likelihood(nn.Module, ABC):
             >>> Categorical().answers(torch.zeros(5, 2, 3))[:3]
             ('probs', 'log_probs', 'labels')
         """
-        return laws.answers(self._law(outputs))
+        law = self._law(outputs)
+        return (
+            *(_OF_CLASSES if laws.is_finite(law) else ()),
+            *(_OF_MOMENTS if laws.has_mean(law) else ()),
+            *(_OF_CDF if laws.cdf(law) else ()),
+            "log_likelihood",
+        )
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, Score]:
         """How good predictive samples are, with standard errors over examples.
@@ -141,14 +150,15 @@ class Likelihood(nn.Module, ABC):
         ``auroc``; numbers get ``squared_error``. Standard errors of ``ece``, ``auc_pr`` and
         ``auroc`` are bootstrapped.
         """
-        values = {"nll": scores.average(-mixture.log_mean(self.log_prob(outputs, y)))}
+        values = {"nll": average(-mixture.log_mean(self.log_prob(outputs, y)))}
         law = self._law(outputs)
         if laws.is_binary(law):
-            return values | scores.of_binary(self.probs(outputs), self.labels(outputs), y)
-        if laws.has_classes(law):
-            return values | scores.of_classes(self.class_log_probs(outputs), y)
+            return values | mixture.scores_of_binary(self.probs(outputs), self.labels(outputs), y)
+        if self.has_classes(outputs):
+            return values | mixture.scores_of_classes(self.class_log_probs(outputs), y)
         if laws.has_mean(law):
-            return values | scores.of_numbers(self.mean(outputs), y)
+            errors = (self.mean(outputs) - y).square()
+            values["squared_error"] = average(errors.reshape(len(errors), -1).mean(-1))
         return values
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, distributions
 from torch.distributions import Distribution
@@ -50,6 +49,3 @@ class Bernoulli(Likelihood):
     def averaged(self, outputs: Tensor) -> Distribution:
         off, on = log_mean(self.class_log_probs(outputs)).unbind(-1)
         return self.distribution(on - off)
-
-    def class_log_probs(self, outputs: Tensor) -> Tensor:
-        return F.logsigmoid(torch.stack([-outputs, outputs], -1))

@@ -9,22 +9,14 @@ from torch import Tensor
 from torch.distributions import Distribution, TransformedDistribution, constraints
 
 __all__ = [
-    "answers",
     "cdf",
     "check_targets",
     "example_log_prob",
-    "has_classes",
     "has_mean",
     "is_binary",
-    "is_discrete",
     "is_finite",
-    "parameters",
     "value_log_probs",
 ]
-
-_OF_CLASSES = ("probs", "log_probs", "labels", "entropy", "expected_entropy", "mutual_information")
-_OF_MOMENTS = ("mean", "aleatoric", "epistemic", "variance")
-_OF_CDF = ("cdf", "quantiles")
 
 
 def is_finite(law: Distribution) -> bool:
@@ -37,39 +29,12 @@ def is_binary(law: Distribution) -> bool:
     return is_finite(law) and law.support is constraints.boolean
 
 
-def is_discrete(law: Distribution) -> bool:
-    """Whether targets are whole numbers or classes."""
-    return law.support is not None and bool(law.support.is_discrete)
-
-
 def has_mean(law: Distribution) -> bool:
     """Whether targets are numbers that have a mean; torch gives NaN for those without."""
     try:
         return not bool(law.mean.isnan().all())
     except NotImplementedError:
         return False
-
-
-def has_classes(law: Distribution) -> bool:
-    """Whether targets are one of several names, on or off included, and not numbers."""
-    return is_binary(law) or (is_finite(law) and not has_mean(law))
-
-
-def answers(law: Distribution) -> tuple[str, ...]:
-    """What a prediction with this distribution can be asked for."""
-    return (
-        *(_OF_CLASSES if is_finite(law) else ()),
-        *(_OF_MOMENTS if has_mean(law) else ()),
-        *(_OF_CDF if cdf(law) is not None else ()),
-        "log_likelihood",
-    )
-
-
-def parameters(law: Distribution) -> dict[str, Tensor]:
-    """The tensors that a distribution is made of, with probabilities in the place of logits."""
-    given = [name for name in law.arg_constraints if name in vars(law)]
-    names = ["probs" if name == "logits" else name for name in given]
-    return {name: getattr(law, name) for name in names}
 
 
 def value_log_probs(law: Distribution) -> Tensor:
@@ -84,17 +49,11 @@ def cdf(law: Distribution) -> Callable[[Tensor], Tensor] | None:
         base = base.base_dist
     if type(base).cdf is not Distribution.cdf:
         return law.cdf
-    return _summed_cdf(law) if is_finite(law) and has_mean(law) else None
-
-
-def _summed_cdf(law: Distribution) -> Callable[[Tensor], Tensor]:
-    values, probs = law.enumerate_support(expand=False), value_log_probs(law).exp()
-
-    def summed(y: Tensor) -> Tensor:
-        reached = zip(values, probs.unbind(-1), strict=True)
-        return torch.stack([p * (value <= y) for value, p in reached]).sum(0)
-
-    return summed
+    if not (is_finite(law) and has_mean(law)):
+        return None
+    values, probs = law.enumerate_support(expand=False), value_log_probs(law).exp().unbind(-1)
+    pairs = list(zip(values, probs, strict=True))
+    return lambda y: torch.stack([p * (value <= y) for value, p in pairs]).sum(0)
 
 
 def check_targets(law: Distribution, y: Tensor) -> None:

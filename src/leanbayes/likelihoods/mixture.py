@@ -1,4 +1,4 @@
-"""What equally weighted samples say together: averages in log space, entropies, quantiles."""
+"""What equally weighted samples say together: averages, entropies, quantiles and metrics."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, biject_to
 
+from leanbayes import metrics
 from leanbayes.errors import require
-from leanbayes.likelihoods.laws import is_discrete
+from leanbayes.metrics import Score, average
 
-__all__ = ["entropy", "log_mean", "quantiles"]
+__all__ = ["entropy", "log_mean", "quantiles", "scores_of_binary", "scores_of_classes"]
 
-_DOUBLINGS = 128
 _HALVINGS = 128
 
 Cdf = Callable[[Tensor], Tensor]
 
 
 def log_mean(log_probs: Tensor) -> Tensor:
-    """The log of probabilities averaged over the first axis.
-
-    Example:
-        >>> log_mean(torch.tensor([-1000.0, -1000.0]))
-        tensor(-1000.)
-    """
+    """The log of probabilities averaged over the first axis."""
     return torch.logsumexp(log_probs, 0) - math.log(len(log_probs))
 
 
@@ -36,55 +31,55 @@ def entropy(log_probs: Tensor) -> Tensor:
 
 
 def quantiles(cdf: Cdf, levels: Sequence[float], law: Distribution, like: Tensor) -> Tensor:
-    """Where a distribution function reaches each level, ``[levels, *like.shape]``.
+    """The least value whose distribution function reaches each level, ``[levels, *like.shape]``.
 
-    Bisection, to the last bit: between the ends of a bracket that is doubled until it holds every
-    level, on the real line that ``biject_to`` maps to the support. For counts, the least whole
-    number whose distribution function reaches the level.
-
-    Args:
-        cdf: the distribution function of every target, for values ``[levels, *like.shape]``.
-        levels: between 0 and 1.
-        law: a distribution with the same support.
-        like: a tensor with the shape of the targets.
+    Bisection, to the last bit or whole number: between the ends of a bracket that is doubled until
+    it holds every level, on the real line that ``biject_to`` maps to the support of ``law``.
     """
     for level in levels:
         require(0 < level < 1, f"quantile {level} does not lie between 0 and 1")
+    whole = law.support is not None and bool(law.support.is_discrete)
+    values: Cdf = torch.floor if whole else biject_to(law.support)
     target = like.new_tensor(list(levels)).reshape(-1, *(1,) * like.ndim)
-    shape = (len(levels), *like.shape)
-    low, high = like.new_full(shape, -1.0), like.new_full(shape, 1.0)
-    if is_discrete(law):
-        return _least_count(cdf, target, low, high)
-    values: Cdf = biject_to(law.support)
-    for _ in range(_DOUBLINGS):
+    low, high = (like.new_full((len(levels), *like.shape), end) for end in (-1.0, 1.0))
+    for _ in range(_HALVINGS):
         too_high, too_low = cdf(values(low)) >= target, cdf(values(high)) < target
         if not bool((too_high | too_low).any()):
             break
         low, high = torch.where(too_high, 2 * low, low), torch.where(too_low, 2 * high, high)
     for _ in range(_HALVINGS):
-        middle = (low + high) / 2
+        middle = ((low + high) / 2).floor() if whole else (low + high) / 2
         if not bool(((low < middle) & (middle < high)).any()):
             break
         below = cdf(values(middle)) < target
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return _unless_undefined(values((low + high) / 2), cdf)
+    return torch.where(cdf(values(high)).isnan(), torch.nan, values(high))
 
 
-def _least_count(cdf: Cdf, target: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The least whole number that reaches the level; ``low`` is always one that does not."""
-    for _ in range(_DOUBLINGS):
-        short = cdf(high) < target
-        if not bool(short.any()):
-            break
-        low, high = torch.where(short, high, low), torch.where(short, 2 * high, high)
-    for _ in range(_HALVINGS):
-        if not bool((high - low > 1).any()):
-            break
-        middle = ((low + high) / 2).floor()
-        below = cdf(middle) < target
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return _unless_undefined(high, cdf)
+def scores_of_classes(log_probs: Tensor, y: Tensor) -> dict[str, Score]:
+    """Of classes ``y [examples]``, from log probabilities ``[samples, examples, classes]``."""
+    mixed = log_mean(log_probs)
+    probs, total = mixed.exp(), entropy(mixed)
+    values = {
+        "accuracy": metrics.accuracy(probs, y),
+        "brier": metrics.brier(probs, y),
+        "ece": metrics.bootstrap(metrics.calibration_error, probs, y),
+        "entropy": average(total),
+        "mutual_information": average((total - entropy(log_probs).mean(0)).clamp_min(0)),
+    }
+    if len(log_probs) > 1:
+        values["disagreement"] = metrics.disagreement(log_probs)
+        values["kl_diversity"] = metrics.kl_diversity(log_probs)
+        if bool((log_probs.argmax(-1) != y).any()):
+            values["diversity"] = metrics.diversity(log_probs, y)
+    return values
 
 
-def _unless_undefined(value: Tensor, cdf: Cdf) -> Tensor:
-    return torch.where(cdf(value).isnan(), torch.nan, value)
+def scores_of_binary(probs: Tensor, labels: Tensor, y: Tensor) -> dict[str, Score]:
+    """Of targets that are on or off; areas where there is one an example, and both occur."""
+    values = {"accuracy": average((labels == y).double().reshape(len(y), -1).mean(-1))}
+    truth = y.flatten().bool()
+    if len(truth) == len(y) and bool(truth.any()) and not bool(truth.all()):
+        for name, area in (("auc_pr", metrics.average_precision), ("auroc", metrics.auroc)):
+            values[name] = metrics.bootstrap(area, probs.flatten(), truth, strata=truth)
+    return values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -13,8 +14,14 @@ from leanbayes.learned import Learned
 from leanbayes.ops import Conv, Linear, LinearOp
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import Flat, Normal, Prior, StudentT
-from leanbayes.testing.specs import check_spec
-from leanbayes.testing.statistics import SAMPLES, assert_close, assert_mean, seeded
+from leanbayes.testing.assertions import (
+    SAMPLES,
+    assert_close,
+    assert_gradients,
+    assert_mean,
+    check_spec,
+    seeded,
+)
 
 __all__ = ["check_posterior"]
 
@@ -28,9 +35,7 @@ def check_posterior(
         >>> from leanbayes import MeanField
         >>> check_posterior(MeanField())
     """
-    name = type(spec).__name__
-    assert POSTERIORS.get(name) is type(spec), f"{name} needs the decorator @lb.register_posterior"
-    check_spec(spec)
+    check_spec(spec, POSTERIORS)
     with seeded(seed):
         learned = spec(torch.randn(out, columns, dtype=torch.float64), Linear())
         q = learned()
@@ -61,32 +66,23 @@ def _check_samples(q: WeightDistribution, samples: int) -> None:
     assert_mean((w - q.mean.detach()).square(), q.variance.detach(), f"variance of {name}")
     if q.members > 1:
         return
-    try:
-        covariance = q.covariance().detach()
-    except NotImplementedError:
-        covariance = None
-    if covariance is not None:
-        centred = (w - q.mean.detach()).flatten(1)
-        products = centred.unsqueeze(-1) * centred.unsqueeze(-2)
-        assert_mean(products, covariance, f"covariance of {name}")
-    try:
+    with suppress(NotImplementedError):
+        covariance, centred = q.covariance().detach(), (w - q.mean.detach()).flatten(1)
+        assert_mean(_products(centred), covariance, f"covariance of {name}")
+    with suppress(NotImplementedError):
         log_probs, entropy = q.log_prob(w).detach(), q.entropy().detach()
-    except NotImplementedError:
-        return
-    assert_mean(-log_probs, entropy, f"entropy of {name} against its log_prob")
+        assert_mean(-log_probs, entropy, f"entropy of {name} against its log_prob")
+
+
+def _products(centred: Tensor) -> Tensor:
+    """Of all pairs of entries along the last axis."""
+    return centred.unsqueeze(-1) * centred.unsqueeze(-2)
 
 
 def _check_moments(spec: Posterior, samples: int) -> None:
     """Local outputs have the law that random weights give, at one position."""
-    cases = (
-        (Linear(), torch.randn(4, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)),
-        (
-            Conv((2, 2)),
-            torch.randn(4, 2, 2, 2, dtype=torch.float64),
-            torch.randn(2, 2, 2, 2, dtype=torch.float64),
-        ),
-    )
-    for op, weight, x in cases:
+    for op, row in ((Linear(), (3,)), (Conv((2, 2)), (2, 2, 2))):
+        weight, x = (torch.randn(n, *row, dtype=torch.float64) for n in (4, 2))
         q = spec(weight, op)()
         try:
             moments = q.moments(x, op)
@@ -105,28 +101,22 @@ def _check_output_law(y: Tensor, moments: Moments, op: LinearOp, name: str) -> N
     assert_mean(y, mean, f"mean of {name} outputs")
     if moments.variance is None and moments.common is None:
         return
-    centred = y - mean
-    products = centred.unsqueeze(-1) * centred.unsqueeze(-2)
-    assert_mean(products, moments.covariance(op).detach(), f"covariance of {name} outputs")
+    covariance = moments.covariance(op).detach()
+    assert_mean(_products(y - mean), covariance, f"covariance of {name} outputs")
 
 
 def _check_maps(q: WeightDistribution, columns: int) -> None:
     name, batch = type(q).__name__, 2 * q.members
     x = torch.randn(batch, columns, dtype=torch.float64)
-    fixed, held, local = (
-        q.mean_map(Linear()),
-        q.weight_map(Linear()),
-        q.local_map(Linear(), batch),
-    )
-    for kind, drawn in (("mean", fixed), ("weight", held), ("local", local)):
+    fixed, held = q.mean_map(Linear()), q.weight_map(Linear())
+    maps = {"mean": fixed, "weight": held, "local": q.local_map(Linear(), batch)}
+    for kind, drawn in maps.items():
         y = drawn(x)
         assert y.shape == (batch, q.event_shape[0]), f"a {kind} map of {name} changes shape"
         assert y.isfinite().all(), f"a {kind} map of {name} gives a value that is not finite"
     assert_close(fixed(x), fixed(x), f"{name} draws noise where none is asked for")
-    wide = x.repeat_interleave(3, 0)
-    assert_close(
-        held(x), held(wide)[::3], f"a held map of {name} remembers its batch size or draws again"
-    )
+    thinned = held(x.repeat_interleave(3, 0))[::3]
+    assert_close(held(x), thinned, f"a held map of {name} remembers its batch size or draws again")
 
 
 def _check_storage(learned: Learned[WeightDistribution]) -> None:
@@ -135,9 +125,8 @@ def _check_storage(learned: Learned[WeightDistribution]) -> None:
     for argument, role in learned.roles.items():
         value = learned.value(argument).detach()
         twin.assign(**{argument: value})
-        assert_close(
-            twin.value(argument), value, f"{name} does not give the {argument} it is set to"
-        )
+        sentence = f"{name} does not give the {argument} it is set to"
+        assert_close(twin.value(argument), value, sentence)
         assert role != "other", f"{argument} of {name} needs a role: means, scales or factors"
 
 
@@ -153,9 +142,7 @@ def _comparable_prior(q: WeightDistribution) -> Prior:
 
 
 def _check_module(learned: Learned[WeightDistribution], columns: int) -> None:
-    name = type(learned()).__name__
-    learned(), copy.deepcopy(learned)
-    twin = copy.deepcopy(learned)
+    name, twin = type(learned()).__name__, copy.deepcopy(learned)
     with torch.no_grad():
         for parameter in twin.parameters():
             parameter.add_(1.0)
@@ -167,9 +154,4 @@ def _check_module(learned: Learned[WeightDistribution], columns: int) -> None:
     loss = q.local_map(Linear(), batch)(x).square().sum()
     loss = loss + divergence(q, _comparable_prior(q)(q.rsample())())
     loss.backward()
-    for parameter_name, parameter in learned.named_parameters():
-        gradient = parameter.grad
-        assert gradient is not None, f"{name}.{parameter_name} has no gradient"
-        assert gradient.isfinite().all(), (
-            f"{name}.{parameter_name} has a gradient that is not finite"
-        )
+    assert_gradients(learned.named_parameters(), name)

@@ -8,8 +8,13 @@ from leanbayes.kl import check_pair, cross_entropy, divergence
 from leanbayes.ops import Linear
 from leanbayes.posteriors import MeanField
 from leanbayes.priors import PRIORS, Prior
-from leanbayes.testing.specs import check_spec
-from leanbayes.testing.statistics import SAMPLES, seeded, threshold
+from leanbayes.testing.assertions import (
+    SAMPLES,
+    assert_gradients,
+    check_spec,
+    seeded,
+    threshold,
+)
 
 __all__ = ["check_prior"]
 
@@ -22,8 +27,7 @@ def check_prior(spec: Prior, *, samples: int = SAMPLES, seed: int = 0) -> None:
         >>> check_prior(Normal(0.5))
     """
     name = type(spec).__name__
-    assert PRIORS.get(name) is type(spec), f"{name} needs the decorator @lb.register_prior"
-    check_spec(spec)
+    check_spec(spec, PRIORS)
     with seeded(seed):
         weight = torch.randn(4, 3, dtype=torch.float64)
         prior = spec(weight)
@@ -36,10 +40,7 @@ def check_prior(spec: Prior, *, samples: int = SAMPLES, seed: int = 0) -> None:
         assert values.isfinite().all(), f"KL from {name} is not finite"
         if values.requires_grad:
             values.sum().backward()
-        for parameter in prior.parameters():
-            gradient = parameter.grad
-            assert gradient is not None, f"{name} has a parameter without a gradient"
-            assert gradient.isfinite().all(), f"{name} has a gradient that is not finite"
+        assert_gradients(prior.named_parameters(), name)
         try:
             log_probs = prior().log_prob(q.rsample((samples,)))
         except NotImplementedError:

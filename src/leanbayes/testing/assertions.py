@@ -1,0 +1,88 @@
+"""What the checks share: comparisons with one failure rate, gradients, and specs as values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from statistics import NormalDist
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leanbayes.posteriors import POSTERIORS
+from leanbayes.priors import PRIORS
+from leanbayes.registry import Registry
+from leanbayes.spec import Spec
+
+__all__ = [
+    "FAILURE_RATE",
+    "SAMPLES",
+    "assert_close",
+    "assert_gradients",
+    "assert_mean",
+    "check_spec",
+    "seeded",
+    "threshold",
+]
+
+FAILURE_RATE = 1e-6
+"""How often a correct implementation may fail one statistical comparison."""
+
+SAMPLES = 20_000
+"""How many draws a check takes."""
+
+
+def threshold(comparisons: int) -> float:
+    """How many standard errors one of so many comparisons may be off.
+
+    Example:
+        >>> round(threshold(1), 2)
+        4.89
+    """
+    return NormalDist().inv_cdf(1 - FAILURE_RATE / (2 * max(comparisons, 1)))
+
+
+def assert_mean(samples: Tensor, expected: Tensor | float, what: str) -> None:
+    """Assert that samples along the first axis have this mean, up to their standard error."""
+    observed = samples.mean(0)
+    error = samples.std(0) / math.sqrt(len(samples))
+    target = torch.as_tensor(expected, dtype=observed.dtype).expand_as(observed)
+    slack = 1e-9 * (1 + target.abs())
+    worst = ((observed - target).abs() / (error + slack)).max()
+    allowed = threshold(observed.numel())
+    assert worst <= allowed, (
+        f"{what}: off by {worst:.1f} standard errors, {allowed:.1f} are allowed; "
+        f"observed {observed.flatten()[:4].tolist()}, expected {target.flatten()[:4].tolist()}"
+    )
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draws that depend on the seed alone; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def assert_close(a: Any, b: Any, message: str) -> None:
+    """Assert that two tensors, or tuples of them, have one shape and, up to rounding, one value."""
+    torch.testing.assert_close(a, b, msg=lambda difference: f"{message}: {difference}")
+
+
+def assert_gradients(parameters: Iterable[tuple[str, Tensor]], name: str) -> None:
+    """Assert that each of the named parameters has a finite gradient."""
+    for key, parameter in parameters:
+        gradient = parameter.grad
+        assert gradient is not None, f"{key} of {name} has no gradient"
+        assert gradient.isfinite().all(), f"{key} of {name} has a gradient that is not finite"
+
+
+def check_spec(spec: Spec, registry: Registry[type[Spec]]) -> None:
+    """Check that a spec is registered, survives JSON and can be compared."""
+    name, kind = type(spec).__name__, registry.kind
+    assert registry.get(name) is type(spec), f"{name} needs the decorator @lb.register_{kind}"
+    again = Spec.from_dict(spec.to_dict(), {**POSTERIORS, **PRIORS})
+    assert again == spec, f"{spec} does not survive to_dict and from_dict"
+    assert hash(again) == hash(spec), f"{spec} is not hashable; make it a frozen dataclass"
