@@ -40,10 +40,6 @@ class NonFiniteLossError(RuntimeError):
     """The loss became NaN or infinite; the message names the first layer where it shows."""
 
 
-def _adam(groups: list[dict[str, Any]]) -> Optimizer:
-    return torch.optim.Adam(groups)
-
-
 class BayesianModule(L.LightningModule):
     """Trains a converted model on its ELBO.
 
@@ -81,7 +77,7 @@ class BayesianModule(L.LightningModule):
         schedule: Schedule | None = None,
         count: Literal["step", "epoch"] = "step",
         lr: float = 1e-3,
-        optimizer: Callable[[list[dict[str, Any]]], Optimizer] = _adam,
+        optimizer: Callable[[list[dict[str, Any]]], Optimizer] = torch.optim.Adam,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         groups: Callable[[nn.Module, float], list[dict[str, Any]]] = parameter_groups,
         train_samples: int = 1,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from leanbayes.likelihoods import laws, mixture
+from leanbayes.likelihoods import laws
 from leanbayes.metrics import Score, average
 from leanbayes.registry import Registry, argument_names
 
@@ -103,7 +103,7 @@ class Likelihood(nn.Module, ABC):
         """The least values, ``[levels, batch, …]``, at which the predictive cdf reaches levels."""
         law = self.distribution(outputs)
         like = outputs.new_empty(law.batch_shape[1:])
-        return mixture.quantiles(self._cdf(law, outputs), levels, law, like)
+        return laws.quantiles(self._cdf(law, outputs), levels, law, like)
 
     def class_log_probs(self, outputs: Tensor) -> Tensor:
         """Log probabilities of all values a target can take, ``[samples, batch, …, classes]``."""
@@ -114,12 +114,12 @@ class Likelihood(nn.Module, ABC):
 
     def probs(self, outputs: Tensor) -> Tensor:
         """Class probabilities averaged over samples; of being on, where a class is on or off."""
-        probs = mixture.log_mean(self.class_log_probs(outputs)).exp()
+        probs = laws.log_mean(self.class_log_probs(outputs)).exp()
         return probs[..., 1] if laws.is_binary(self._law(outputs)) else probs
 
     def labels(self, outputs: Tensor) -> Tensor:
         """The most probable class."""
-        return mixture.log_mean(self.class_log_probs(outputs)).argmax(-1)
+        return laws.log_mean(self.class_log_probs(outputs)).argmax(-1)
 
     def has_classes(self, outputs: Tensor) -> bool:
         """Whether targets are one of several names, on or off included, and not numbers."""
@@ -150,12 +150,12 @@ class Likelihood(nn.Module, ABC):
         ``auroc``; numbers get ``squared_error``. Standard errors of ``ece``, ``auc_pr`` and
         ``auroc`` are bootstrapped.
         """
-        values = {"nll": average(-mixture.log_mean(self.log_prob(outputs, y)))}
+        values = {"nll": average(-laws.log_mean(self.log_prob(outputs, y)))}
         law = self._law(outputs)
         if laws.is_binary(law):
-            return values | mixture.scores_of_binary(self.probs(outputs), self.labels(outputs), y)
+            return values | laws.scores_of_binary(self.probs(outputs), self.labels(outputs), y)
         if self.has_classes(outputs):
-            return values | mixture.scores_of_classes(self.class_log_probs(outputs), y)
+            return values | laws.scores_of_classes(self.class_log_probs(outputs), y)
         if laws.has_mean(law):
             errors = (self.mean(outputs) - y).square()
             values["squared_error"] = average(errors.reshape(len(errors), -1).mean(-1))
@@ -163,14 +163,14 @@ class Likelihood(nn.Module, ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """The registered kind and the arguments of ``__init__``, ready for JSON."""
-        names = argument_names(type(self))
-        missing = [name for name in names if name not in vars(self)]
+        arguments = self._arguments()
+        missing = [name for name in argument_names(type(self)) if name not in arguments]
         if missing:
             raise ValueError(
                 f"{type(self).__name__} has no attribute {missing[0]!r}, and a file needs it; keep "
                 "every argument of __init__ under its own name"
             )
-        return {"kind": LIKELIHOODS.name_of(self), **{name: vars(self)[name] for name in names}}
+        return {"kind": LIKELIHOODS.name_of(self), **arguments}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Likelihood:
@@ -179,8 +179,11 @@ class Likelihood(nn.Module, ABC):
         return LIKELIHOODS.make(arguments.pop("kind", ""), **arguments)
 
     def extra_repr(self) -> str:
-        names = [name for name in argument_names(type(self)) if name in vars(self)]
-        return ", ".join(f"{name}={vars(self)[name]!r}" for name in names)
+        return ", ".join(f"{name}={value!r}" for name, value in self._arguments().items())
+
+    def _arguments(self) -> dict[str, Any]:
+        names = argument_names(type(self))
+        return {name: vars(self)[name] for name in names if name in vars(self)}
 
     def _law(self, outputs: Tensor) -> Distribution:
         """The distribution at one harmless output: what it can answer does not depend on data."""

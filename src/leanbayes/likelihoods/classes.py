@@ -7,7 +7,7 @@ from torch import Tensor, distributions
 from torch.distributions import Distribution
 
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
-from leanbayes.likelihoods.mixture import log_mean
+from leanbayes.likelihoods.laws import log_mean
 
 __all__ = ["Bernoulli", "Categorical"]
 

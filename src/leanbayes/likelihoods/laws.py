@@ -1,22 +1,36 @@
-"""What any torch distribution can say about targets, and what it cannot."""
+"""What torch's distributions, and equally weighted mixtures of them, say about targets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, TransformedDistribution, constraints
+from torch.distributions import Distribution, TransformedDistribution, biject_to, constraints
+
+from leanbayes import metrics
+from leanbayes.errors import require
+from leanbayes.metrics import Score, average
 
 __all__ = [
     "cdf",
     "check_targets",
+    "entropy",
     "example_log_prob",
     "has_mean",
     "is_binary",
     "is_finite",
+    "log_mean",
+    "quantiles",
+    "scores_of_binary",
+    "scores_of_classes",
     "value_log_probs",
 ]
+
+_HALVINGS = 128
+
+Cdf = Callable[[Tensor], Tensor]
 
 
 def is_finite(law: Distribution) -> bool:
@@ -42,7 +56,7 @@ def value_log_probs(law: Distribution) -> Tensor:
     return law.log_prob(law.enumerate_support(expand=False)).movedim(0, -1)
 
 
-def cdf(law: Distribution) -> Callable[[Tensor], Tensor] | None:
+def cdf(law: Distribution) -> Cdf | None:
     """Its distribution function: torch's own, or a sum over finitely many numbers, or none."""
     base = law
     while isinstance(base, TransformedDistribution):
@@ -72,3 +86,68 @@ def example_log_prob(law: Distribution, y: Tensor) -> Tensor:
     value: Tensor = law.log_prob(y)
     kept = len(law.batch_shape + law.event_shape) - y.ndim + 1
     return value if value.ndim <= kept else value.flatten(kept).sum(-1)
+
+
+def log_mean(log_probs: Tensor) -> Tensor:
+    """The log of probabilities averaged over the first axis."""
+    return torch.logsumexp(log_probs, 0) - math.log(len(log_probs))
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """The entropy over the last axis, in nats."""
+    return torch.special.entr(log_probs.exp()).sum(-1)
+
+
+def quantiles(cdf: Cdf, levels: Sequence[float], law: Distribution, like: Tensor) -> Tensor:
+    """The least value whose distribution function reaches each level, ``[levels, *like.shape]``.
+
+    Bisection, to the last bit or whole number: between the ends of a bracket that is doubled until
+    it holds every level, on the real line that ``biject_to`` maps to the support of ``law``.
+    """
+    for level in levels:
+        require(0 < level < 1, f"quantile {level} does not lie between 0 and 1")
+    whole = law.support is not None and bool(law.support.is_discrete)
+    values: Cdf = torch.floor if whole else biject_to(law.support)
+    target = like.new_tensor(list(levels)).reshape(-1, *(1,) * like.ndim)
+    low, high = (like.new_full((len(levels), *like.shape), end) for end in (-1.0, 1.0))
+    for _ in range(_HALVINGS):
+        too_high, too_low = cdf(values(low)) >= target, cdf(values(high)) < target
+        if not bool((too_high | too_low).any()):
+            break
+        low, high = torch.where(too_high, 2 * low, low), torch.where(too_low, 2 * high, high)
+    for _ in range(_HALVINGS):
+        middle = ((low + high) / 2).floor() if whole else (low + high) / 2
+        if not bool(((low < middle) & (middle < high)).any()):
+            break
+        below = cdf(values(middle)) < target
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return torch.where(cdf(values(high)).isnan(), torch.nan, values(high))
+
+
+def scores_of_classes(log_probs: Tensor, y: Tensor) -> dict[str, Score]:
+    """Of classes ``y [examples]``, from log probabilities ``[samples, examples, classes]``."""
+    mixed = log_mean(log_probs)
+    probs, total = mixed.exp(), entropy(mixed)
+    values = {
+        "accuracy": metrics.accuracy(probs, y),
+        "brier": metrics.brier(probs, y),
+        "ece": metrics.bootstrap(metrics.calibration_error, probs, y),
+        "entropy": average(total),
+        "mutual_information": average((total - entropy(log_probs).mean(0)).clamp_min(0)),
+    }
+    if len(log_probs) > 1:
+        values["disagreement"] = metrics.disagreement(log_probs)
+        values["kl_diversity"] = metrics.kl_diversity(log_probs)
+        if bool((log_probs.argmax(-1) != y).any()):
+            values["diversity"] = metrics.diversity(log_probs, y)
+    return values
+
+
+def scores_of_binary(probs: Tensor, labels: Tensor, y: Tensor) -> dict[str, Score]:
+    """Of targets that are on or off; areas where there is one an example, and both occur."""
+    values = {"accuracy": average((labels == y).double().reshape(len(y), -1).mean(-1))}
+    truth = y.flatten().bool()
+    if len(truth) == len(y) and bool(truth.any()) and not bool(truth.all()):
+        for name, area in (("auc_pr", metrics.average_precision), ("auroc", metrics.auroc)):
+            values[name] = metrics.bootstrap(area, probs.flatten(), truth, strata=truth)
+    return values

@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 
 from leanbayes.errors import require, require_positive
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
-from leanbayes.likelihoods.mixture import log_mean
+from leanbayes.likelihoods.laws import log_mean
 from leanbayes.likelihoods.special import incomplete_beta
 
 __all__ = ["Gaussian", "NegativeBinomial", "Poisson", "StudentTNoise"]

@@ -8,8 +8,7 @@ from leanbayes.testing.assertions import FAILURE_RATE, assert_mean, threshold
 from leanbayes.testing.layers import check_layer
 from leanbayes.testing.likelihoods import check_likelihood
 from leanbayes.testing.ops import check_op
-from leanbayes.testing.posteriors import check_posterior
-from leanbayes.testing.priors import check_prior
+from leanbayes.testing.weights import check_posterior, check_prior
 
 __all__ = [
     "FAILURE_RATE",

@@ -1,4 +1,4 @@
-"""What the checks share: comparisons with one failure rate, gradients, and specs as values."""
+"""What the checks share: comparisons with one failure rate, and gradients."""
 
 from __future__ import annotations
 
@@ -11,18 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leanbayes.posteriors import POSTERIORS
-from leanbayes.priors import PRIORS
-from leanbayes.registry import Registry
-from leanbayes.spec import Spec
-
 __all__ = [
     "FAILURE_RATE",
     "SAMPLES",
     "assert_close",
     "assert_gradients",
     "assert_mean",
-    "check_spec",
     "seeded",
     "threshold",
 ]
@@ -77,12 +71,3 @@ def assert_gradients(parameters: Iterable[tuple[str, Tensor]], name: str) -> Non
         gradient = parameter.grad
         assert gradient is not None, f"{key} of {name} has no gradient"
         assert gradient.isfinite().all(), f"{key} of {name} has a gradient that is not finite"
-
-
-def check_spec(spec: Spec, registry: Registry[type[Spec]]) -> None:
-    """Check that a spec is registered, survives JSON and can be compared."""
-    name, kind = type(spec).__name__, registry.kind
-    assert registry.get(name) is type(spec), f"{name} needs the decorator @lb.register_{kind}"
-    again = Spec.from_dict(spec.to_dict(), {**POSTERIORS, **PRIORS})
-    assert again == spec, f"{spec} does not survive to_dict and from_dict"
-    assert hash(again) == hash(spec), f"{spec} is not hashable; make it a frozen dataclass"

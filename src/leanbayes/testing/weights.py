@@ -1,4 +1,4 @@
-"""The contract of a posterior: its spec, its distribution, its maps, its module."""
+"""The contracts of a posterior and a prior: spec, distribution, maps, module, KL."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ import torch
 from torch import Tensor
 
 from leanbayes.distributions import Moments, WeightDistribution
-from leanbayes.kl import check_pair, divergence
+from leanbayes.kl import check_pair, cross_entropy, divergence
 from leanbayes.learned import Learned
 from leanbayes.ops import Conv, Linear, LinearOp
-from leanbayes.posteriors import POSTERIORS, Posterior
-from leanbayes.priors import Flat, Normal, Prior, StudentT
+from leanbayes.posteriors import POSTERIORS, MeanField, Posterior
+from leanbayes.priors import PRIORS, Flat, Normal, Prior, StudentT
+from leanbayes.registry import Registry
+from leanbayes.spec import Spec
 from leanbayes.testing.assertions import (
     SAMPLES,
     assert_close,
     assert_gradients,
     assert_mean,
-    check_spec,
     seeded,
+    threshold,
 )
 
-__all__ = ["check_posterior"]
+__all__ = ["check_posterior", "check_prior"]
 
 
 def check_posterior(
@@ -35,7 +37,7 @@ def check_posterior(
         >>> from leanbayes import MeanField
         >>> check_posterior(MeanField())
     """
-    check_spec(spec, POSTERIORS)
+    _check_spec(spec, POSTERIORS)
     with seeded(seed):
         learned = spec(torch.randn(out, columns, dtype=torch.float64), Linear())
         q = learned()
@@ -45,6 +47,52 @@ def check_posterior(
         _check_maps(q, columns)
         _check_storage(learned)
         _check_module(learned, columns)
+
+
+def check_prior(spec: Prior, *, samples: int = SAMPLES, seed: int = 0) -> None:
+    """Check a prior and its cross-entropy against their contract.
+
+    Example:
+        >>> from leanbayes import Normal
+        >>> check_prior(Normal(0.5))
+    """
+    name = type(spec).__name__
+    _check_spec(spec, PRIORS)
+    with seeded(seed):
+        weight = torch.randn(4, 3, dtype=torch.float64)
+        prior = spec(weight)
+        q = MeanField(scale=0.3)(weight, Linear())()
+        try:
+            check_pair(q, prior())
+        except ValueError:
+            return  # a prior of positive factors: nothing to compare a weight with
+        values = torch.stack([divergence(q, prior()) for _ in range(200)])
+        assert values.isfinite().all(), f"KL from {name} is not finite"
+        if values.requires_grad:
+            values.sum().backward()
+        assert_gradients(prior.named_parameters(), name)
+        try:
+            log_probs = prior().log_prob(q.rsample((samples,)))
+        except NotImplementedError:
+            return  # a prior that depends on its posterior has no density of its own
+        repeated = torch.stack([cross_entropy(prior(), q) for _ in range(200)])
+        # both sides may be Monte Carlo: their difference has the errors of both
+        difference = repeated.mean(0) + log_probs.mean(0)
+        error = (log_probs.var(0) / samples + repeated.var(0) / len(repeated)).sqrt()
+        worst = (difference.abs() / (error + 1e-9)).max()
+        slack = 0.01 if name == "LogUniform" else 0.0  # a published approximation
+        assert worst <= threshold(12) or bool((difference.abs() <= slack + 5 * error).all()), (
+            f"cross_entropy of {name} does not agree with its log_prob"
+        )
+
+
+def _check_spec(spec: Spec, registry: Registry[type[Spec]]) -> None:
+    """Check that a spec is registered, survives JSON and can be compared."""
+    name, kind = type(spec).__name__, registry.kind
+    assert registry.get(name) is type(spec), f"{name} needs the decorator @lb.register_{kind}"
+    again = Spec.from_dict(spec.to_dict(), {**POSTERIORS, **PRIORS})
+    assert again == spec, f"{spec} does not survive to_dict and from_dict"
+    assert hash(again) == hash(spec), f"{spec} is not hashable; make it a frozen dataclass"
 
 
 def _check_shapes(q: WeightDistribution, out: int, columns: int) -> None:
