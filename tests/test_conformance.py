@@ -29,7 +29,7 @@ def test_every_public_spec_is_registered_and_has_an_example():
 
 def test_every_public_op_has_an_example():
     public = {getattr(ops, name) for name in ops.__all__} - {ops.LinearOp, ops.Usage}
-    assert public == {type(example.op) for example in OPS.values()}
+    assert public <= {type(example.op) for example in OPS.values()}
 
 
 def test_every_public_estimator_has_an_example():

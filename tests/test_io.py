@@ -307,7 +307,7 @@ def test_a_missing_folder_is_named(tmp_path):
         lb.save(lb.convert(mlp(), POSTERIOR, PRIOR), folder / "m")
 
 
-CHECKPOINTS = "processes.py"
+CHECKPOINTS = "launch.py"
 """Writes Lightning's own format for its checkpoints; they are read with ``weights_only``."""
 
 

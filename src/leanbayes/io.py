@@ -13,7 +13,7 @@ from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 from leanbayes.convert import convert, topmost
-from leanbayes.errors import nearest, require
+from leanbayes.errors import require
 from leanbayes.estimators import ESTIMATORS
 from leanbayes.layers import RandomMap, is_bayesian, is_convertible
 from leanbayes.likelihoods import Likelihood
@@ -74,8 +74,7 @@ def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
         path: what :func:`save` was given.
     """
     source = _with_suffix(path)
-    recipe, stored = _read(source)
-    tensors = {name: t for name, t in stored.items() if not name.startswith(_LIKELIHOOD)}
+    recipe, tensors, _ = _read(source)
     names = {name for places in topmost(net, is_convertible).values() for name in places}
     absent = [name for name in recipe["layers"] if name not in names]
     if absent:
@@ -84,8 +83,7 @@ def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
             "given network has not"
         )
     model = _rebuild(net, recipe["layers"])
-    expected = {name: tuple(t.shape) for name, t in _unique(model).items()}
-    given = {name: tuple(t.shape) for name, t in tensors.items()}
+    expected, given = _shapes(_unique(model)), _shapes(tensors)
     for name in sorted(expected.keys() | given.keys()):
         if expected.get(name) != given.get(name):
             raise ValueError(
@@ -112,20 +110,14 @@ def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
         Gaussian(scale=0.5, noise='learnt')
     """
     source = _with_suffix(path)
-    recipe, stored = _read(source)
+    recipe, _, tensors = _read(source)
     require(
         "likelihood" in recipe,
         f"{source} was saved without a likelihood; give it to save(model, path, likelihood)",
     )
     likelihood = Likelihood.from_dict(recipe["likelihood"])
-    tensors = {
-        name.removeprefix(_LIKELIHOOD): t
-        for name, t in stored.items()
-        if name.startswith(_LIKELIHOOD)
-    }
-    expected = {name: tuple(t.shape) for name, t in likelihood.state_dict().items()}
     require(
-        expected == {name: tuple(t.shape) for name, t in tensors.items()},
+        _shapes(likelihood.state_dict()) == _shapes(tensors),
         f"{source} has other tensors than a {type(likelihood).__name__} of this version needs",
     )
     likelihood.load_state_dict(tensors, assign=True)
@@ -139,33 +131,29 @@ def _with_suffix(path: str | os.PathLike[str]) -> Path:
 
 def _unique(model: nn.Module) -> dict[str, Tensor]:
     """The state dict, with tensors that several names share under their first name only."""
-    seen: set[int] = set()
-    unique: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            unique[name] = tensor
-    return unique
+    tensors = model.state_dict(keep_vars=True)
+    first = {id(tensor): name for name, tensor in reversed(tensors.items())}
+    return {name: tensor for name, tensor in tensors.items() if first[id(tensor)] == name}
 
 
-def _estimator_name(layer: RandomMap) -> str:
-    for name, estimator in ESTIMATORS.items():
-        if layer.estimator is estimator:
-            return name
-    raise ValueError(
-        f"{layer.estimator!r} is an estimator of your own, which a file cannot hold; save under "
-        "using(model, lb.auto)"
-    )
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _describe_map(layer: RandomMap) -> dict[str, Any]:
+    estimators = [name for name, known in ESTIMATORS.items() if known is layer.estimator]
+    require(
+        bool(estimators),
+        f"{layer.estimator!r} is an estimator of your own, which a file cannot hold; save under "
+        "using(model, lb.auto)",
+    )
     for learned in (layer.posterior, layer.prior):
         if not isinstance(learned.spec, Spec):
             raise ValueError("a layer was made without a spec, which a file needs")
     return {
         "posterior": layer.posterior.spec.to_dict(),
         "prior": layer.prior.spec.to_dict(),
-        "estimator": _estimator_name(layer),
+        "estimator": estimators[0],
     }
 
 
@@ -181,32 +169,35 @@ def _describe(model: nn.Module) -> dict[str, dict[str, Any]]:
     return layers
 
 
-def _read(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(source: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    """The recipe of a file, the tensors of its model and those of its likelihood."""
     if not source.is_file():
         raise FileNotFoundError(f"{source} does not exist; save(model, path) writes it")
     try:
         with safe_open(source, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{source} is damaged or no safetensors file ({error})") from error
-    if _KEY not in metadata:
-        raise ValueError(
-            f"{source} was not written by leanbayes; load weights into the net instead"
-        )
+    require(
+        _KEY in metadata,
+        f"{source} was not written by leanbayes; load weights into the net instead",
+    )
     try:
         recipe = json.loads(metadata[_KEY])
     except json.JSONDecodeError as error:
         raise ValueError(f"{source} has a damaged recipe in its header ({error})") from error
-    if recipe.get("format") != FORMAT:
-        raise ValueError(
-            f"{source} has format {recipe.get('format')}, and this version reads {FORMAT}; "
-            "upgrade leanbayes"
-        )
-    return recipe, tensors
+    require(
+        recipe.get("format") == FORMAT,
+        f"{source} has format {recipe.get('format')}, and this version reads {FORMAT}; "
+        "upgrade leanbayes",
+    )
+    tensors = {name: t for name, t in stored.items() if not name.startswith(_LIKELIHOOD)}
+    others = {name.removeprefix(_LIKELIHOOD): stored[name] for name in stored.keys() - tensors}
+    return recipe, tensors, others
 
 
-def _recipes(values: Mapping[str, Any]) -> tuple[Posterior, Prior]:
+def _specs(values: Mapping[str, Any]) -> tuple[Posterior, Prior]:
     posterior = Spec.from_dict(values["posterior"], POSTERIORS)
     prior = Spec.from_dict(values["prior"], PRIORS)
     assert isinstance(posterior, Posterior)
@@ -218,12 +209,10 @@ def _rebuild(net: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> nn.Modu
     """Convert layer by layer as described; then give single maps what differs in them."""
     overrides: dict[str, dict[str, Any]] = {}
     for name, maps in layers.items():
-        biases = [values for inner, values in maps.items() if "bias" in inner]
-        rest = [values for inner, values in maps.items() if "bias" not in inner]
-        posterior, prior = _recipes(rest[0])
-        choice = {"posterior": posterior, "prior": prior}
-        if biases:
-            choice["bias"], choice["bias_prior"] = _recipes(biases[0])
+        choice: dict[str, Any] = {}
+        for inner, values in maps.items():
+            keys = ("bias", "bias_prior") if "bias" in inner else ("posterior", "prior")
+            choice = dict(zip(keys, _specs(values), strict=True)) | choice  # the first decides
         overrides[name] = choice
     first = next(iter(overrides.values()))
     model = convert(
@@ -234,10 +223,8 @@ def _rebuild(net: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> nn.Modu
         for inner, values in maps.items():
             part = layer.get_submodule(inner)
             assert isinstance(part, RandomMap)
-            name = values["estimator"]
-            require(name in ESTIMATORS, f"estimator {name!r} is unknown{nearest(name, ESTIMATORS)}")
-            part.estimator = ESTIMATORS[name]
-            posterior, prior = _recipes(values)
+            part.estimator = ESTIMATORS[values["estimator"]]
+            posterior, prior = _specs(values)
             if part.posterior.spec != posterior:
                 part.posterior = posterior(part.weight, part.op)
             if part.prior.spec != prior:

@@ -21,6 +21,7 @@ from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.model import kl, members, random_maps, tile, update_priors
 from leanbayes.objective import Elbo, elbo, mixture_nll
 from leanbayes.parameters import parameter_groups
+from leanbayes.predict import predict
 from leanbayes.schedules import Constant, Schedule
 
 __all__ = [
@@ -37,10 +38,6 @@ Batch = tuple[Tensor, Tensor]
 
 class NonFiniteLossError(RuntimeError):
     """The loss became NaN or infinite; the message names the first layer where it shows."""
-
-
-def _adam(groups: list[dict[str, Any]]) -> Optimizer:
-    return torch.optim.Adam(groups)
 
 
 class BayesianModule(L.LightningModule):
@@ -80,7 +77,7 @@ class BayesianModule(L.LightningModule):
         schedule: Schedule | None = None,
         count: Literal["step", "epoch"] = "step",
         lr: float = 1e-3,
-        optimizer: Callable[[list[dict[str, Any]]], Optimizer] = _adam,
+        optimizer: Callable[[list[dict[str, Any]]], Optimizer] = torch.optim.Adam,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         groups: Callable[[nn.Module, float], list[dict[str, Any]]] = parameter_groups,
         train_samples: int = 1,
@@ -90,17 +87,12 @@ class BayesianModule(L.LightningModule):
         super().__init__()
         require(count in ("step", "epoch"), f"count is {count!r}; it is 'step' or 'epoch'")
         require(data_size > 0, f"data_size is {data_size}; give the number of training examples")
-        self.model = model
+        self.model, self.data_size = model, data_size
         self.likelihood = likelihood or Categorical()
-        self.data_size = data_size
-        self.schedule = schedule or Constant()
-        self.count = count
-        self.lr = lr
-        self.train_samples = train_samples
-        self.validation_samples = validation_samples
-        self.seed = seed
-        self._make_optimizer = optimizer
-        self._make_scheduler = scheduler
+        self.schedule, self.count = schedule or Constant(), count
+        self.lr, self.seed = lr, seed
+        self.train_samples, self.validation_samples = train_samples, validation_samples
+        self._make_optimizer, self._make_scheduler = optimizer, scheduler
         self._make_groups = groups
 
     def forward(self, x: Tensor) -> Tensor:
@@ -123,9 +115,8 @@ class BayesianModule(L.LightningModule):
     def objective(self, batch: Batch) -> Elbo:
         """The ELBO of one batch, which every member sees whole; mean over ``train_samples``."""
         x, y = (tile(part, members(self.model)) for part in batch)
-        nll = torch.stack(
-            [self.likelihood.nll(self.model(x), y) for _ in range(self.train_samples)]
-        ).mean()
+        nlls = [self.likelihood.nll(self.model(x), y) for _ in range(self.train_samples)]
+        nll = torch.stack(nlls).mean()
         return elbo(nll, self.model_kl(), data_size=self.data_size, weight=self.kl_weight)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -137,17 +128,10 @@ class BayesianModule(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         x, y = batch
-        count = members(self.model)
-        outputs = torch.cat(
-            [
-                self.model(tile(x, count)).unflatten(0, (count, len(x)))
-                for _ in range(self.validation_samples)
-            ]
-        )
-        per_example = self.model_kl() / self.data_size
+        outputs = predict(self.model, x, samples=self.validation_samples).samples
         values = {
             "nll": mixture_nll(outputs, y, self.likelihood),
-            "negative_elbo": self.likelihood.nll(outputs, y) + per_example,
+            "negative_elbo": self.likelihood.nll(outputs, y) + self.model_kl() / self.data_size,
         }
         if self.likelihood.has_classes(outputs):
             values["accuracy"] = (self.likelihood.labels(outputs) == y).float().mean()
@@ -185,8 +169,7 @@ class PriorUpdates(L.Callback):
 
     def __init__(self, every: int = 1, rounds: int = 1) -> None:
         require(every >= 1, f"every is {every}; it must be at least 1")
-        self.every = every
-        self.rounds = rounds
+        self.every, self.rounds = every, rounds
 
     def on_train_batch_end(
         self,
@@ -227,10 +210,8 @@ class RecordSNR(L.Callback):
     ) -> None:
         require((every is None) != (at is None), "give either every or at, the steps to record")
         require(every is None or every >= 1, f"every is {every}; it must be at least 1")
-        self.every = every
-        self.at = frozenset(at or ())
-        self.window = window
-        self.options = options
+        self.every, self.at = every, frozenset(at or ())
+        self.window, self.options = window, options
         self.history: list[tuple[int, dict[str, float]]] = []
         self._snr: GradientSNR | None = None
         self._recorded: dict[str, Any] = {}

@@ -8,16 +8,9 @@ from torch import Tensor
 
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
-from leanbayes.likelihoods.mixture import log_mean
+from leanbayes.likelihoods.laws import log_mean
 
-__all__ = [
-    "Elbo",
-    "average_nll",
-    "elbo",
-    "mean_logits_nll",
-    "mean_probs_nll",
-    "mixture_nll",
-]
+__all__ = ["Elbo", "average_nll", "elbo", "mean_logits_nll", "mean_probs_nll", "mixture_nll"]
 
 
 class Elbo(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
-from leanbayes.likelihoods.mixture import entropy, log_mean
+from leanbayes.likelihoods.laws import entropy, log_mean
 from leanbayes.metrics import Score
 from leanbayes.model import held, members, tile
 
@@ -195,11 +195,9 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _seeded(seed: int | None, device: torch.device) -> Iterator[None]:
-    if seed is None:
-        yield
-        return
     kind = "cuda" if device.type == "cpu" else device.type
     devices = [] if device.type == "cpu" else [device]
-    with torch.random.fork_rng(devices=devices, device_type=kind):
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(devices, enabled=seed is not None, device_type=kind):
+        if seed is not None:
+            torch.manual_seed(seed)
         yield

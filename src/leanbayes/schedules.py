@@ -45,13 +45,10 @@ def register_schedule(kind: str) -> Callable[[S], S]:
 
     Example:
         >>> @register_schedule("late")
-        ... @dataclass(frozen=True)
         ... class Late:
-        ...     after: float
-        ...
         ...     def __call__(self, step: float) -> float:
-        ...         return float(step >= self.after)
-        >>> SCHEDULES.make("late", after=10)(12)
+        ...         return float(step >= 10)
+        >>> SCHEDULES.make("late")(12)
         1.0
         >>> SCHEDULES.unregister("late")
     """

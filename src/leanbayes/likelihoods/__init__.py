@@ -5,8 +5,7 @@ A new likelihood is one class with one method, ``distribution``.
 
 from leanbayes.likelihoods.base import LIKELIHOODS, Likelihood, register_likelihood
 from leanbayes.likelihoods.classes import Bernoulli, Categorical
-from leanbayes.likelihoods.counts import NegativeBinomial, Poisson
-from leanbayes.likelihoods.numbers import Gaussian, StudentTNoise
+from leanbayes.likelihoods.numbers import Gaussian, NegativeBinomial, Poisson, StudentTNoise
 
 __all__ = [
     "LIKELIHOODS",

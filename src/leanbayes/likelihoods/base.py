@@ -9,11 +9,15 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from leanbayes.likelihoods import laws, mixture, scores
-from leanbayes.metrics import Score
+from leanbayes.likelihoods import laws
+from leanbayes.metrics import Score, average
 from leanbayes.registry import Registry, argument_names
 
 __all__ = ["LIKELIHOODS", "Likelihood", "register_likelihood"]
+
+_OF_CLASSES = ("probs", "log_probs", "labels", "entropy", "expected_entropy", "mutual_information")
+_OF_MOMENTS = ("mean", "aleatoric", "epistemic", "variance")
+_OF_CDF = ("cdf", "quantiles")
 
 
 class Likelihood(nn.Module, ABC):
@@ -41,14 +45,15 @@ class Likelihood(nn.Module, ABC):
     def averaged(self, outputs: Tensor) -> Distribution:
         """The distribution whose parameters are averaged over the first axis [rank-1, eq. 12]."""
         law = self.distribution(outputs)
-        parameters = laws.parameters(law)
-        if not parameters:
+        names = [name for name in law.arg_constraints if name in vars(law)]
+        if not names:
             raise TypeError(
                 f"{type(self).__name__} has no parameters to average; define averaged, or use "
                 "mixture_nll"
             )
         make: Callable[..., Distribution] = type(law)
-        means = {name: value.mean(0) for name, value in parameters.items()}
+        names = ["probs" if name == "logits" else name for name in names]
+        means = {name: getattr(law, name).mean(0) for name in names}
         return make(**means, validate_args=False)
 
     def targets(self, y: Tensor, outputs: Tensor) -> Tensor:
@@ -95,13 +100,10 @@ class Likelihood(nn.Module, ABC):
         return cdf(self.targets(y, outputs).unsqueeze(0))[0]
 
     def quantiles(self, outputs: Tensor, levels: Sequence[float]) -> Tensor:
-        """Quantiles of the predictive mixture, ``[levels, batch, …]``, by bisection of its cdf.
-
-        For counts it is the least whole number whose cdf reaches the level.
-        """
+        """The least values, ``[levels, batch, …]``, at which the predictive cdf reaches levels."""
         law = self.distribution(outputs)
         like = outputs.new_empty(law.batch_shape[1:])
-        return mixture.quantiles(self._cdf(law, outputs), levels, law, like)
+        return laws.quantiles(self._cdf(law, outputs), levels, law, like)
 
     def class_log_probs(self, outputs: Tensor) -> Tensor:
         """Log probabilities of all values a target can take, ``[samples, batch, …, classes]``."""
@@ -112,16 +114,17 @@ class Likelihood(nn.Module, ABC):
 
     def probs(self, outputs: Tensor) -> Tensor:
         """Class probabilities averaged over samples; of being on, where a class is on or off."""
-        probs = mixture.log_mean(self.class_log_probs(outputs)).exp()
+        probs = laws.log_mean(self.class_log_probs(outputs)).exp()
         return probs[..., 1] if laws.is_binary(self._law(outputs)) else probs
 
     def labels(self, outputs: Tensor) -> Tensor:
         """The most probable class."""
-        return mixture.log_mean(self.class_log_probs(outputs)).argmax(-1)
+        return laws.log_mean(self.class_log_probs(outputs)).argmax(-1)
 
     def has_classes(self, outputs: Tensor) -> bool:
         """Whether targets are one of several names, on or off included, and not numbers."""
-        return laws.has_classes(self._law(outputs))
+        law = self._law(outputs)
+        return laws.is_binary(law) or (laws.is_finite(law) and not laws.has_mean(law))
 
     def answers(self, outputs: Tensor) -> tuple[str, ...]:
         """What a :class:`~leanbayes.Prediction` of such outputs can be asked for.
@@ -131,7 +134,13 @@ class Likelihood(nn.Module, ABC):
             >>> Categorical().answers(torch.zeros(5, 2, 3))[:3]
             ('probs', 'log_probs', 'labels')
         """
-        return laws.answers(self._law(outputs))
+        law = self._law(outputs)
+        return (
+            *(_OF_CLASSES if laws.is_finite(law) else ()),
+            *(_OF_MOMENTS if laws.has_mean(law) else ()),
+            *(_OF_CDF if laws.cdf(law) else ()),
+            "log_likelihood",
+        )
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, Score]:
         """How good predictive samples are, with standard errors over examples.
@@ -141,26 +150,27 @@ class Likelihood(nn.Module, ABC):
         ``auroc``; numbers get ``squared_error``. Standard errors of ``ece``, ``auc_pr`` and
         ``auroc`` are bootstrapped.
         """
-        values = {"nll": scores.average(-mixture.log_mean(self.log_prob(outputs, y)))}
+        values = {"nll": average(-laws.log_mean(self.log_prob(outputs, y)))}
         law = self._law(outputs)
         if laws.is_binary(law):
-            return values | scores.of_binary(self.probs(outputs), self.labels(outputs), y)
-        if laws.has_classes(law):
-            return values | scores.of_classes(self.class_log_probs(outputs), y)
+            return values | laws.scores_of_binary(self.probs(outputs), self.labels(outputs), y)
+        if self.has_classes(outputs):
+            return values | laws.scores_of_classes(self.class_log_probs(outputs), y)
         if laws.has_mean(law):
-            return values | scores.of_numbers(self.mean(outputs), y)
+            errors = (self.mean(outputs) - y).square()
+            values["squared_error"] = average(errors.reshape(len(errors), -1).mean(-1))
         return values
 
     def to_dict(self) -> dict[str, Any]:
         """The registered kind and the arguments of ``__init__``, ready for JSON."""
-        names = argument_names(type(self))
-        missing = [name for name in names if name not in vars(self)]
+        arguments = self._arguments()
+        missing = [name for name in argument_names(type(self)) if name not in arguments]
         if missing:
             raise ValueError(
                 f"{type(self).__name__} has no attribute {missing[0]!r}, and a file needs it; keep "
                 "every argument of __init__ under its own name"
             )
-        return {"kind": LIKELIHOODS.name_of(self), **{name: vars(self)[name] for name in names}}
+        return {"kind": LIKELIHOODS.name_of(self), **arguments}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Likelihood:
@@ -169,8 +179,11 @@ class Likelihood(nn.Module, ABC):
         return LIKELIHOODS.make(arguments.pop("kind", ""), **arguments)
 
     def extra_repr(self) -> str:
-        names = [name for name in argument_names(type(self)) if name in vars(self)]
-        return ", ".join(f"{name}={vars(self)[name]!r}" for name in names)
+        return ", ".join(f"{name}={value!r}" for name, value in self._arguments().items())
+
+    def _arguments(self) -> dict[str, Any]:
+        names = argument_names(type(self))
+        return {name: vars(self)[name] for name in names if name in vars(self)}
 
     def _law(self, outputs: Tensor) -> Distribution:
         """The distribution at one harmless output: what it can answer does not depend on data."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, distributions
 from torch.distributions import Distribution
 
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
-from leanbayes.likelihoods.mixture import log_mean
+from leanbayes.likelihoods.laws import log_mean
 
 __all__ = ["Bernoulli", "Categorical"]
 
@@ -50,6 +49,3 @@ class Bernoulli(Likelihood):
     def averaged(self, outputs: Tensor) -> Distribution:
         off, on = log_mean(self.class_log_probs(outputs)).unbind(-1)
         return self.distribution(on - off)
-
-    def class_log_probs(self, outputs: Tensor) -> Tensor:
-        return F.logsigmoid(torch.stack([-outputs, outputs], -1))

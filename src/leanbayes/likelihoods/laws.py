@@ -1,30 +1,36 @@
-"""What any torch distribution can say about targets, and what it cannot."""
+"""What torch's distributions, and equally weighted mixtures of them, say about targets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, TransformedDistribution, constraints
+from torch.distributions import Distribution, TransformedDistribution, biject_to, constraints
+
+from leanbayes import metrics
+from leanbayes.errors import require
+from leanbayes.metrics import Score, average
 
 __all__ = [
-    "answers",
     "cdf",
     "check_targets",
+    "entropy",
     "example_log_prob",
-    "has_classes",
     "has_mean",
     "is_binary",
-    "is_discrete",
     "is_finite",
-    "parameters",
+    "log_mean",
+    "quantiles",
+    "scores_of_binary",
+    "scores_of_classes",
     "value_log_probs",
 ]
 
-_OF_CLASSES = ("probs", "log_probs", "labels", "entropy", "expected_entropy", "mutual_information")
-_OF_MOMENTS = ("mean", "aleatoric", "epistemic", "variance")
-_OF_CDF = ("cdf", "quantiles")
+_HALVINGS = 128
+
+Cdf = Callable[[Tensor], Tensor]
 
 
 def is_finite(law: Distribution) -> bool:
@@ -37,11 +43,6 @@ def is_binary(law: Distribution) -> bool:
     return is_finite(law) and law.support is constraints.boolean
 
 
-def is_discrete(law: Distribution) -> bool:
-    """Whether targets are whole numbers or classes."""
-    return law.support is not None and bool(law.support.is_discrete)
-
-
 def has_mean(law: Distribution) -> bool:
     """Whether targets are numbers that have a mean; torch gives NaN for those without."""
     try:
@@ -50,51 +51,23 @@ def has_mean(law: Distribution) -> bool:
         return False
 
 
-def has_classes(law: Distribution) -> bool:
-    """Whether targets are one of several names, on or off included, and not numbers."""
-    return is_binary(law) or (is_finite(law) and not has_mean(law))
-
-
-def answers(law: Distribution) -> tuple[str, ...]:
-    """What a prediction with this distribution can be asked for."""
-    return (
-        *(_OF_CLASSES if is_finite(law) else ()),
-        *(_OF_MOMENTS if has_mean(law) else ()),
-        *(_OF_CDF if cdf(law) is not None else ()),
-        "log_likelihood",
-    )
-
-
-def parameters(law: Distribution) -> dict[str, Tensor]:
-    """The tensors that a distribution is made of, with probabilities in the place of logits."""
-    given = [name for name in law.arg_constraints if name in vars(law)]
-    names = ["probs" if name == "logits" else name for name in given]
-    return {name: getattr(law, name) for name in names}
-
-
 def value_log_probs(law: Distribution) -> Tensor:
     """The log probabilities of every value that a target can take, along a new last axis."""
     return law.log_prob(law.enumerate_support(expand=False)).movedim(0, -1)
 
 
-def cdf(law: Distribution) -> Callable[[Tensor], Tensor] | None:
+def cdf(law: Distribution) -> Cdf | None:
     """Its distribution function: torch's own, or a sum over finitely many numbers, or none."""
     base = law
     while isinstance(base, TransformedDistribution):
         base = base.base_dist
     if type(base).cdf is not Distribution.cdf:
         return law.cdf
-    return _summed_cdf(law) if is_finite(law) and has_mean(law) else None
-
-
-def _summed_cdf(law: Distribution) -> Callable[[Tensor], Tensor]:
-    values, probs = law.enumerate_support(expand=False), value_log_probs(law).exp()
-
-    def summed(y: Tensor) -> Tensor:
-        reached = zip(values, probs.unbind(-1), strict=True)
-        return torch.stack([p * (value <= y) for value, p in reached]).sum(0)
-
-    return summed
+    if not (is_finite(law) and has_mean(law)):
+        return None
+    values, probs = law.enumerate_support(expand=False), value_log_probs(law).exp().unbind(-1)
+    pairs = list(zip(values, probs, strict=True))
+    return lambda y: torch.stack([p * (value <= y) for value, p in pairs]).sum(0)
 
 
 def check_targets(law: Distribution, y: Tensor) -> None:
@@ -113,3 +86,68 @@ def example_log_prob(law: Distribution, y: Tensor) -> Tensor:
     value: Tensor = law.log_prob(y)
     kept = len(law.batch_shape + law.event_shape) - y.ndim + 1
     return value if value.ndim <= kept else value.flatten(kept).sum(-1)
+
+
+def log_mean(log_probs: Tensor) -> Tensor:
+    """The log of probabilities averaged over the first axis."""
+    return torch.logsumexp(log_probs, 0) - math.log(len(log_probs))
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """The entropy over the last axis, in nats."""
+    return torch.special.entr(log_probs.exp()).sum(-1)
+
+
+def quantiles(cdf: Cdf, levels: Sequence[float], law: Distribution, like: Tensor) -> Tensor:
+    """The least value whose distribution function reaches each level, ``[levels, *like.shape]``.
+
+    Bisection, to the last bit or whole number: between the ends of a bracket that is doubled until
+    it holds every level, on the real line that ``biject_to`` maps to the support of ``law``.
+    """
+    for level in levels:
+        require(0 < level < 1, f"quantile {level} does not lie between 0 and 1")
+    whole = law.support is not None and bool(law.support.is_discrete)
+    values: Cdf = torch.floor if whole else biject_to(law.support)
+    target = like.new_tensor(list(levels)).reshape(-1, *(1,) * like.ndim)
+    low, high = (like.new_full((len(levels), *like.shape), end) for end in (-1.0, 1.0))
+    for _ in range(_HALVINGS):
+        too_high, too_low = cdf(values(low)) >= target, cdf(values(high)) < target
+        if not bool((too_high | too_low).any()):
+            break
+        low, high = torch.where(too_high, 2 * low, low), torch.where(too_low, 2 * high, high)
+    for _ in range(_HALVINGS):
+        middle = ((low + high) / 2).floor() if whole else (low + high) / 2
+        if not bool(((low < middle) & (middle < high)).any()):
+            break
+        below = cdf(values(middle)) < target
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return torch.where(cdf(values(high)).isnan(), torch.nan, values(high))
+
+
+def scores_of_classes(log_probs: Tensor, y: Tensor) -> dict[str, Score]:
+    """Of classes ``y [examples]``, from log probabilities ``[samples, examples, classes]``."""
+    mixed = log_mean(log_probs)
+    probs, total = mixed.exp(), entropy(mixed)
+    values = {
+        "accuracy": metrics.accuracy(probs, y),
+        "brier": metrics.brier(probs, y),
+        "ece": metrics.bootstrap(metrics.calibration_error, probs, y),
+        "entropy": average(total),
+        "mutual_information": average((total - entropy(log_probs).mean(0)).clamp_min(0)),
+    }
+    if len(log_probs) > 1:
+        values["disagreement"] = metrics.disagreement(log_probs)
+        values["kl_diversity"] = metrics.kl_diversity(log_probs)
+        if bool((log_probs.argmax(-1) != y).any()):
+            values["diversity"] = metrics.diversity(log_probs, y)
+    return values
+
+
+def scores_of_binary(probs: Tensor, labels: Tensor, y: Tensor) -> dict[str, Score]:
+    """Of targets that are on or off; areas where there is one an example, and both occur."""
+    values = {"accuracy": average((labels == y).double().reshape(len(y), -1).mean(-1))}
+    truth = y.flatten().bool()
+    if len(truth) == len(y) and bool(truth.any()) and not bool(truth.all()):
+        for name, area in (("auc_pr", metrics.average_precision), ("auroc", metrics.auroc)):
+            values[name] = metrics.bootstrap(area, probs.flatten(), truth, strata=truth)
+    return values

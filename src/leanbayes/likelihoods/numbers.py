@@ -1,16 +1,55 @@
-"""Likelihoods of real numbers."""
+"""Likelihoods of real numbers and of counts 0, 1, 2, …"""
 
 from __future__ import annotations
 
-from torch import Tensor, distributions
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, distributions, nn
 from torch.distributions import Distribution
 
-from leanbayes.errors import require_positive
+from leanbayes.errors import require, require_positive
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
-from leanbayes.likelihoods.noise import Noise, check_noise, learnt, split
+from leanbayes.likelihoods.laws import log_mean
 from leanbayes.likelihoods.special import incomplete_beta
 
-__all__ = ["Gaussian", "StudentTNoise"]
+__all__ = ["Gaussian", "NegativeBinomial", "Poisson", "StudentTNoise"]
+
+Noise = Literal["fixed", "learnt", "predicted"]
+"""How a likelihood gets a positive number such as a standard deviation."""
+
+
+def _learnt(noise: str, **start: float) -> nn.Parameter | None:
+    """The log of a positive number if it is learnt; raises where number or way are none."""
+    require_positive(**start)
+    require(
+        noise in ("fixed", "learnt", "predicted"),
+        f"noise is {noise!r}; it is 'fixed', 'learnt' or 'predicted'",
+    )
+    (value,) = start.values()
+    return nn.Parameter(torch.tensor(math.log(value))) if noise == "learnt" else None
+
+
+def _split(
+    outputs: Tensor, noise: str, start: float, log: nn.Parameter | None
+) -> tuple[Tensor, Tensor]:
+    """The outputs proper, and a positive number for each of them.
+
+    If it is predicted, raw ones stand beside the outputs in the last dimension; 0 means ``start``.
+    """
+    if noise == "predicted":
+        require(
+            outputs.shape[-1] % 2 == 0,
+            "predicted noise needs a mean and a scale for each target; the last dimension is "
+            f"{outputs.shape[-1]}, an odd number",
+        )
+        proper, raw = outputs.chunk(2, -1)
+        return proper, start * F.softplus(raw) / math.log(2) + 1e-6
+    if log is not None:
+        return outputs, log.exp().to(outputs.dtype).expand_as(outputs)
+    return outputs, torch.full_like(outputs, start)
 
 
 @register_likelihood("gaussian")
@@ -30,13 +69,11 @@ class Gaussian(Likelihood):
 
     def __init__(self, scale: float = 1.0, noise: Noise = "fixed") -> None:
         super().__init__()
-        require_positive(scale=scale)
-        check_noise(noise)
+        self.log_scale = _learnt(noise, scale=scale)
         self.scale, self.noise = float(scale), noise
-        self.log_scale = learnt(scale, noise == "learnt")
 
     def distribution(self, outputs: Tensor) -> Distribution:
-        loc, scale = split(outputs, self.noise, self.scale, self.log_scale)
+        loc, scale = _split(outputs, self.noise, self.scale, self.log_scale)
         return distributions.Normal(loc, scale, validate_args=False)
 
 
@@ -71,14 +108,77 @@ class StudentTNoise(Likelihood):
         self, scale: float = 1.0, noise: Noise = "fixed", df: float = 4.0, learn_df: bool = False
     ) -> None:
         super().__init__()
-        require_positive(scale=scale, df=df)
-        check_noise(noise)
+        self.log_scale = _learnt(noise, scale=scale)
+        self.log_df = _learnt("learnt" if learn_df else "fixed", df=df)
         self.scale, self.noise = float(scale), noise
         self.df, self.learn_df = float(df), learn_df
-        self.log_scale = learnt(scale, noise == "learnt")
-        self.log_df = learnt(df, learn_df)
 
     def distribution(self, outputs: Tensor) -> Distribution:
-        loc, scale = split(outputs, self.noise, self.scale, self.log_scale)
-        _, df = split(loc, "fixed", self.df, self.log_df)
+        loc, scale = _split(outputs, self.noise, self.scale, self.log_scale)
+        _, df = _split(loc, "fixed", self.df, self.log_df)
         return _StudentT(df, loc, scale, validate_args=False)
+
+
+class _Poisson(distributions.Poisson):
+    """Torch's, from a log rate that may be far below zero, with its distribution function."""
+
+    def __init__(self, log_rate: Tensor) -> None:
+        super().__init__(log_rate.exp(), validate_args=False)
+        self.log_rate = log_rate
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return value * self.log_rate - self.rate - (value + 1).lgamma()
+
+    def cdf(self, value: Tensor) -> Tensor:
+        below = value.floor().clamp_min(-1) + 1
+        return torch.special.gammaincc(below, self.rate.detach())
+
+
+@register_likelihood("poisson")
+class Poisson(Likelihood):
+    """Counts whose variance is their mean; outputs are log rates.
+
+    Example:
+        >>> Poisson().quantiles(torch.zeros(5, 1), [0.1, 0.5, 0.99]).flatten()
+        tensor([0., 1., 4.])
+    """
+
+    def distribution(self, outputs: Tensor) -> Distribution:
+        return _Poisson(outputs)
+
+    def averaged(self, outputs: Tensor) -> Distribution:
+        return _Poisson(log_mean(outputs))
+
+
+class _NegativeBinomial(distributions.NegativeBinomial):
+    """Torch's, with its distribution function."""
+
+    def cdf(self, value: Tensor) -> Tensor:
+        below = value.floor().clamp_min(-1) + 1
+        upper = incomplete_beta(below.clamp_min(1), self.total_count, self.probs)
+        return torch.where(below > 0, 1 - upper, 0.0).to(value.dtype)
+
+
+@register_likelihood("negative_binomial")
+class NegativeBinomial(Likelihood):
+    """Counts that vary more than their mean ``m``, by ``m + dispersion · m²``; outputs are log m.
+
+    Args:
+        dispersion: how much more, or where it starts; towards zero it is :class:`Poisson`.
+        noise: how the dispersion goes on: ``"fixed"``, ``"learnt"`` or ``"predicted"`` beside the
+            log mean, as the scale of :class:`Gaussian`.
+
+    Example:
+        >>> NegativeBinomial(0.5, "fixed").variance(torch.full((3, 1), 4.0).log())
+        tensor([12.])
+    """
+
+    def __init__(self, dispersion: float = 1.0, noise: Noise = "learnt") -> None:
+        super().__init__()
+        self.log_dispersion = _learnt(noise, dispersion=dispersion)
+        self.dispersion, self.noise = float(dispersion), noise
+
+    def distribution(self, outputs: Tensor) -> Distribution:
+        log_means, dispersion = _split(outputs, self.noise, self.dispersion, self.log_dispersion)
+        logits = log_means + dispersion.log()
+        return _NegativeBinomial(dispersion.reciprocal(), logits=logits, validate_args=False)

@@ -15,10 +15,6 @@ def incomplete_beta(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
 
     It is Lentz's continued fraction of DLMF 8.17.22, at ``x`` or, by ``I_x(a, b) = 1 −
     I_{1−x}(b, a)``, at ``1 − x``: whichever converges fast.
-
-    Example:
-        >>> incomplete_beta(torch.tensor(1.0), torch.tensor(1.0), torch.tensor(0.25))
-        tensor(0.2500, dtype=torch.float64)
     """
     with torch.no_grad():
         a, b, x = torch.broadcast_tensors(a.double(), b.double(), x.double())

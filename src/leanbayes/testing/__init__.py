@@ -4,12 +4,11 @@ Each check raises ``AssertionError`` with a sentence that says what is missing. 
 comparisons share one failure rate, :data:`FAILURE_RATE`, which is split over all numbers compared.
 """
 
+from leanbayes.testing.assertions import FAILURE_RATE, assert_mean, threshold
 from leanbayes.testing.layers import check_layer
 from leanbayes.testing.likelihoods import check_likelihood
 from leanbayes.testing.ops import check_op
-from leanbayes.testing.posteriors import check_posterior
-from leanbayes.testing.priors import check_prior
-from leanbayes.testing.statistics import FAILURE_RATE, assert_mean, threshold
+from leanbayes.testing.weights import check_posterior, check_prior
 
 __all__ = [
     "FAILURE_RATE",

@@ -17,7 +17,7 @@ from leanbayes.layers import is_bayesian, is_convertible
 from leanbayes.model import held, kl, random_maps, using
 from leanbayes.posteriors import MeanField, Point
 from leanbayes.priors import Normal
-from leanbayes.testing.statistics import seeded
+from leanbayes.testing.assertions import assert_close, assert_gradients, seeded
 
 __all__ = ["check_layer"]
 
@@ -56,10 +56,11 @@ def check_layer(
             _check_file(model, net, inputs)
         _check_kl(net, inputs)
         _check_learning(net, inputs)
-        for module in (_hooked(net), *refused):
+        hooked = copy.deepcopy(net)
+        hooked.register_forward_hook(lambda module, inputs, output: output)
+        for module in (hooked, *refused):
             _check_refusal(module)
-    after = net.state_dict()
-    unchanged = all(torch.equal(after[key], value) for key, value in before.items())
+    unchanged = all(torch.equal(before[key], value) for key, value in net.state_dict().items())
     assert unchanged, f"converting {name} changed the torch layer"
 
 
@@ -72,23 +73,16 @@ def _tensors(output: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _assert_same(a: Any, b: Any, message: str) -> None:
-    for left, right in zip(_tensors(a), _tensors(b), strict=True):
-        assert left.shape == right.shape, f"{message}: {left.shape} against {right.shape}"
-        tolerance = 100 * torch.finfo(left.dtype).eps if left.is_floating_point() else 0.0
-        assert torch.allclose(left, right, tolerance, tolerance), message
-
-
 @torch.no_grad()
 def _check_outputs(model: nn.Module, net: nn.Module, inputs: Sequence[Any]) -> None:
     name = type(net).__name__
     with using(model, mean):
-        _assert_same(model(*inputs), net(*inputs), f"with its means {name} gives other outputs")
+        assert_close(model(*inputs), net(*inputs), f"with its means {name} gives other outputs")
     with using(model, weights):
         pairs = zip(_tensors(model(*inputs)), _tensors(model(*inputs)), strict=True)
         assert any(not torch.equal(a, b) for a, b in pairs), f"{name} does not use its draws"
     with held(model):
-        _assert_same(model(*inputs), model(*inputs), f"{name} draws again while it is held")
+        assert_close(model(*inputs), model(*inputs), f"{name} draws again while it is held")
 
 
 @torch.no_grad()
@@ -99,7 +93,7 @@ def _check_way_back(model: nn.Module, net: nn.Module, inputs: Sequence[Any]) -> 
     assert list(ours) == list(theirs), f"{name} comes back with tensors {list(ours)}"
     for key, value in theirs.items():
         assert torch.equal(ours[key], value), f"{key} of {name} comes back with other numbers"
-    _assert_same(back(*inputs), net(*inputs), f"{name} comes back with other options")
+    assert_close(back(*inputs), net(*inputs), f"{name} comes back with other options")
 
 
 @torch.no_grad()
@@ -109,7 +103,7 @@ def _check_file(model: nn.Module, net: nn.Module, inputs: Sequence[Any]) -> None
         again = load(net, save(model, f"{folder}/layer"))
     assert torch.equal(kl(again), kl(model)), f"a saved {name} has another KL"
     with using(model, mean), using(again, mean):
-        _assert_same(again(*inputs), model(*inputs), f"a saved {name} gives other outputs")
+        assert_close(again(*inputs), model(*inputs), f"a saved {name} gives other outputs")
 
 
 def _check_kl(net: nn.Module, inputs: Sequence[Any]) -> None:
@@ -127,19 +121,10 @@ def _check_learning(net: nn.Module, inputs: Sequence[Any]) -> None:
     name, model = type(net).__name__, convert(net, MeanField(0.1), _PRIOR, weights)
     loss = sum(y.square().sum() for y in _tensors(model(*inputs)) if y.requires_grad) + kl(model)
     loss.backward()
-    for key, parameter in model.named_parameters():
-        gradient = parameter.grad
-        learns = gradient is not None and bool(gradient.isfinite().all())
-        assert learns, f"{key} of {name} has no finite gradient"
+    assert_gradients(model.named_parameters(), name)
     frozen = convert(copy.deepcopy(net).requires_grad_(False), MeanField(0.1), _PRIOR)
     trained = [key for key, p in deterministic(frozen).named_parameters() if p.requires_grad]
     assert not trained, f"{trained[0]} of a frozen {name} comes back trained"
-
-
-def _hooked(net: nn.Module) -> nn.Module:
-    net = copy.deepcopy(net)
-    net.register_forward_hook(lambda module, inputs, output: output)
-    return net
 
 
 def _check_refusal(module: nn.Module) -> None:

@@ -10,8 +10,14 @@ import torch
 from torch import Tensor
 
 from leanbayes.likelihoods import LIKELIHOODS, Likelihood
-from leanbayes.likelihoods.laws import is_discrete
-from leanbayes.testing.statistics import SAMPLES, assert_close, assert_mean, seeded, threshold
+from leanbayes.testing.assertions import (
+    SAMPLES,
+    assert_close,
+    assert_gradients,
+    assert_mean,
+    seeded,
+    threshold,
+)
 
 __all__ = ["check_likelihood"]
 
@@ -39,12 +45,13 @@ def check_likelihood(
     """
     with seeded(seed):
         likelihood = copy.deepcopy(likelihood).to(outputs.dtype)
-        _check_file(likelihood, outputs, y)
-        _check_log_prob(likelihood, outputs, y)
-        _check_draws(likelihood, outputs.detach(), y, samples)
-        _check_quantiles(likelihood, outputs.detach())
-        _check_classes(likelihood, outputs.detach())
-        _check_metrics(likelihood, outputs.detach(), y)
+        with torch.no_grad():
+            _check_file(likelihood, outputs, y)
+            _check_log_prob(likelihood, outputs, y)
+            _check_draws(likelihood, outputs, y, samples)
+            _check_quantiles(likelihood, outputs)
+            _check_classes(likelihood, outputs)
+            _check_metrics(likelihood, outputs, y)
         _check_gradients(likelihood, outputs, y)
 
 
@@ -56,40 +63,34 @@ def _check_file(likelihood: Likelihood, outputs: Tensor, y: Tensor) -> None:
     assert type(again) is type(likelihood), f"{name} comes back as {type(again).__name__}"
     assert json.loads(json.dumps(again.to_dict())) == described, f"{name} forgets an argument"
     again.load_state_dict(likelihood.state_dict())
-    assert_close(
-        again.log_prob(outputs, y), likelihood.log_prob(outputs, y), f"{name} does not survive"
-    )
+    value, expected = again.log_prob(outputs, y), likelihood.log_prob(outputs, y)
+    assert_close(value, expected, f"{name} does not survive")
 
 
 def _check_log_prob(likelihood: Likelihood, outputs: Tensor, y: Tensor) -> None:
     name, law = type(likelihood).__name__, likelihood.distribution(outputs)
-    value = likelihood.log_prob(outputs, y)
-    expected = law.log_prob(likelihood.targets(y, outputs))
-    summed = expected.reshape(*outputs.shape[:2], -1).sum(-1)
+    value, every = likelihood.log_prob(outputs, y), law.log_prob(likelihood.targets(y, outputs))
+    summed = every.reshape(*outputs.shape[:2], -1).sum(-1)
     assert_close(value, summed, f"log_prob of {name} is not that of its distribution")
     assert_close(likelihood.nll(outputs, y), -summed.mean(), f"nll of {name} is no mean")
-    one = outputs[:1]
-    assert_close(
-        likelihood.averaged_log_prob(one, y), value[0], f"one sample of {name} is not its average"
-    )
+    one = likelihood.averaged_log_prob(outputs[:1], y)
+    assert_close(one, value[0], f"one sample of {name} is not its average")
 
 
 def _check_draws(likelihood: Likelihood, outputs: Tensor, y: Tensor, samples: int) -> None:
     """Averages of draws over the mixture are what the likelihood says of it."""
     name, answers = type(likelihood).__name__, likelihood.answers(outputs)
-    with torch.no_grad():
-        many = outputs.expand(samples, *outputs.shape).flatten(0, 1)
-        drawn = likelihood.sample(many).unflatten(0, (samples, len(outputs)))
-        shape = tuple(drawn.shape[2:])
-        assert shape == tuple(y.shape), f"sample of {name} has shape {shape}, not {tuple(y.shape)}"
-        if "mean" in answers:
-            mean, variance = likelihood.mean(outputs), likelihood.variance(outputs)
-            if bool(variance.isfinite().all()):
-                assert_mean(drawn.mean(1), mean, f"mean of {name}")
-                squares = (drawn - mean).square().mean(1)
-                assert_mean(squares, variance, f"variance of {name}")
-        if "cdf" in answers:
-            _check_share((drawn <= y).flatten(0, 1), likelihood.cdf(outputs, y), f"cdf of {name}")
+    many = outputs.expand(samples, *outputs.shape).flatten(0, 1)
+    drawn = likelihood.sample(many).unflatten(0, (samples, len(outputs)))
+    shape = tuple(drawn.shape[2:])
+    assert shape == tuple(y.shape), f"sample of {name} has shape {shape}, not {tuple(y.shape)}"
+    if "mean" in answers:
+        mean, variance = likelihood.mean(outputs), likelihood.variance(outputs)
+        if bool(variance.isfinite().all()):
+            assert_mean(drawn.mean(1), mean, f"mean of {name}")
+            assert_mean((drawn - mean).square().mean(1), variance, f"variance of {name}")
+    if "cdf" in answers:
+        _check_share((drawn <= y).flatten(0, 1), likelihood.cdf(outputs, y), f"cdf of {name}")
 
 
 def _check_share(hits: Tensor, expected: Tensor, what: str) -> None:
@@ -102,26 +103,25 @@ def _check_share(hits: Tensor, expected: Tensor, what: str) -> None:
 
 
 def _check_quantiles(likelihood: Likelihood, outputs: Tensor) -> None:
-    name, law = type(likelihood).__name__, likelihood.distribution(outputs)
     if "quantiles" not in likelihood.answers(outputs):
         return
-    with torch.no_grad():
-        for level, value in zip(_LEVELS, likelihood.quantiles(outputs, _LEVELS), strict=True):
-            reached = likelihood.cdf(outputs, value)
-            assert bool((reached >= level - 1e-6).all()), f"quantile {level} of {name} is too low"
-            before = likelihood.cdf(outputs, value - 1) if is_discrete(law) else reached - 1e-6
-            assert bool((before <= level).all()), f"quantile {level} of {name} is too high"
+    name, support = type(likelihood).__name__, likelihood.distribution(outputs).support
+    assert support is not None, f"the distribution of {name} has no support"
+    for level, value in zip(_LEVELS, likelihood.quantiles(outputs, _LEVELS), strict=True):
+        reached = likelihood.cdf(outputs, value)
+        assert bool((reached >= level - 1e-6).all()), f"quantile {level} of {name} is too low"
+        before = likelihood.cdf(outputs, value - 1) if support.is_discrete else reached - 1e-6
+        assert bool((before <= level).all()), f"quantile {level} of {name} is too high"
 
 
 def _check_classes(likelihood: Likelihood, outputs: Tensor) -> None:
     if "probs" not in likelihood.answers(outputs):
         return
     name, law = type(likelihood).__name__, likelihood.distribution(outputs)
-    values = law.enumerate_support(expand=False)
-    expected = torch.stack([law.log_prob(value) for value in values], -1)
-    log_probs = likelihood.class_log_probs(outputs)
+    expected = [law.log_prob(value) for value in law.enumerate_support(expand=False)]
+    log_probs = likelihood.class_log_probs(outputs).unbind(-1)
     assert_close(log_probs, expected, f"class probabilities of {name} are not its distribution's")
-    total = log_probs.exp().sum(-1)
+    total = torch.stack(log_probs).exp().sum(0)
     assert_close(total, torch.ones_like(total), f"probabilities of {name} do not add up to one")
 
 
@@ -136,7 +136,4 @@ def _check_metrics(likelihood: Likelihood, outputs: Tensor, y: Tensor) -> None:
 def _check_gradients(likelihood: Likelihood, outputs: Tensor, y: Tensor) -> None:
     name, leaf = type(likelihood).__name__, outputs.detach().clone().requires_grad_()
     likelihood.nll(leaf, y).backward()
-    tensors = {"outputs": leaf, **dict(likelihood.named_parameters())}
-    for which, tensor in tensors.items():
-        assert tensor.grad is not None, f"{which} of {name} has no gradient"
-        assert tensor.grad.isfinite().all(), f"{which} of {name} has a gradient that is not finite"
+    assert_gradients([("outputs", leaf), *likelihood.named_parameters()], name)

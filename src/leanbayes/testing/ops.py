@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.ops import LinearOp
-from leanbayes.testing.statistics import assert_close, seeded
+from leanbayes.testing.assertions import assert_close, seeded
 
 __all__ = ["check_op"]
 

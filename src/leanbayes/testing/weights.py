@@ -1,22 +1,31 @@
-"""The contract of a posterior: its spec, its distribution, its maps, its module."""
+"""The contracts of a posterior and a prior: spec, distribution, maps, module, KL."""
 
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 
 import torch
 from torch import Tensor
 
 from leanbayes.distributions import Moments, WeightDistribution
-from leanbayes.kl import check_pair, divergence
+from leanbayes.kl import check_pair, cross_entropy, divergence
 from leanbayes.learned import Learned
 from leanbayes.ops import Conv, Linear, LinearOp
-from leanbayes.posteriors import POSTERIORS, Posterior
-from leanbayes.priors import Flat, Normal, Prior, StudentT
-from leanbayes.testing.specs import check_spec
-from leanbayes.testing.statistics import SAMPLES, assert_close, assert_mean, seeded
+from leanbayes.posteriors import POSTERIORS, MeanField, Posterior
+from leanbayes.priors import PRIORS, Flat, Normal, Prior, StudentT
+from leanbayes.registry import Registry
+from leanbayes.spec import Spec
+from leanbayes.testing.assertions import (
+    SAMPLES,
+    assert_close,
+    assert_gradients,
+    assert_mean,
+    seeded,
+    threshold,
+)
 
-__all__ = ["check_posterior"]
+__all__ = ["check_posterior", "check_prior"]
 
 
 def check_posterior(
@@ -28,9 +37,7 @@ def check_posterior(
         >>> from leanbayes import MeanField
         >>> check_posterior(MeanField())
     """
-    name = type(spec).__name__
-    assert POSTERIORS.get(name) is type(spec), f"{name} needs the decorator @lb.register_posterior"
-    check_spec(spec)
+    _check_spec(spec, POSTERIORS)
     with seeded(seed):
         learned = spec(torch.randn(out, columns, dtype=torch.float64), Linear())
         q = learned()
@@ -40,6 +47,52 @@ def check_posterior(
         _check_maps(q, columns)
         _check_storage(learned)
         _check_module(learned, columns)
+
+
+def check_prior(spec: Prior, *, samples: int = SAMPLES, seed: int = 0) -> None:
+    """Check a prior and its cross-entropy against their contract.
+
+    Example:
+        >>> from leanbayes import Normal
+        >>> check_prior(Normal(0.5))
+    """
+    name = type(spec).__name__
+    _check_spec(spec, PRIORS)
+    with seeded(seed):
+        weight = torch.randn(4, 3, dtype=torch.float64)
+        prior = spec(weight)
+        q = MeanField(scale=0.3)(weight, Linear())()
+        try:
+            check_pair(q, prior())
+        except ValueError:
+            return  # a prior of positive factors: nothing to compare a weight with
+        values = torch.stack([divergence(q, prior()) for _ in range(200)])
+        assert values.isfinite().all(), f"KL from {name} is not finite"
+        if values.requires_grad:
+            values.sum().backward()
+        assert_gradients(prior.named_parameters(), name)
+        try:
+            log_probs = prior().log_prob(q.rsample((samples,)))
+        except NotImplementedError:
+            return  # a prior that depends on its posterior has no density of its own
+        repeated = torch.stack([cross_entropy(prior(), q) for _ in range(200)])
+        # both sides may be Monte Carlo: their difference has the errors of both
+        difference = repeated.mean(0) + log_probs.mean(0)
+        error = (log_probs.var(0) / samples + repeated.var(0) / len(repeated)).sqrt()
+        worst = (difference.abs() / (error + 1e-9)).max()
+        slack = 0.01 if name == "LogUniform" else 0.0  # a published approximation
+        assert worst <= threshold(12) or bool((difference.abs() <= slack + 5 * error).all()), (
+            f"cross_entropy of {name} does not agree with its log_prob"
+        )
+
+
+def _check_spec(spec: Spec, registry: Registry[type[Spec]]) -> None:
+    """Check that a spec is registered, survives JSON and can be compared."""
+    name, kind = type(spec).__name__, registry.kind
+    assert registry.get(name) is type(spec), f"{name} needs the decorator @lb.register_{kind}"
+    again = Spec.from_dict(spec.to_dict(), {**POSTERIORS, **PRIORS})
+    assert again == spec, f"{spec} does not survive to_dict and from_dict"
+    assert hash(again) == hash(spec), f"{spec} is not hashable; make it a frozen dataclass"
 
 
 def _check_shapes(q: WeightDistribution, out: int, columns: int) -> None:
@@ -61,32 +114,23 @@ def _check_samples(q: WeightDistribution, samples: int) -> None:
     assert_mean((w - q.mean.detach()).square(), q.variance.detach(), f"variance of {name}")
     if q.members > 1:
         return
-    try:
-        covariance = q.covariance().detach()
-    except NotImplementedError:
-        covariance = None
-    if covariance is not None:
-        centred = (w - q.mean.detach()).flatten(1)
-        products = centred.unsqueeze(-1) * centred.unsqueeze(-2)
-        assert_mean(products, covariance, f"covariance of {name}")
-    try:
+    with suppress(NotImplementedError):
+        covariance, centred = q.covariance().detach(), (w - q.mean.detach()).flatten(1)
+        assert_mean(_products(centred), covariance, f"covariance of {name}")
+    with suppress(NotImplementedError):
         log_probs, entropy = q.log_prob(w).detach(), q.entropy().detach()
-    except NotImplementedError:
-        return
-    assert_mean(-log_probs, entropy, f"entropy of {name} against its log_prob")
+        assert_mean(-log_probs, entropy, f"entropy of {name} against its log_prob")
+
+
+def _products(centred: Tensor) -> Tensor:
+    """Of all pairs of entries along the last axis."""
+    return centred.unsqueeze(-1) * centred.unsqueeze(-2)
 
 
 def _check_moments(spec: Posterior, samples: int) -> None:
     """Local outputs have the law that random weights give, at one position."""
-    cases = (
-        (Linear(), torch.randn(4, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)),
-        (
-            Conv((2, 2)),
-            torch.randn(4, 2, 2, 2, dtype=torch.float64),
-            torch.randn(2, 2, 2, 2, dtype=torch.float64),
-        ),
-    )
-    for op, weight, x in cases:
+    for op, row in ((Linear(), (3,)), (Conv((2, 2)), (2, 2, 2))):
+        weight, x = (torch.randn(n, *row, dtype=torch.float64) for n in (4, 2))
         q = spec(weight, op)()
         try:
             moments = q.moments(x, op)
@@ -105,28 +149,22 @@ def _check_output_law(y: Tensor, moments: Moments, op: LinearOp, name: str) -> N
     assert_mean(y, mean, f"mean of {name} outputs")
     if moments.variance is None and moments.common is None:
         return
-    centred = y - mean
-    products = centred.unsqueeze(-1) * centred.unsqueeze(-2)
-    assert_mean(products, moments.covariance(op).detach(), f"covariance of {name} outputs")
+    covariance = moments.covariance(op).detach()
+    assert_mean(_products(y - mean), covariance, f"covariance of {name} outputs")
 
 
 def _check_maps(q: WeightDistribution, columns: int) -> None:
     name, batch = type(q).__name__, 2 * q.members
     x = torch.randn(batch, columns, dtype=torch.float64)
-    fixed, held, local = (
-        q.mean_map(Linear()),
-        q.weight_map(Linear()),
-        q.local_map(Linear(), batch),
-    )
-    for kind, drawn in (("mean", fixed), ("weight", held), ("local", local)):
+    fixed, held = q.mean_map(Linear()), q.weight_map(Linear())
+    maps = {"mean": fixed, "weight": held, "local": q.local_map(Linear(), batch)}
+    for kind, drawn in maps.items():
         y = drawn(x)
         assert y.shape == (batch, q.event_shape[0]), f"a {kind} map of {name} changes shape"
         assert y.isfinite().all(), f"a {kind} map of {name} gives a value that is not finite"
     assert_close(fixed(x), fixed(x), f"{name} draws noise where none is asked for")
-    wide = x.repeat_interleave(3, 0)
-    assert_close(
-        held(x), held(wide)[::3], f"a held map of {name} remembers its batch size or draws again"
-    )
+    thinned = held(x.repeat_interleave(3, 0))[::3]
+    assert_close(held(x), thinned, f"a held map of {name} remembers its batch size or draws again")
 
 
 def _check_storage(learned: Learned[WeightDistribution]) -> None:
@@ -135,9 +173,8 @@ def _check_storage(learned: Learned[WeightDistribution]) -> None:
     for argument, role in learned.roles.items():
         value = learned.value(argument).detach()
         twin.assign(**{argument: value})
-        assert_close(
-            twin.value(argument), value, f"{name} does not give the {argument} it is set to"
-        )
+        sentence = f"{name} does not give the {argument} it is set to"
+        assert_close(twin.value(argument), value, sentence)
         assert role != "other", f"{argument} of {name} needs a role: means, scales or factors"
 
 
@@ -153,9 +190,7 @@ def _comparable_prior(q: WeightDistribution) -> Prior:
 
 
 def _check_module(learned: Learned[WeightDistribution], columns: int) -> None:
-    name = type(learned()).__name__
-    learned(), copy.deepcopy(learned)
-    twin = copy.deepcopy(learned)
+    name, twin = type(learned()).__name__, copy.deepcopy(learned)
     with torch.no_grad():
         for parameter in twin.parameters():
             parameter.add_(1.0)
@@ -167,9 +202,4 @@ def _check_module(learned: Learned[WeightDistribution], columns: int) -> None:
     loss = q.local_map(Linear(), batch)(x).square().sum()
     loss = loss + divergence(q, _comparable_prior(q)(q.rsample())())
     loss.backward()
-    for parameter_name, parameter in learned.named_parameters():
-        gradient = parameter.grad
-        assert gradient is not None, f"{name}.{parameter_name} has no gradient"
-        assert gradient.isfinite().all(), (
-            f"{name}.{parameter_name} has a gradient that is not finite"
-        )
+    assert_gradients(learned.named_parameters(), name)

@@ -1,16 +1,25 @@
-"""Comparisons that share one failure rate, which is split over all numbers compared."""
+"""What the checks share: comparisons with one failure rate, and gradients."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from statistics import NormalDist
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["FAILURE_RATE", "SAMPLES", "assert_close", "assert_mean", "seeded", "threshold"]
+__all__ = [
+    "FAILURE_RATE",
+    "SAMPLES",
+    "assert_close",
+    "assert_gradients",
+    "assert_mean",
+    "seeded",
+    "threshold",
+]
 
 FAILURE_RATE = 1e-6
 """How often a correct implementation may fail one statistical comparison."""
@@ -51,7 +60,18 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def assert_close(a: Tensor, b: Tensor, message: str) -> None:
-    """Assert that two tensors have one shape and, up to rounding, one value."""
-    assert a.shape == b.shape, f"{message}: shapes {tuple(a.shape)} and {tuple(b.shape)} differ"
-    assert torch.allclose(a, b, rtol=1e-9, atol=1e-9), message
+def assert_close(a: Any, b: Any, message: str) -> None:
+    """Assert that two tensors, or tuples of them, have one shape and, up to rounding, one value."""
+    first = a if isinstance(a, Tensor) else a[0]
+    exact = 1e-9 if isinstance(first, Tensor) and first.dtype == torch.float64 else None
+    torch.testing.assert_close(
+        a, b, rtol=exact, atol=exact, msg=lambda difference: f"{message}: {difference}"
+    )
+
+
+def assert_gradients(parameters: Iterable[tuple[str, Tensor]], name: str) -> None:
+    """Assert that each of the named parameters has a finite gradient."""
+    for key, parameter in parameters:
+        gradient = parameter.grad
+        assert gradient is not None, f"{key} of {name} has no gradient"
+        assert gradient.isfinite().all(), f"{key} of {name} has a gradient that is not finite"
