@@ -9,13 +9,14 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from leanbayes.convert import matches
+from leanbayes.convert import select
 from leanbayes.distributions import KTiedNormal, LocationScale, WeightDistribution
-from leanbayes.errors import nearest, require, require_count, require_positive
+from leanbayes.errors import require, require_count, require_positive
 from leanbayes.layers import RandomMap
 from leanbayes.learned import Learned
 from leanbayes.likelihoods import Likelihood
-from leanbayes.model import count_parameters, kl, map_posteriors, random_maps
+from leanbayes.model import kl, map_posteriors, random_maps
+from leanbayes.parameters import count_parameters
 from leanbayes.posteriors import KTied, MeanField, Posterior
 from leanbayes.predict import predict
 from leanbayes.spectrum import is_matrix
@@ -110,19 +111,16 @@ def _compressed(
     require_count("rank", rank, 1)
     model = model if inplace else copy.deepcopy(model)
     layers = {name: layer for name, layer in random_maps(model) if _has_free_scales(layer)}
-    if not layers:
-        raise ValueError(
-            "no layer has a matrix of independent normal weights with means; convert with "
-            "lb.MeanField(), lb.Dropout() or lb.KTied()"
-        )
-    patterns = (include,) if isinstance(include, str) else include
-    for pattern in patterns:
-        if not any(matches(pattern, name) for name in layers):
-            raise ValueError(f"pattern {pattern!r} matches no layer{nearest(pattern, layers)}")
-    layers = {n: layer for n, layer in layers.items() if any(matches(p, n) for p in patterns)}
+    require(
+        bool(layers),
+        "no layer has a matrix of independent normal weights with means; convert with "
+        "lb.MeanField(), lb.Dropout() or lb.KTied()",
+    )
     with torch.no_grad():
         changed = {
-            name: change(layer) for name, layer in layers.items() if _rank(layer, dense) > rank
+            name: change(layers[name])
+            for name in select(include, layers)
+            if _rank(layers[name], dense) > rank
         }
     return map_posteriors(model, lambda name, old: changed.get(name, old), inplace=True)
 
@@ -246,8 +244,7 @@ def _descend(scale: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         return value
 
     optimizer.step(closure)
-    u, v = (log.detach().exp() for log in logs)
-    return u, v
+    return logs[0].detach().exp(), logs[1].detach().exp()
 
 
 class Comparison(NamedTuple):
@@ -314,10 +311,10 @@ def compare(
         True
     """
     models = (before, after)
-    counts = [count_parameters(model).total for model in models]
+    sizes = [count_parameters(model).total for model in models]
     kls = [_seeded_kl(model, seed) for model in models]
     if data is None:
-        return Comparison(counts[0], counts[1], kls[0], kls[1])
+        return Comparison(*sizes, *kls)
     totals, examples = [0.0, 0.0], 0
     for index, (x, y) in enumerate(data):
         examples += len(y)
@@ -325,9 +322,7 @@ def compare(
             drawn = predict(model, x, samples=samples, seed=seed + index, likelihood=likelihood)
             totals[i] -= float(drawn.log_likelihood(y).sum())
     require(examples > 0, "data has no examples; give batches (x, y)")
-    return Comparison(
-        counts[0], counts[1], kls[0], kls[1], totals[0] / examples, totals[1] / examples
-    )
+    return Comparison(*sizes, *kls, *(total / examples for total in totals))
 
 
 def _seeded_kl(model: nn.Module, seed: int) -> float:

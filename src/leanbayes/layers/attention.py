@@ -108,14 +108,8 @@ class Attention(Layer):
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        q, k, v = (
-            projection(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for projection, x in (
-                (self.q_proj, query),
-                (self.k_proj, key),
-                (self.v_proj, value),
-            )
-        )
+        projected = self.q_proj(query), self.k_proj(key), self.v_proj(value)
+        q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected)
         dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights:

@@ -45,10 +45,15 @@ class Choice:
     bias_prior: Prior | None = None
 
     def __post_init__(self) -> None:
-        self._require_spec("posterior", Posterior, "lb.KTied(2)", optional=False)
-        self._require_spec("prior", Prior, "lb.Normal(1.0)", optional=False)
-        self._require_spec("bias", Posterior, "lb.MeanField()", optional=True)
-        self._require_spec("bias_prior", Prior, "lb.Normal(1.0)", optional=True)
+        for name, kinds, example in (
+            ("posterior", Posterior, "lb.KTied(2)"),
+            ("prior", Prior, "lb.Normal(1.0)"),
+            ("bias", Posterior | None, "lb.MeanField()"),
+            ("bias_prior", Prior | None, "lb.Normal(1.0)"),
+        ):
+            value = getattr(self, name)
+            message = f"{name} is {value!r}; give a spec such as {example}"
+            require(isinstance(value, kinds), message)
         require(
             callable(self.estimator),
             f"estimator is {self.estimator!r}; give a function such as lb.auto",
@@ -63,13 +68,6 @@ class Choice:
                 self.bias is None or self.bias_prior is not None,
                 "the prior of rank-one factors does not suit biases; give bias_prior as well",
             )
-
-    def _require_spec(self, name: str, kind: type, example: str, *, optional: bool) -> None:
-        value = getattr(self, name)
-        require(
-            isinstance(value, kind) or (optional and value is None),
-            f"{name} is {value!r}; give a spec such as {example}",
-        )
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from leanbayes.distributions import FixedMap, Map
 from leanbayes.layers.base import Layer, register_layer
+from leanbayes.layers.cells import STEPS, State, initial_state
 from leanbayes.layers.choice import Maker
 from leanbayes.layers.random_map import RandomMap, bias_rows, plain_bias, point_bias
-from leanbayes.layers.steps import STEPS, State, initial_state
 from leanbayes.ops import Linear, Usage
 
 __all__ = ["Recurrent"]
