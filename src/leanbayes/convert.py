@@ -14,9 +14,9 @@ from torch import nn
 
 from leanbayes.errors import nearest, require
 from leanbayes.estimators import Estimator, auto
+from leanbayes.layers.attention import settle_fused_path
 from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible, to_bayesian
 from leanbayes.layers.choice import Choice, SharedPriors
-from leanbayes.layers.fused import settle_fused_path
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
 

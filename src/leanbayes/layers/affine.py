@@ -84,15 +84,14 @@ class Affine(RandomMap, Layer):
             return self.transform(x.unsqueeze(0), op).squeeze(0)
         usage = op.usage(x)
         y = self.draw(usage, op)(x)
-        bias = self._bias(usage, y)
-        return y if bias is None else y + op.spread(bias, y.ndim).to(y.dtype)
-
-    def _bias(self, usage: Usage, y: Tensor) -> Tensor | None:
-        """The bias of each example, ``[batch, out]`` or ``[1, out]``."""
+        if self.bias is None:
+            return y
         if isinstance(self.bias, RandomMap):
-            ones = y.new_ones(y.shape[0], 1)
-            return self.bias.draw(Usage(usage.batch, reused=False))(ones)
-        return None if self.bias is None else bias_rows(self.bias, y.shape[0])
+            draw = self.bias.draw(Usage(usage.batch, reused=False))
+            bias = draw(y.new_ones(y.shape[0], 1))
+        else:
+            bias = bias_rows(self.bias, y.shape[0])
+        return y + op.spread(bias, y.ndim).to(y.dtype)
 
 
 def _window(module: _ConvNd) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | str]:

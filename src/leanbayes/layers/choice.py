@@ -22,6 +22,7 @@ from leanbayes.priors import Prior
 __all__ = ["Choice", "Maker", "SharedPriors"]
 
 B = TypeVar("B", bound=Tensor | None)
+Pair = tuple[Learned[WeightDistribution], Learned[Distribution]]
 SharedPriors = dict[Prior, Learned[Distribution]]
 """The priors that all layers of one model share."""
 
@@ -82,9 +83,7 @@ class Maker:
     choice: Choice
     shared: SharedPriors
 
-    def learned(
-        self, weight: Tensor, op: LinearOp
-    ) -> tuple[Learned[WeightDistribution], Learned[Distribution]]:
+    def learned(self, weight: Tensor, op: LinearOp) -> Pair:
         """The posterior, whose means start at ``weight`` and are frozen if it is; and the prior."""
         return self._pair(weight, op, self.choice.posterior, self.choice.prior)
 
@@ -101,9 +100,7 @@ class Maker:
         pair = self._pair(column, Linear(), self.choice.bias, prior)
         return RandomMap(Linear(), *pair, self.choice.estimator)
 
-    def _pair(
-        self, weight: Tensor, op: LinearOp, posterior: Posterior, prior: Prior
-    ) -> tuple[Learned[WeightDistribution], Learned[Distribution]]:
+    def _pair(self, weight: Tensor, op: LinearOp, posterior: Posterior, prior: Prior) -> Pair:
         require(
             bool(torch.isfinite(weight).all()),
             "its weights are not finite; look for a NaN or an infinity before converting",
@@ -112,10 +109,8 @@ class Maker:
         if not weight.requires_grad:
             for mean in q.tensors("means").values():
                 mean.requires_grad_(False)
-        p = self.shared.get(prior)
-        if p is None:
-            p = prior(op.matrix(weight.detach()))
-            if prior.shared_by_model:
-                self.shared[prior] = p
+        p = self.shared.get(prior) or prior(op.matrix(weight.detach()))
+        if prior.shared_by_model:
+            self.shared[prior] = p
         check_pair(q(), p())
         return q, p

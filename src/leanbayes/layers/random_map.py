@@ -104,12 +104,8 @@ def bias_rows(bias: Tensor, batch: int) -> Tensor:
     return bias.repeat_interleave(batch // bias.shape[0], 0)
 
 
-def point_bias(
-    bias: RandomMap | nn.Parameter | None, member: int | None = None
-) -> nn.Parameter | None:
+def point_bias(bias: RandomMap | nn.Parameter, member: int | None = None) -> nn.Parameter:
     """What :meth:`RandomMap.point` is for a weight, for a bias of any form."""
-    if bias is None:
-        return None
     if isinstance(bias, RandomMap):
         column = bias.point(member)
         return nn.Parameter(column.detach().squeeze(-1), requires_grad=column.requires_grad)
