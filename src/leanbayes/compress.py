@@ -66,6 +66,8 @@ def truncate(
 
     def truncated(layer: RandomMap) -> Learned[WeightDistribution]:
         u, s, v = torch.linalg.svd(_scale(layer), full_matrices=False)
+        if len(s) <= rank:
+            return layer.posterior
         scale = ((u[:, :rank] * s[:rank]) @ v[:rank]).clamp_min(floor)
         return _with_scales(MeanField(), layer, scale=scale)
 
@@ -95,19 +97,18 @@ def to_k_tied(model: M, rank: int, *, include: Sequence[str] = ("**",), inplace:
         u, v = tied_factors(_scale(layer), rank)
         return _with_scales(KTied(rank), layer, u=u, v=v)
 
-    return _compressed(model, rank, tied, include, inplace, dense=True)
+    return _compressed(model, rank, tied, include, inplace)
 
 
+@torch.no_grad()
 def _compressed(
     model: M,
     rank: int,
     change: Callable[[RandomMap], Learned[WeightDistribution]],
     include: Sequence[str],
     inplace: bool,
-    *,
-    dense: bool = False,
 ) -> M:
-    """Change every layer that can be; ``dense``: also a small matrix of that rank or lower."""
+    """Change every layer that can be, unless its scales are tied with that rank or a lower one."""
     require_count("rank", rank, 1)
     model = model if inplace else copy.deepcopy(model)
     layers = {name: layer for name, layer in random_maps(model) if _has_free_scales(layer)}
@@ -116,12 +117,11 @@ def _compressed(
         "no layer has a matrix of independent normal weights with means; convert with "
         "lb.MeanField(), lb.Dropout() or lb.KTied()",
     )
-    with torch.no_grad():
-        changed = {
-            name: change(layers[name])
-            for name in select(include, layers)
-            if _rank(layers[name], dense) > rank
-        }
+    changed = {}
+    for name in select(include, layers):
+        q = layers[name].posterior()
+        if not (isinstance(q, KTiedNormal) and q.rank <= rank):
+            changed[name] = change(layers[name])
     return map_posteriors(model, lambda name, old: changed.get(name, old), inplace=True)
 
 
@@ -129,13 +129,6 @@ def _has_free_scales(layer: RandomMap) -> bool:
     q = layer.posterior()
     independent = isinstance(q, LocationScale | KTiedNormal) and q.normal_marginals
     return independent and bool(layer.posterior.tensors("means")) and is_matrix(layer)
-
-
-def _rank(layer: RandomMap, dense: bool) -> float:
-    """What the rank of the scales may be by construction; no bound for ``dense`` ones."""
-    q = layer.posterior()
-    bound = float("inf") if dense else min(q.event_shape)
-    return min(q.rank, bound) if isinstance(q, KTiedNormal) else bound
 
 
 def _scale(layer: RandomMap) -> Tensor:

@@ -94,20 +94,14 @@ class Affine(RandomMap, Layer):
         return y + op.spread(bias, y.ndim).to(y.dtype)
 
 
-def _window(module: _ConvNd) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | str]:
-    """Kernel size, stride and padding."""
-    padding = module.padding if isinstance(module.padding, str) else tuple(module.padding)
-    return tuple(module.kernel_size), tuple(module.stride), padding
-
-
 @register_layer(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 class Convolution(Affine):
     """A random convolution."""
 
     @classmethod
     def op_of(cls, module: _ConvNd) -> Conv:
-        dilation = tuple(module.dilation)
-        return Conv(*_window(module), dilation, module.groups, module.padding_mode)
+        window = (module.kernel_size, module.stride, module.padding, module.dilation)
+        return Conv(*window, module.groups, module.padding_mode)
 
 
 @register_layer(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -118,8 +112,8 @@ class TransposedConvolution(Affine):
 
     @classmethod
     def op_of(cls, module: _ConvTransposeNd) -> ConvTranspose:
-        extra = tuple(module.output_padding)
-        return ConvTranspose(*_window(module), tuple(module.dilation), module.groups, extra)
+        window = (module.kernel_size, module.stride, module.padding, module.dilation)
+        return ConvTranspose(*window, module.groups, module.output_padding)
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         op = self.op if output_size is None else self.op.with_output_size(x, output_size)
