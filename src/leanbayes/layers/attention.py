@@ -111,8 +111,7 @@ class Attention(Layer):
     ) -> tuple[Tensor, Tensor | None]:
         projected = self.q_proj(query), self.k_proj(key), self.v_proj(value)
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected)
-        dropout = self.dropout if self.training else 0.0
-        weights = None
+        dropout, weights = self.dropout if self.training else 0.0, None
         if need_weights:
             scores = q @ k.mT / math.sqrt(q.shape[-1])
             weights = torch.softmax(scores if mask is None else scores + mask, -1)
@@ -120,21 +119,19 @@ class Attention(Layer):
             heads = weights @ v
         else:
             heads = F.scaled_dot_product_attention(q, k, v, mask, dropout)
-        y: Tensor = self.out_proj(heads.transpose(1, 2).flatten(2))
-        return y, weights
+        return self.out_proj(heads.transpose(1, 2).flatten(2)), weights
 
     def _mask(
         self, query: Tensor, padding: Tensor | None, attention: Tensor | None
     ) -> Tensor | None:
         """Both masks as one additive ``[batch or 1, heads or 1, target, source]``."""
-        parts: list[Tensor] = []
-        if padding is not None:
-            parts.append(_additive(padding, query)[:, None, None, :])
-        if attention is not None:
-            additive = _additive(attention, query)
-            heads = (-1, self.num_heads)
-            parts.append(additive.unflatten(0, heads) if additive.ndim == 3 else additive)
-        return sum(parts[1:], parts[0]) if parts else None
+        mask = None if padding is None else _additive(padding, query)[:, None, None, :]
+        if attention is None:
+            return mask
+        additive = _additive(attention, query)
+        if additive.ndim == 3:
+            additive = additive.unflatten(0, (-1, self.num_heads))
+        return additive if mask is None else mask + additive
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
