@@ -25,8 +25,6 @@ from leanbayes.likelihoods import (
     register_likelihood,
 )
 from leanbayes.model import (
-    ParameterCounts,
-    count_parameters,
     held,
     kl,
     map_posteriors,
@@ -45,6 +43,7 @@ from leanbayes.objective import (
     mean_probs_nll,
     mixture_nll,
 )
+from leanbayes.parameters import ParameterCounts, count_parameters
 from leanbayes.posteriors import (
     Dropout,
     KTied,

@@ -9,13 +9,14 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from leanbayes.convert import matches
+from leanbayes.convert import select
 from leanbayes.distributions import KTiedNormal, LocationScale, WeightDistribution
-from leanbayes.errors import nearest, require, require_count, require_positive
+from leanbayes.errors import require, require_count, require_positive
 from leanbayes.layers import RandomMap
 from leanbayes.learned import Learned
 from leanbayes.likelihoods import Likelihood
-from leanbayes.model import count_parameters, kl, map_posteriors, random_maps
+from leanbayes.model import kl, map_posteriors, random_maps
+from leanbayes.parameters import count_parameters
 from leanbayes.posteriors import KTied, MeanField, Posterior
 from leanbayes.predict import predict
 from leanbayes.spectrum import is_matrix
@@ -65,6 +66,8 @@ def truncate(
 
     def truncated(layer: RandomMap) -> Learned[WeightDistribution]:
         u, s, v = torch.linalg.svd(_scale(layer), full_matrices=False)
+        if len(s) <= rank:
+            return layer.posterior
         scale = ((u[:, :rank] * s[:rank]) @ v[:rank]).clamp_min(floor)
         return _with_scales(MeanField(), layer, scale=scale)
 
@@ -94,36 +97,31 @@ def to_k_tied(model: M, rank: int, *, include: Sequence[str] = ("**",), inplace:
         u, v = tied_factors(_scale(layer), rank)
         return _with_scales(KTied(rank), layer, u=u, v=v)
 
-    return _compressed(model, rank, tied, include, inplace, dense=True)
+    return _compressed(model, rank, tied, include, inplace)
 
 
+@torch.no_grad()
 def _compressed(
     model: M,
     rank: int,
     change: Callable[[RandomMap], Learned[WeightDistribution]],
     include: Sequence[str],
     inplace: bool,
-    *,
-    dense: bool = False,
 ) -> M:
-    """Change every layer that can be; ``dense``: also a small matrix of that rank or lower."""
+    """Change every layer that can be, unless its scales are tied with that rank or a lower one."""
     require_count("rank", rank, 1)
     model = model if inplace else copy.deepcopy(model)
     layers = {name: layer for name, layer in random_maps(model) if _has_free_scales(layer)}
-    if not layers:
-        raise ValueError(
-            "no layer has a matrix of independent normal weights with means; convert with "
-            "lb.MeanField(), lb.Dropout() or lb.KTied()"
-        )
-    patterns = (include,) if isinstance(include, str) else include
-    for pattern in patterns:
-        if not any(matches(pattern, name) for name in layers):
-            raise ValueError(f"pattern {pattern!r} matches no layer{nearest(pattern, layers)}")
-    layers = {n: layer for n, layer in layers.items() if any(matches(p, n) for p in patterns)}
-    with torch.no_grad():
-        changed = {
-            name: change(layer) for name, layer in layers.items() if _rank(layer, dense) > rank
-        }
+    require(
+        bool(layers),
+        "no layer has a matrix of independent normal weights with means; convert with "
+        "lb.MeanField(), lb.Dropout() or lb.KTied()",
+    )
+    changed = {}
+    for name in select(include, layers):
+        q = layers[name].posterior()
+        if not (isinstance(q, KTiedNormal) and q.rank <= rank):
+            changed[name] = change(layers[name])
     return map_posteriors(model, lambda name, old: changed.get(name, old), inplace=True)
 
 
@@ -131,13 +129,6 @@ def _has_free_scales(layer: RandomMap) -> bool:
     q = layer.posterior()
     independent = isinstance(q, LocationScale | KTiedNormal) and q.normal_marginals
     return independent and bool(layer.posterior.tensors("means")) and is_matrix(layer)
-
-
-def _rank(layer: RandomMap, dense: bool) -> float:
-    """What the rank of the scales may be by construction; no bound for ``dense`` ones."""
-    q = layer.posterior()
-    bound = float("inf") if dense else min(q.event_shape)
-    return min(q.rank, bound) if isinstance(q, KTiedNormal) else bound
 
 
 def _scale(layer: RandomMap) -> Tensor:
@@ -246,8 +237,7 @@ def _descend(scale: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         return value
 
     optimizer.step(closure)
-    u, v = (log.detach().exp() for log in logs)
-    return u, v
+    return logs[0].detach().exp(), logs[1].detach().exp()
 
 
 class Comparison(NamedTuple):
@@ -314,10 +304,10 @@ def compare(
         True
     """
     models = (before, after)
-    counts = [count_parameters(model).total for model in models]
+    sizes = [count_parameters(model).total for model in models]
     kls = [_seeded_kl(model, seed) for model in models]
     if data is None:
-        return Comparison(counts[0], counts[1], kls[0], kls[1])
+        return Comparison(*sizes, *kls)
     totals, examples = [0.0, 0.0], 0
     for index, (x, y) in enumerate(data):
         examples += len(y)
@@ -325,9 +315,7 @@ def compare(
             drawn = predict(model, x, samples=samples, seed=seed + index, likelihood=likelihood)
             totals[i] -= float(drawn.log_likelihood(y).sum())
     require(examples > 0, "data has no examples; give batches (x, y)")
-    return Comparison(
-        counts[0], counts[1], kls[0], kls[1], totals[0] / examples, totals[1] / examples
-    )
+    return Comparison(*sizes, *kls, *(total / examples for total in totals))
 
 
 def _seeded_kl(model: nn.Module, seed: int) -> float:

@@ -14,19 +14,13 @@ from torch import nn
 
 from leanbayes.errors import nearest, require
 from leanbayes.estimators import Estimator, auto
-from leanbayes.layers import (
-    Choice,
-    SharedPriors,
-    check_convertible,
-    is_bayesian,
-    is_convertible,
-    settle_fused_path,
-    to_bayesian,
-)
+from leanbayes.layers.attention import settle_fused_path
+from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible, to_bayesian
+from leanbayes.layers.choice import Choice, SharedPriors
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
 
-__all__ = ["Plan", "PlannedLayer", "convert", "deterministic", "matches", "plan", "topmost"]
+__all__ = ["Plan", "PlannedLayer", "convert", "deterministic", "plan", "select", "topmost"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -55,14 +49,11 @@ class Plan:
     layers: tuple[PlannedLayer, ...]
 
     def __str__(self) -> str:
-        rows = [
-            (", ".join(name or "(the model)" for name in layer.names), layer.kind, layer.choice)
-            for layer in self.layers
-        ]
-        width = max((len(name) for name, _, _ in rows), default=0)
+        names = [", ".join(name or "(the model)" for name in layer.names) for layer in self.layers]
+        width = max(map(len, names), default=0)
         return "\n".join(
             f"{name:<{width}}  {kind:<18} {choice.posterior}  prior {choice.prior}"
-            for name, kind, choice in rows
+            for name, (_, kind, choice) in zip(names, self.layers, strict=True)
         )
 
     def apply(self, model: nn.Module) -> nn.Module:
@@ -104,18 +95,21 @@ def plan(
 ) -> Plan:
     """Say what :func:`convert` would do with the same arguments, without doing it."""
     default = Choice(posterior, prior, estimator, bias, bias_prior)
-    include, exclude = (
-        (patterns,) if isinstance(patterns, str) else patterns for patterns in (include, exclude)
-    )
     layers = topmost(model, is_convertible)
-    _check_patterns((*include, *exclude, *(overrides or {})), layers.values())
+    known = [name for names in layers.values() for name in names]
+    require(bool(known), "the model has no layer that can be converted")
+    included, excluded = select(include, known), select(exclude, known)
+    changes = [(select(pattern, known), change) for pattern, change in (overrides or {}).items()]
+    _check_keys(overrides or {})
     chosen: dict[nn.Module, PlannedLayer] = {}
     for module, names in layers.items():
-        included = any(matches(p, n) for p in include for n in names)
-        if included and not any(matches(p, n) for p in exclude for n in names):
+        if not included.isdisjoint(names) and excluded.isdisjoint(names):
             with _naming(names[0], module):
                 check_convertible(module)
-            choice = _override(default, names, overrides or {})
+            choice = default
+            for changed, change in changes:
+                if not changed.isdisjoint(names):
+                    choice = replace(choice, **change)
             chosen[module] = PlannedLayer(tuple(names), type(module).__name__, choice)
     require(bool(chosen), "no layer is left to convert; look at include and exclude")
     _forbid_tied_weights(model, chosen)
@@ -205,24 +199,25 @@ def topmost(model: nn.Module, wanted: Callable[[nn.Module], TypeGuard[M]]) -> di
     return layers
 
 
-def matches(pattern: str, name: str) -> bool:
-    """Glob over dotted names: ``*`` stays within one part, ``**`` crosses dots.
+def select(patterns: str | Iterable[str], names: Iterable[str]) -> set[str]:
+    """The dotted names that match a pattern: ``*`` stays within one part, ``**`` crosses dots.
 
     Example:
-        >>> matches("block*.conv", "block1.conv"), matches("*", "block1.conv")
-        (True, False)
+        >>> select("block*.conv", ["block1.conv", "block1.body.conv"])
+        {'block1.conv'}
     """
-    regex = re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^.]*")
-    return re.fullmatch(regex, name) is not None
+    selected: set[str] = set()
+    for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+        regex = re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^.]*")
+        matching = {name for name in names if re.fullmatch(regex, name)}
+        if not matching:
+            raise ValueError(f"pattern {pattern!r} matches no layer{nearest(pattern, names)}")
+        selected |= matching
+    return selected
 
 
 def _above(name: str) -> list[str]:
-    """The names of what a dotted name lies in, the nearest first; nothing lies above ``""``.
-
-    Example:
-        >>> _above("body.2.conv")
-        ['body.2', 'body', '']
-    """
+    """The names of what a dotted name lies in, the nearest first; nothing lies above ``""``."""
     parts = name.split(".")
     return [".".join(parts[:i]) for i in reversed(range(len(parts)))] if name else []
 
@@ -252,24 +247,11 @@ def _naming(name: str, module: nn.Module) -> Iterator[None]:
         raise ValueError(f"{where} cannot be converted: {error}") from error
 
 
-def _check_patterns(patterns: Iterable[str], layers: Iterable[Sequence[str]]) -> None:
-    names = [name for each in layers for name in each]
-    for pattern in patterns:
-        require(bool(names), "the model has no layer that can be converted")
-        if not any(matches(pattern, name) for name in names):
-            raise ValueError(f"pattern {pattern!r} matches no layer{nearest(pattern, names)}")
-
-
-def _override(
-    choice: Choice, names: Sequence[str], overrides: Mapping[str, Mapping[str, Any]]
-) -> Choice:
+def _check_keys(overrides: Mapping[str, Mapping[str, Any]]) -> None:
     known = [field.name for field in fields(Choice)]
     for pattern, changes in overrides.items():
         for key in changes:
             require(key in known, f"override {pattern!r} sets {key!r}{nearest(key, known)}")
-        if any(matches(pattern, name) for name in names):
-            choice = replace(choice, **changes)
-    return choice
 
 
 def _forbid_tied_weights(model: nn.Module, chosen: Iterable[nn.Module]) -> None:

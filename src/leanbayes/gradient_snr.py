@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -34,26 +34,12 @@ def noise_floor(window: int = 10, correction: int = 0) -> float:
     return (window - correction) / window * (1 + 1 / (window - 3))
 
 
+@dataclass
 class _Ring:
-    """The last gradients of one parameter, ``[window, …]``; memory is taken at the first."""
+    """The last gradients of one parameter, ``[window, …]``, and how many it has had."""
 
-    def __init__(self, window: int) -> None:
-        self.window = window
-        self.clear()
-
-    def clear(self) -> None:
-        self.gradients: Tensor | None = None
-        self.count = 0
-
-    def add(self, gradient: Tensor) -> None:
-        if self.gradients is None:
-            self.gradients = gradient.new_empty(self.window, *gradient.shape)
-        self.gradients[self.count % self.window].copy_(gradient)
-        self.count += 1
-
-    @property
-    def full(self) -> bool:
-        return self.count >= self.window
+    gradients: Tensor | None = None
+    count: int = 0
 
 
 class GradientSNR:
@@ -105,7 +91,9 @@ class GradientSNR:
         self.definition = definition
         self.correction = correction
         self._layers = _watched(model, role)
-        self._rings = {p: _Ring(window) for layer in self._layers.values() for p in layer}
+        self._rings: dict[Tensor, _Ring] = {
+            p: _Ring() for layer in self._layers.values() for p in layer
+        }
         self._handles: list[RemovableHandle] = []
 
     def update(self) -> None:
@@ -116,9 +104,13 @@ class GradientSNR:
 
     @torch.no_grad()
     def _record(self, parameter: Tensor) -> None:
-        assert isinstance(parameter, nn.Parameter)
-        if parameter.grad is not None:
-            self._rings[parameter].add(parameter.grad)
+        ring, gradient = self._rings[parameter], parameter.grad
+        if gradient is None:
+            return
+        if ring.gradients is None:
+            ring.gradients = gradient.new_empty(self.window, *gradient.shape)
+        ring.gradients[ring.count % self.window].copy_(gradient)
+        ring.count += 1
 
     def attach(self) -> GradientSNR:
         """Record at every ``backward()`` by itself, until :meth:`close`.
@@ -139,12 +131,7 @@ class GradientSNR:
     def __enter__(self) -> GradientSNR:
         return self.attach()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
@@ -154,8 +141,7 @@ class GradientSNR:
 
     def reset(self) -> None:
         """Forget what was recorded, and give its memory back."""
-        for ring in self._rings.values():
-            ring.clear()
+        self._rings = {parameter: _Ring() for parameter in self._rings}
 
     def state_dict(self) -> dict[str, Any]:
         """What was recorded, for a checkpoint."""
@@ -168,9 +154,8 @@ class GradientSNR:
         """Go on with what was recorded by another object for the same model and window."""
         for name, parameters in self._layers.items():
             for parameter, (count, gradients) in zip(parameters, state[name], strict=True):
-                ring = self._rings[parameter]
-                ring.count = count
-                ring.gradients = None if gradients is None else gradients.to(parameter).clone()
+                kept = None if gradients is None else gradients.to(parameter).clone()
+                self._rings[parameter] = _Ring(kept, count)
 
     @torch.no_grad()
     def values(
@@ -192,12 +177,12 @@ class GradientSNR:
     def _ratio(
         self, parameters: list[nn.Parameter], definition: Definition, average: Average
     ) -> float:
-        rings = [self._rings[p] for p in parameters]
-        if not all(ring.full for ring in rings):
+        rings = [self._rings[parameter] for parameter in parameters]
+        if any(ring.count < self.window for ring in rings):
             return float("nan")
         recorded = [ring.gradients for ring in rings if ring.gradients is not None]
-        parts = [self._signal_and_noise(gradients, definition) for gradients in recorded]
-        signal, noise = (torch.cat(part) for part in zip(*parts, strict=True))
+        numbers = torch.cat([gradients.cpu().double().flatten(1) for gradients in recorded], 1)
+        signal, noise = self._signal_and_noise(numbers, definition)
         if average == "pooled":
             return float(signal.sum() / noise.sum())
         ratios = signal / noise  # 0 / 0 is NaN, and not averaged
@@ -205,7 +190,6 @@ class GradientSNR:
 
     def _signal_and_noise(self, gradients: Tensor, definition: Definition) -> tuple[Tensor, Tensor]:
         """``E[g²]`` and the variance over the window, of each number."""
-        gradients = gradients.cpu().double().flatten(1)
         squares = gradients.square()
         varying = squares if definition == "square" else gradients
         constant = (varying == varying[:1]).all(0)
@@ -214,11 +198,9 @@ class GradientSNR:
 
 
 def _watched(model: nn.Module, role: Role) -> dict[str, list[nn.Parameter]]:
-    trained = {
-        name: [p for p in layer.posterior.tensors(role).values() if p.requires_grad]
-        for name, layer in random_maps(model)
-    }
-    layers = {name: parameters for name, parameters in trained.items() if parameters}
-    if not layers:
-        raise ValueError(f"the model trains no {role}; call lb.convert(model, …) first")
+    layers = {}
+    for name, layer in random_maps(model):
+        if trained := [p for p in layer.posterior.tensors(role).values() if p.requires_grad]:
+            layers[name] = trained
+    require(bool(layers), f"the model trains no {role}; call lb.convert(model, …) first")
     return layers

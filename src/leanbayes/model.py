@@ -1,24 +1,23 @@
-"""Operations on whole models: KL, noise, members, posteriors, parameter counts."""
+"""Operations on whole models: KL, noise, members, posteriors."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from leanbayes.distributions import GroupRelevanceNormal, WeightDistribution
+from leanbayes.errors import require
 from leanbayes.estimators import Estimator, weights
 from leanbayes.layers import RandomMap
 from leanbayes.learned import Learned
 from leanbayes.ops import Usage
 
 __all__ = [
-    "ParameterCounts",
-    "count_parameters",
     "held",
     "kl",
     "map_posteriors",
@@ -54,10 +53,9 @@ def kl(model: nn.Module) -> Tensor:
         >>> kl(model).shape
         torch.Size([])
     """
-    kls = named_kl(model)
-    if not kls:
-        raise ValueError("the model has no Bayesian layer; call lb.convert(model, …) first")
-    return torch.stack(list(kls.values())).sum()
+    kls = list(named_kl(model).values())
+    require(bool(kls), "the model has no Bayesian layer; call lb.convert(model, …) first")
+    return torch.stack(kls).sum()
 
 
 @contextmanager
@@ -71,15 +69,8 @@ def using(model: nn.Module, estimator: Estimator) -> Iterator[None]:
         ...     torch.equal(model(x), model(x))
         True
     """
-    layers = [layer for _, layer in random_maps(model)]
-    before = [layer.estimator for layer in layers]
-    try:
-        for layer in layers:
-            layer.estimator = estimator
+    with _each(model, "estimator", lambda layer: estimator):
         yield
-    finally:
-        for layer, previous in zip(layers, before, strict=True):
-            layer.estimator = previous
 
 
 @contextmanager
@@ -95,25 +86,31 @@ def held(model: nn.Module, estimator: Estimator = weights) -> Iterator[None]:
         ...     torch.equal(model(x), model(x))
         True
     """
-    layers = [layer for _, layer in random_maps(model)]
-    before = [layer.held for layer in layers]
     usage = Usage(None, reused=True)
+    with _each(model, "held", lambda layer: estimator(layer.posterior(), layer.op, usage)):
+        yield
+
+
+@contextmanager
+def _each(model: nn.Module, name: str, value: Callable[[RandomMap], object]) -> Iterator[None]:
+    """Give an attribute of every random map another value for the length of a ``with`` block."""
+    before = [(layer, getattr(layer, name)) for _, layer in random_maps(model)]
     try:
-        for layer in layers:
-            layer.held = estimator(layer.posterior(), layer.op, usage)
+        for layer, _ in before:
+            setattr(layer, name, value(layer))
         yield
     finally:
-        for layer, previous in zip(layers, before, strict=True):
-            layer.held = previous
+        for layer, previous in before:
+            setattr(layer, name, previous)
 
 
 def members(model: nn.Module) -> int:
     """How many mixture members the model has: 1 unless it holds a mixture."""
     counts = {layer.members for _, layer in random_maps(model)} - {1}
-    if len(counts) > 1:
-        raise ValueError(
-            f"layers have different numbers of members, {sorted(counts)}; give all the same"
-        )
+    require(
+        len(counts) <= 1,
+        f"layers have different numbers of members, {sorted(counts)}; give all the same",
+    )
     return counts.pop() if counts else 1
 
 
@@ -138,11 +135,8 @@ def map_posteriors(
         model = copy.deepcopy(model)
     changed = [(layer, function(name, layer.posterior)) for name, layer in random_maps(model)]
     for layer, posterior in changed:
-        if posterior().event_shape != layer.posterior().event_shape:
-            raise ValueError(
-                f"the new posterior is over {tuple(posterior().event_shape)}, "
-                f"the layer's over {tuple(layer.posterior().event_shape)}"
-            )
+        new, old = (tuple(q().event_shape) for q in (posterior, layer.posterior))
+        require(new == old, f"the new posterior is over {new}, the layer's over {old}")
     for layer, posterior in changed:
         layer.posterior = posterior
         layer.members = posterior().members
@@ -159,35 +153,3 @@ def update_priors(model: nn.Module, rounds: int = 1) -> None:
             for _ in range(rounds):
                 p = p.updated(q)
             layer.prior.assign(row_precision=p.row_precision, column_precision=p.column_precision)
-
-
-class ParameterCounts(NamedTuple):
-    """How many numbers are trained, by what they are for."""
-
-    means: int
-    scales: int
-    other: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(self)
-
-
-def count_parameters(model: nn.Module) -> ParameterCounts:
-    """Count trained parameters: means (of weights and of rank-one factors), scales, the rest.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> count_parameters(lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.Normal(1.0)))
-        ParameterCounts(means=6, scales=6, other=2)
-    """
-    means: set[nn.Parameter] = set()
-    scales: set[nn.Parameter] = set()
-    for _, layer in random_maps(model):
-        means.update(layer.posterior.tensors("means", "factors").values())
-        scales.update(layer.posterior.tensors("scales").values())
-    other = set(model.parameters()) - means - scales
-    return ParameterCounts(
-        *(sum(p.numel() for p in group if p.requires_grad) for group in (means, scales, other))
-    )

@@ -25,12 +25,9 @@ from leanbayes.errors import require
 
 __all__ = ["Conv", "ConvTranspose", "Linear", "LinearOp", "Lookup", "Usage"]
 
-_CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
-    1: F.conv_transpose1d,
-    2: F.conv_transpose2d,
-    3: F.conv_transpose3d,
-}
+_Functions = Sequence[Callable[..., Tensor]]
+_CONV: _Functions = (F.conv1d, F.conv2d, F.conv3d)
+_TRANSPOSED: _Functions = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
 
 class Usage(NamedTuple):
@@ -134,10 +131,10 @@ class Linear(LinearOp):
         return (a @ x.t()).t() if x.ndim == 2 else F.linear(x, a)
 
     def check_input(self, x: Tensor, channels: int) -> None:
-        if x.ndim == 0 or x.shape[-1] != channels:
-            raise ValueError(
-                f"the input has shape {tuple(x.shape)}; its last dimension must be {channels}"
-            )
+        require(
+            x.ndim > 0 and x.shape[-1] == channels,
+            f"the input has shape {tuple(x.shape)}; its last dimension must be {channels}",
+        )
 
     def usage(self, x: Tensor) -> Usage:
         return Usage(x.shape[0], x.ndim > 2)
@@ -165,32 +162,36 @@ class _Convolution(LinearOp):
     channel_dim: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        dims = len(self.kernel_size)
-        if dims not in _CONV:
-            raise ValueError(f"kernel_size has {dims} dimensions; 1, 2 or 3 are possible")
-        defaults = {"stride": 1, "padding": 0, "dilation": 1}
+        dims = self.dims
+        require(dims in (1, 2, 3), f"kernel_size has {dims} dimensions; 1, 2 or 3 are possible")
+        defaults = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
         for name, default in defaults.items():
-            if getattr(self, name) == ():
+            if getattr(self, name, None) == ():
                 object.__setattr__(self, name, (default,) * dims)
+
+    @property
+    def dims(self) -> int:
+        """Over how many dimensions the kernel moves."""
+        return len(self.kernel_size)
 
     def usage(self, x: Tensor) -> Usage:
         return Usage(x.shape[0], True)
 
     def is_batched(self, x: Tensor) -> bool:
-        return x.ndim == len(self.kernel_size) + 2
+        return x.ndim == self.dims + 2
 
     def check_input(self, x: Tensor, channels: int) -> None:
-        dims = len(self.kernel_size)
-        if x.ndim not in (dims + 1, dims + 2):
-            raise ValueError(
-                f"the input has shape {tuple(x.shape)}; a convolution over {dims} dimensions needs "
-                f"{dims + 2} dimensions, or {dims + 1} without a batch"
-            )
-        if x.shape[-dims - 1] != channels:
-            raise ValueError(
-                f"the input has shape {tuple(x.shape)}; it must have {channels} channels in "
-                f"dimension {x.ndim - dims - 1}"
-            )
+        dims, given = self.dims, f"the input has shape {tuple(x.shape)}"
+        require(
+            x.ndim in (dims + 1, dims + 2),
+            f"{given}; a convolution over {dims} dimensions needs {dims + 2} dimensions, or "
+            f"{dims + 1} without a batch",
+        )
+        axis = x.ndim - dims - 1
+        require(
+            x.shape[axis] == channels,
+            f"{given}; it must have {channels} channels in dimension {axis}",
+        )
 
     def input_channels(self, columns: int) -> int:
         return columns // prod(self.kernel_size) * self.groups
@@ -202,11 +203,12 @@ class _Convolution(LinearOp):
         return columns.repeat_interleave(rows // self.groups, -2)
 
     def _kernel(self, a: Tensor) -> Tensor:
-        if a.shape[-2] % self.groups:
-            raise ValueError(
-                f"{a.shape[-2]} rows cannot be shared among {self.groups} groups; "
-                "give a multiple of the groups"
-            )
+        rows = a.shape[-2]
+        require(
+            rows % self.groups == 0,
+            f"{rows} rows cannot be shared among {self.groups} groups; "
+            "give a multiple of the groups",
+        )
         return a.reshape(*a.shape[:-1], -1, *self.kernel_size)
 
 
@@ -227,8 +229,8 @@ class Conv(_Convolution):
         padding = self.padding
         if self.padding_mode != "zeros":
             x = F.pad(x, self._pad_widths(), mode=self.padding_mode)
-            padding = (0,) * len(self.kernel_size)
-        conv = _CONV[len(self.kernel_size)]
+            padding = (0,) * self.dims
+        conv = _CONV[self.dims - 1]
         return conv(x, self._kernel(a), None, self.stride, padding, self.dilation, self.groups)
 
     def _pad_widths(self) -> list[int]:
@@ -236,7 +238,7 @@ class Conv(_Convolution):
         if isinstance(self.padding, tuple):
             return [width for p in reversed(self.padding) for width in (p, p)]
         if self.padding == "valid":
-            return [0] * (2 * len(self.kernel_size))
+            return [0, 0] * self.dims
         totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
         return [width for t in reversed(totals) for width in (t // 2, t - t // 2)]
 
@@ -261,42 +263,26 @@ class ConvTranspose(_Convolution):
 
     output_padding: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.output_padding == ():
-            object.__setattr__(self, "output_padding", (0,) * len(self.kernel_size))
-
     def __call__(self, x: Tensor, a: Tensor) -> Tensor:
-        conv = _CONV_TRANSPOSE[len(self.kernel_size)]
-        return conv(
-            x,
-            self.unmatrix(a),
-            None,
-            self.stride,
-            self.padding,
-            self.output_padding,
-            self.groups,
-            self.dilation,
-        )
+        options = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+        return _TRANSPOSED[self.dims - 1](x, self.unmatrix(a), None, *options)
 
     def with_output_size(self, x: Tensor, output_size: Sequence[int]) -> ConvTranspose:
         """The op whose output for ``x`` has this size, which the stride leaves open."""
-        dims = len(self.kernel_size)
+        size = tuple(output_size)[-self.dims :]
         assert not isinstance(self.padding, str)
-        least = [
-            (x.shape[i - dims] - 1) * self.stride[i]
-            - 2 * self.padding[i]
-            + self.dilation[i] * (self.kernel_size[i] - 1)
-            + 1
-            for i in range(dims)
-        ]
-        most = [n + s - 1 for n, s in zip(least, self.stride, strict=True)]
-        size = tuple(output_size)[-dims:]
+        shape = x.shape[-self.dims :]
+        reach = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+        least = tuple(
+            (n - 1) * stride - 2 * padding + r
+            for n, stride, padding, r in zip(shape, self.stride, self.padding, reach, strict=True)
+        )
+        most = tuple(n + stride - 1 for n, stride in zip(least, self.stride, strict=True))
         require(
-            len(output_size) in (dims, x.ndim)
+            len(output_size) in (self.dims, x.ndim)
             and all(a <= n <= b for a, n, b in zip(least, size, most, strict=True)),
             f"output_size is {tuple(output_size)}; for an input of shape {tuple(x.shape)} it lies "
-            f"between {tuple(least)} and {tuple(most)}",
+            f"between {least} and {most}",
         )
         return replace(self, output_padding=tuple(n - a for n, a in zip(size, least, strict=True)))
 

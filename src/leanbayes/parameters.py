@@ -1,9 +1,9 @@
-"""Parameter groups: which numbers get which learning rate and weight decay."""
+"""What parameters are for: how many there are, and their learning rates and weight decays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -11,7 +11,7 @@ from leanbayes.errors import require
 from leanbayes.learned import Role
 from leanbayes.model import random_maps
 
-__all__ = ["parameter_groups", "parameter_roles"]
+__all__ = ["ParameterCounts", "count_parameters", "parameter_groups", "parameter_roles"]
 
 
 def parameter_roles(model: nn.Module) -> dict[nn.Parameter, Role]:
@@ -60,14 +60,39 @@ def parameter_groups(
     require(lr > 0, f"lr is {lr}; it must be positive")
     roles = parameter_roles(model)
     factors = multipliers or {}
+    return [
+        {
+            "role": role,
+            "params": [p for p, r in roles.items() if r == role],
+            "lr": lr * factors.get(role, 1.0),
+            "weight_decay": weight_decay if role in decayed else 0.0,
+        }
+        for role in dict.fromkeys(roles.values())
+    ]
 
-    def groups() -> Iterator[dict[str, Any]]:
-        for role in dict.fromkeys(roles.values()):
-            yield {
-                "role": role,
-                "params": [p for p, r in roles.items() if r == role],
-                "lr": lr * factors.get(role, 1.0),
-                "weight_decay": weight_decay if role in decayed else 0.0,
-            }
 
-    return list(groups())
+class ParameterCounts(NamedTuple):
+    """How many numbers are trained, by what they are for."""
+
+    means: int
+    scales: int
+    other: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self)
+
+
+def count_parameters(model: nn.Module) -> ParameterCounts:
+    """Count trained parameters: means (of weights and of rank-one factors), scales, the rest.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> count_parameters(lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.Normal(1.0)))
+        ParameterCounts(means=6, scales=6, other=2)
+    """
+    sizes = Counter[Role]()
+    for parameter, role in parameter_roles(model).items():
+        sizes[role] += parameter.numel() if parameter.requires_grad else 0
+    return ParameterCounts(sizes["means"] + sizes["factors"], sizes["scales"], sizes["other"])

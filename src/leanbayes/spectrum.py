@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from leanbayes.errors import require_count
+from leanbayes.errors import require, require_count
 from leanbayes.layers import RandomMap
 from leanbayes.model import random_maps
 
@@ -65,8 +65,7 @@ def spectrum(model: nn.Module, *, most: int | None = None) -> dict[str, Spectrum
         if is_matrix(layer):
             q = layer.posterior()
             spectra[name] = Spectrum(explained(q.variance.sqrt(), most), explained(q.mean, most))
-    if not spectra:
-        raise ValueError("the model has no random matrix; call lb.convert(model, …) first")
+    require(bool(spectra), "the model has no random matrix; call lb.convert(model, …) first")
     return spectra
 
 

@@ -16,7 +16,8 @@ from leanbayes.compress import to_k_tied, truncate
 from leanbayes.lab.judge import evaluate
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import provenance
-from leanbayes.model import count_parameters, random_maps
+from leanbayes.model import random_maps
+from leanbayes.parameters import count_parameters
 from leanbayes.spectrum import is_matrix, spectrum
 
 __all__ = ["compress_run"]

@@ -23,8 +23,7 @@ from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
 from leanbayes.lightning import BayesianModule, PriorUpdates, StopOnNonFinite
 from leanbayes.likelihoods import Likelihood
-from leanbayes.model import count_parameters
-from leanbayes.parameters import parameter_groups
+from leanbayes.parameters import count_parameters, parameter_groups
 
 __all__ = ["build_module", "provenance", "train"]
 

@@ -5,20 +5,11 @@ A new kind is one subclass of :class:`Layer` and one call of :func:`register_lay
 
 from leanbayes.layers.affine import Affine, Convolution, Embedding, TransposedConvolution
 from leanbayes.layers.attention import Attention
-from leanbayes.layers.base import (
-    KINDS,
-    Layer,
-    check_convertible,
-    is_bayesian,
-    is_convertible,
-    register_layer,
-    to_bayesian,
-)
+from leanbayes.layers.base import KINDS, Layer, is_bayesian, is_convertible, register_layer
 from leanbayes.layers.bilinear import Bilinear
 from leanbayes.layers.cells import Cell
-from leanbayes.layers.choice import Choice, Maker, SharedPriors
+from leanbayes.layers.choice import Choice, Maker
 from leanbayes.layers.embedding_bag import EmbeddingBag
-from leanbayes.layers.fused import settle_fused_path
 from leanbayes.layers.hugging_face import Conv1D
 from leanbayes.layers.random_map import RandomMap
 from leanbayes.layers.recurrent import Recurrent
@@ -38,12 +29,8 @@ __all__ = [
     "Maker",
     "RandomMap",
     "Recurrent",
-    "SharedPriors",
     "TransposedConvolution",
-    "check_convertible",
     "is_bayesian",
     "is_convertible",
     "register_layer",
-    "settle_fused_path",
-    "to_bayesian",
 ]

@@ -84,21 +84,14 @@ class Affine(RandomMap, Layer):
             return self.transform(x.unsqueeze(0), op).squeeze(0)
         usage = op.usage(x)
         y = self.draw(usage, op)(x)
-        bias = self._bias(usage, y)
-        return y if bias is None else y + op.spread(bias, y.ndim).to(y.dtype)
-
-    def _bias(self, usage: Usage, y: Tensor) -> Tensor | None:
-        """The bias of each example, ``[batch, out]`` or ``[1, out]``."""
+        if self.bias is None:
+            return y
         if isinstance(self.bias, RandomMap):
-            ones = y.new_ones(y.shape[0], 1)
-            return self.bias.draw(Usage(usage.batch, reused=False))(ones)
-        return None if self.bias is None else bias_rows(self.bias, y.shape[0])
-
-
-def _window(module: _ConvNd) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | str]:
-    """Kernel size, stride and padding."""
-    padding = module.padding if isinstance(module.padding, str) else tuple(module.padding)
-    return tuple(module.kernel_size), tuple(module.stride), padding
+            draw = self.bias.draw(Usage(usage.batch, reused=False))
+            bias = draw(y.new_ones(y.shape[0], 1))
+        else:
+            bias = bias_rows(self.bias, y.shape[0])
+        return y + op.spread(bias, y.ndim).to(y.dtype)
 
 
 @register_layer(nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -107,8 +100,8 @@ class Convolution(Affine):
 
     @classmethod
     def op_of(cls, module: _ConvNd) -> Conv:
-        dilation = tuple(module.dilation)
-        return Conv(*_window(module), dilation, module.groups, module.padding_mode)
+        window = (module.kernel_size, module.stride, module.padding, module.dilation)
+        return Conv(*window, module.groups, module.padding_mode)
 
 
 @register_layer(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -119,8 +112,8 @@ class TransposedConvolution(Affine):
 
     @classmethod
     def op_of(cls, module: _ConvTransposeNd) -> ConvTranspose:
-        extra = tuple(module.output_padding)
-        return ConvTranspose(*_window(module), tuple(module.dilation), module.groups, extra)
+        window = (module.kernel_size, module.stride, module.padding, module.dilation)
+        return ConvTranspose(*window, module.groups, module.output_padding)
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         op = self.op if output_size is None else self.op.with_output_size(x, output_size)

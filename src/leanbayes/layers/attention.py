@@ -1,8 +1,9 @@
-"""Multi-head attention whose four projections are random maps."""
+"""Multi-head attention whose four projections are random maps, and transformers that hold it."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -14,10 +15,10 @@ from leanbayes.errors import require
 from leanbayes.layers.affine import Affine
 from leanbayes.layers.base import Layer, register_layer
 from leanbayes.layers.choice import Maker
-from leanbayes.layers.random_map import point_bias
+from leanbayes.layers.random_map import RandomMap, point_bias
 from leanbayes.ops import Linear
 
-__all__ = ["Attention"]
+__all__ = ["Attention", "settle_fused_path"]
 
 
 @register_layer(nn.MultiheadAttention)
@@ -72,7 +73,7 @@ class Attention(Layer):
     def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
         parts = {"q": self.q_proj, "k": self.k_proj, "v": self.v_proj}
         weights = {f"{name}_proj_weight": part.point(member) for name, part in parts.items()}
-        biases = [point_bias(part.bias, member) for part in parts.values()]
+        biases = [point_bias(p.bias, member) for p in parts.values() if p.bias is not None]
         out = {f"out_proj.{n}": t for n, t in self.out_proj.torch_tensors(member).items()}
         inputs = {"in_proj_weight": _joined(list(weights.values()))} if self.packed else weights
         return {**inputs, "in_proj_bias": _joined(biases), **out}
@@ -108,16 +109,9 @@ class Attention(Layer):
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        q, k, v = (
-            projection(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for projection, x in (
-                (self.q_proj, query),
-                (self.k_proj, key),
-                (self.v_proj, value),
-            )
-        )
-        dropout = self.dropout if self.training else 0.0
-        weights = None
+        projected = self.q_proj(query), self.k_proj(key), self.v_proj(value)
+        q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected)
+        dropout, weights = self.dropout if self.training else 0.0, None
         if need_weights:
             scores = q @ k.mT / math.sqrt(q.shape[-1])
             weights = torch.softmax(scores if mask is None else scores + mask, -1)
@@ -125,21 +119,19 @@ class Attention(Layer):
             heads = weights @ v
         else:
             heads = F.scaled_dot_product_attention(q, k, v, mask, dropout)
-        y: Tensor = self.out_proj(heads.transpose(1, 2).flatten(2))
-        return y, weights
+        return self.out_proj(heads.transpose(1, 2).flatten(2)), weights
 
     def _mask(
         self, query: Tensor, padding: Tensor | None, attention: Tensor | None
     ) -> Tensor | None:
         """Both masks as one additive ``[batch or 1, heads or 1, target, source]``."""
-        parts: list[Tensor] = []
-        if padding is not None:
-            parts.append(_additive(padding, query)[:, None, None, :])
-        if attention is not None:
-            additive = _additive(attention, query)
-            heads = (-1, self.num_heads)
-            parts.append(additive.unflatten(0, heads) if additive.ndim == 3 else additive)
-        return sum(parts[1:], parts[0]) if parts else None
+        mask = None if padding is None else _additive(padding, query)[:, None, None, :]
+        if attention is None:
+            return mask
+        additive = _additive(attention, query)
+        if additive.ndim == 3:
+            additive = additive.unflatten(0, (-1, self.num_heads))
+        return additive if mask is None else mask + additive
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
@@ -154,9 +146,36 @@ def _thirds(packed: Tensor) -> list[nn.Parameter]:
     return [nn.Parameter(part, packed.requires_grad) for part in packed.detach().chunk(3)]
 
 
-def _joined(parts: Sequence[nn.Parameter | None]) -> nn.Parameter | None:
-    """Parts in one tensor, which is trained if one of them is."""
-    present = [part for part in parts if part is not None]
-    if not present:
-        return None
-    return nn.Parameter(torch.cat([*present]).detach(), any(part.requires_grad for part in present))
+def _joined(parts: Sequence[nn.Parameter]) -> nn.Parameter | None:
+    """Parts in one tensor, which is trained if one of them is; ``None`` if there are none."""
+    trained = any(part.requires_grad for part in parts)
+    return nn.Parameter(torch.cat(list(parts)).detach(), trained) if parts else None
+
+
+def settle_fused_path(module: nn.Module) -> None:
+    """Let a transformer's encoder (layer) run fused if torch would and nothing in it is random.
+
+    Torch's fused kernels would read weights past the posterior.
+    """
+    random = any(isinstance(part, RandomMap) for part in module.modules())
+    if isinstance(module, nn.TransformerEncoderLayer):
+        module.activation_relu_or_gelu = 0 if random else _fused_activation(module)
+    elif isinstance(module, nn.TransformerEncoder):
+        module.use_nested_tensor = not random and _may_nest(module)
+
+
+def _fused_activation(layer: nn.TransformerEncoderLayer) -> int:
+    """As torch numbers the activations that it can fuse."""
+    activation = layer.activation
+    if activation is F.relu or isinstance(activation, nn.ReLU):
+        return 1
+    return 2 if activation is F.gelu or isinstance(activation, nn.GELU) else 0
+
+
+def _may_nest(encoder: nn.TransformerEncoder) -> bool:
+    """What torch decides for a new encoder of such layers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        enabled = encoder.enable_nested_tensor
+        empty = nn.TransformerEncoder(encoder.layers[0], 0, enable_nested_tensor=enabled)
+    return empty.use_nested_tensor

@@ -1,19 +1,57 @@
-"""Recurrent cells: one time step, which the caller repeats."""
+"""Recurrent cells: one time step of an LSTM, a GRU or an RNN, which the caller repeats."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
+import torch
 from torch import Tensor, nn
 
+from leanbayes.errors import require
 from leanbayes.layers.affine import Affine
 from leanbayes.layers.base import Layer, register_layer
 from leanbayes.layers.choice import Maker
-from leanbayes.layers.steps import STEPS, State, initial_state
 from leanbayes.ops import Linear
 
-__all__ = ["Cell"]
+__all__ = ["STEPS", "Cell", "State", "initial_state"]
+
+State = tuple[Tensor, ...]
+
+
+def _lstm_step(x: Tensor, h: Tensor, state: State) -> State:
+    i, f, g, o = (x + h).chunk(4, -1)
+    c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def _gru_step(x: Tensor, h: Tensor, state: State) -> State:
+    xr, xz, xn = x.chunk(3, -1)
+    hr, hz, hn = h.chunk(3, -1)
+    z = torch.sigmoid(xz + hz)
+    n = torch.tanh(xn + torch.sigmoid(xr + hr) * hn)
+    return ((1 - z) * n + z * state[0],)
+
+
+STEPS: dict[str, Callable[[Tensor, Tensor, State], State]] = {
+    "LSTM": _lstm_step,
+    "GRU": _gru_step,
+    "RNN_TANH": lambda x, h, state: (torch.tanh(x + h),),
+    "RNN_RELU": lambda x, h, state: (torch.relu(x + h),),
+}
+"""``(input part, hidden part, state) -> state`` of each mode."""
+
+
+def initial_state(x: Tensor, hx: Tensor | State | None, *shapes: tuple[int, ...]) -> State:
+    """The given state, which must have these shapes; zeros like ``x`` where none is given."""
+    if hx is None:
+        return tuple(x.new_zeros(shape) for shape in shapes)
+    state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    given = len(state)
+    require(given == len(shapes), f"a state of {given} tensors is given; {len(shapes)} needed")
+    for size, shape in zip((tuple(tensor.shape) for tensor in state), shapes, strict=True):
+        require(size == shape, f"a state has shape {size}; it must have {shape}")
+    return state
 
 
 @register_layer(nn.LSTMCell, nn.GRUCell, nn.RNNCell)
@@ -43,16 +81,12 @@ class Cell(Layer):
         modes = {nn.LSTMCell: "LSTM", nn.GRUCell: "GRU"}
         rnn = f"RNN_{getattr(module, 'nonlinearity', '').upper()}"
         mode = next((m for kind, m in modes.items() if isinstance(module, kind)), rnn)
-        ih = Affine.of(module.weight_ih, module.bias_ih, Linear(), make)
-        return cls(mode, ih, Affine.of(module.weight_hh, module.bias_hh, Linear(), make))
+        pairs = ((module.weight_ih, module.bias_ih), (module.weight_hh, module.bias_hh))
+        return cls(mode, *(Affine.of(*pair, Linear(), make) for pair in pairs))
 
     def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
-        parts = {"ih": self.ih, "hh": self.hh}
-        return {
-            f"{tensor}_{part}": value
-            for part, affine in parts.items()
-            for tensor, value in affine.torch_tensors(member).items()
-        }
+        ih, hh = self.ih.torch_tensors(member), self.hh.torch_tensors(member)
+        return {f"{n}_ih": t for n, t in ih.items()} | {f"{n}_hh": t for n, t in hh.items()}
 
     def forward(self, x: Tensor, hx: Tensor | State | None = None) -> Tensor | State:
         shapes = [(*x.shape[:-1], self.hidden_size)] * (2 if self.mode == "LSTM" else 1)

@@ -22,6 +22,7 @@ from leanbayes.priors import Prior
 __all__ = ["Choice", "Maker", "SharedPriors"]
 
 B = TypeVar("B", bound=Tensor | None)
+Pair = tuple[Learned[WeightDistribution], Learned[Distribution]]
 SharedPriors = dict[Prior, Learned[Distribution]]
 """The priors that all layers of one model share."""
 
@@ -45,10 +46,15 @@ class Choice:
     bias_prior: Prior | None = None
 
     def __post_init__(self) -> None:
-        self._require_spec("posterior", Posterior, "lb.KTied(2)", optional=False)
-        self._require_spec("prior", Prior, "lb.Normal(1.0)", optional=False)
-        self._require_spec("bias", Posterior, "lb.MeanField()", optional=True)
-        self._require_spec("bias_prior", Prior, "lb.Normal(1.0)", optional=True)
+        for name, kinds, example in (
+            ("posterior", Posterior, "lb.KTied(2)"),
+            ("prior", Prior, "lb.Normal(1.0)"),
+            ("bias", Posterior | None, "lb.MeanField()"),
+            ("bias_prior", Prior | None, "lb.Normal(1.0)"),
+        ):
+            value = getattr(self, name)
+            message = f"{name} is {value!r}; give a spec such as {example}"
+            require(isinstance(value, kinds), message)
         require(
             callable(self.estimator),
             f"estimator is {self.estimator!r}; give a function such as lb.auto",
@@ -64,13 +70,6 @@ class Choice:
                 "the prior of rank-one factors does not suit biases; give bias_prior as well",
             )
 
-    def _require_spec(self, name: str, kind: type, example: str, *, optional: bool) -> None:
-        value = getattr(self, name)
-        require(
-            isinstance(value, kind) or (optional and value is None),
-            f"{name} is {value!r}; give a spec such as {example}",
-        )
-
 
 @dataclass(frozen=True)
 class Maker:
@@ -84,9 +83,7 @@ class Maker:
     choice: Choice
     shared: SharedPriors
 
-    def learned(
-        self, weight: Tensor, op: LinearOp
-    ) -> tuple[Learned[WeightDistribution], Learned[Distribution]]:
+    def learned(self, weight: Tensor, op: LinearOp) -> Pair:
         """The posterior, whose means start at ``weight`` and are frozen if it is; and the prior."""
         return self._pair(weight, op, self.choice.posterior, self.choice.prior)
 
@@ -103,9 +100,7 @@ class Maker:
         pair = self._pair(column, Linear(), self.choice.bias, prior)
         return RandomMap(Linear(), *pair, self.choice.estimator)
 
-    def _pair(
-        self, weight: Tensor, op: LinearOp, posterior: Posterior, prior: Prior
-    ) -> tuple[Learned[WeightDistribution], Learned[Distribution]]:
+    def _pair(self, weight: Tensor, op: LinearOp, posterior: Posterior, prior: Prior) -> Pair:
         require(
             bool(torch.isfinite(weight).all()),
             "its weights are not finite; look for a NaN or an infinity before converting",
@@ -114,10 +109,8 @@ class Maker:
         if not weight.requires_grad:
             for mean in q.tensors("means").values():
                 mean.requires_grad_(False)
-        p = self.shared.get(prior)
-        if p is None:
-            p = prior(op.matrix(weight.detach()))
-            if prior.shared_by_model:
-                self.shared[prior] = p
+        p = self.shared.get(prior) or prior(op.matrix(weight.detach()))
+        if prior.shared_by_model:
+            self.shared[prior] = p
         check_pair(q(), p())
         return q, p

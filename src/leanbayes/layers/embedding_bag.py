@@ -54,10 +54,7 @@ class EmbeddingBag(Layer):
         return self.table.torch_tensors(member)
 
     def forward(
-        self,
-        input: Tensor,
-        offsets: Tensor | None = None,
-        per_sample_weights: Tensor | None = None,
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
     ) -> Tensor:
         require(
             per_sample_weights is None or self.mode == "sum",
@@ -68,18 +65,15 @@ class EmbeddingBag(Layer):
             f"the input has shape {tuple(input.shape)}; give bags [batch, indices], or a list of "
             "indices and offsets that say where each bag begins",
         )
-        present = torch.ones_like(input, dtype=torch.bool)
+        ones = torch.ones_like(input, dtype=torch.bool)
+        share = ones if per_sample_weights is None else per_sample_weights
         if offsets is not None:
-            input, present = self._bags(input, offsets), self._bags(present, offsets)
-            if per_sample_weights is not None:
-                per_sample_weights = self._bags(per_sample_weights, offsets)
+            input, share = self._bags(input, offsets), self._bags(share, offsets)
         if self.padding_idx is not None:
-            present = present & (input != self.padding_idx)
+            share = share.masked_fill(input == self.padding_idx, 0)
         vectors: Tensor = self.table(input)
-        share = present.to(vectors.dtype)
-        if per_sample_weights is not None:
-            share = share * per_sample_weights
-        elif self.mode == "mean":
+        share = share.to(vectors.dtype)
+        if self.mode == "mean":
             share = share / share.sum(1, keepdim=True).clamp_min(1)
         return (share.unsqueeze(-1) * vectors).sum(1)
 

@@ -70,16 +70,11 @@ class RandomMap(nn.Module):
     def point(self, member: int | None = None) -> nn.Parameter:
         """The mean weight, of one member if there are several; frozen if the means are."""
         weight = self.weight.detach()
-        if self.members > 1:
-            require(
-                member is not None,
-                f"a mixture of {self.members} members has no single mean; pass member=0 … "
-                f"{self.members - 1}",
-            )
-            require(
-                member in range(self.members),
-                f"member {member} does not exist; there are {self.members}",
-            )
+        count = self.members
+        if count > 1:
+            several = f"a mixture of {count} members has no single mean"
+            require(member is not None, f"{several}; pass member=0 … {count - 1}")
+            require(member in range(count), f"member {member} does not exist; there are {count}")
             weight = weight[member]
         means = self.posterior.tensors("means").values()
         trained = not means or any(mean.requires_grad for mean in means)
@@ -104,12 +99,8 @@ def bias_rows(bias: Tensor, batch: int) -> Tensor:
     return bias.repeat_interleave(batch // bias.shape[0], 0)
 
 
-def point_bias(
-    bias: RandomMap | nn.Parameter | None, member: int | None = None
-) -> nn.Parameter | None:
+def point_bias(bias: RandomMap | nn.Parameter, member: int | None = None) -> nn.Parameter:
     """What :meth:`RandomMap.point` is for a weight, for a bias of any form."""
-    if bias is None:
-        return None
     if isinstance(bias, RandomMap):
         column = bias.point(member)
         return nn.Parameter(column.detach().squeeze(-1), requires_grad=column.requires_grad)

@@ -22,7 +22,7 @@ from leanbayes.lab.runs import Run
 from leanbayes.lab.timing import Ratio, interleaved, ratio, training_step, versions
 from leanbayes.lab.train import train
 from leanbayes.metrics import Score
-from leanbayes.model import count_parameters
+from leanbayes.parameters import count_parameters
 from leanbayes.predict import Prediction, predict
 
 __all__ = ["Result", "legend", "report", "run"]
