@@ -1,4 +1,4 @@
-"""Saving and loading: one safetensors file whose header holds the recipe as JSON. No pickle."""
+"""Saving and loading: one safetensors file whose header holds the specs as JSON. No pickle."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def save(
         True
     """
     target = _with_suffix(path)
-    recipe = {"format": FORMAT, "layers": _describe(model)}
+    header = {"format": FORMAT, "layers": _describe(model)}
     tensors = _unique(model)
     if likelihood is not None:
-        recipe["likelihood"] = likelihood.to_dict()
+        header["likelihood"] = likelihood.to_dict()
         tensors |= {f"{_LIKELIHOOD}{name}": t for name, t in likelihood.state_dict().items()}
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     partial = target.with_name(f"{target.name}.partial")
     try:
-        partial.write_bytes(serialize(tensors, metadata={_KEY: json.dumps(recipe)}))
+        partial.write_bytes(serialize(tensors, metadata={_KEY: json.dumps(header)}))
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
@@ -74,16 +74,16 @@ def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
         path: what :func:`save` was given.
     """
     source = _with_suffix(path)
-    recipe, stored = _read(source)
+    header, stored = _read(source)
     tensors = {name: t for name, t in stored.items() if not name.startswith(_LIKELIHOOD)}
     names = {name for places in topmost(net, is_convertible).values() for name in places}
-    absent = [name for name in recipe["layers"] if name not in names]
+    absent = [name for name in header["layers"] if name not in names]
     if absent:
         raise ValueError(
             f"{source} was saved from another architecture: it has a layer {absent[0]!r} that the "
             "given network has not"
         )
-    model = _rebuild(net, recipe["layers"])
+    model = _rebuild(net, header["layers"])
     expected = {name: tuple(t.shape) for name, t in _unique(model).items()}
     given = {name: tuple(t.shape) for name, t in tensors.items()}
     for name in sorted(expected.keys() | given.keys()):
@@ -112,12 +112,12 @@ def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
         Gaussian(scale=0.5, noise='learnt')
     """
     source = _with_suffix(path)
-    recipe, stored = _read(source)
+    header, stored = _read(source)
     require(
-        "likelihood" in recipe,
+        "likelihood" in header,
         f"{source} was saved without a likelihood; give it to save(model, path, likelihood)",
     )
-    likelihood = Likelihood.from_dict(recipe["likelihood"])
+    likelihood = Likelihood.from_dict(header["likelihood"])
     tensors = {
         name.removeprefix(_LIKELIHOOD): t
         for name, t in stored.items()
@@ -195,18 +195,18 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"{source} was not written by leanbayes; load weights into the net instead"
         )
     try:
-        recipe = json.loads(metadata[_KEY])
+        header = json.loads(metadata[_KEY])
     except json.JSONDecodeError as error:
         raise ValueError(f"{source} has a damaged recipe in its header ({error})") from error
-    if recipe.get("format") != FORMAT:
+    if header.get("format") != FORMAT:
         raise ValueError(
-            f"{source} has format {recipe.get('format')}, and this version reads {FORMAT}; "
+            f"{source} has format {header.get('format')}, and this version reads {FORMAT}; "
             "upgrade leanbayes"
         )
-    return recipe, tensors
+    return header, tensors
 
 
-def _recipes(values: Mapping[str, Any]) -> tuple[Posterior, Prior]:
+def _specs(values: Mapping[str, Any]) -> tuple[Posterior, Prior]:
     posterior = Spec.from_dict(values["posterior"], POSTERIORS)
     prior = Spec.from_dict(values["prior"], PRIORS)
     assert isinstance(posterior, Posterior)
@@ -220,10 +220,10 @@ def _rebuild(net: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> nn.Modu
     for name, maps in layers.items():
         biases = [values for inner, values in maps.items() if "bias" in inner]
         rest = [values for inner, values in maps.items() if "bias" not in inner]
-        posterior, prior = _recipes(rest[0])
+        posterior, prior = _specs(rest[0])
         choice = {"posterior": posterior, "prior": prior}
         if biases:
-            choice["bias"], choice["bias_prior"] = _recipes(biases[0])
+            choice["bias"], choice["bias_prior"] = _specs(biases[0])
         overrides[name] = choice
     first = next(iter(overrides.values()))
     model = convert(
@@ -237,7 +237,7 @@ def _rebuild(net: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> nn.Modu
             name = values["estimator"]
             require(name in ESTIMATORS, f"estimator {name!r} is unknown{nearest(name, ESTIMATORS)}")
             part.estimator = ESTIMATORS[name]
-            posterior, prior = _recipes(values)
+            posterior, prior = _specs(values)
             if part.posterior.spec != posterior:
                 part.posterior = posterior(part.weight, part.op)
             if part.prior.spec != prior:

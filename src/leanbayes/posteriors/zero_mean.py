@@ -26,8 +26,7 @@ class ZeroMean(Posterior):
     The converted weights are not used: there is no mean to put them in.
 
     Args:
-        noise: ``"normal"``, ``"bernoulli"`` (a random sign) or ``"uniform"`` [variance, section
-            3.3].
+        noise: ``"normal"``, ``"bernoulli"`` (a random sign) or ``"uniform"`` [variance, 3.3].
         scale: where the standard deviations start; by default as published, uniform in ±1/√in.
     """
 
