@@ -197,7 +197,7 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         header = json.loads(metadata[_KEY])
     except json.JSONDecodeError as error:
-        raise ValueError(f"{source} has a damaged recipe in its header ({error})") from error
+        raise ValueError(f"{source} has a damaged header ({error})") from error
     if header.get("format") != FORMAT:
         raise ValueError(
             f"{source} has format {header.get('format')}, and this version reads {FORMAT}; "
