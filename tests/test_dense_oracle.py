@@ -13,6 +13,8 @@ from torch import distributions as td
 from torch import nn
 
 import leanbayes as lb
+from leanbayes.layers.bilinear import OuterProduct
+from leanbayes.layers.hugging_face import TransposedLinear
 from leanbayes.ops import Conv, ConvTranspose, Lookup
 from registry import OPS, POSTERIORS, PRIORS
 
@@ -153,8 +155,24 @@ def case(posterior, op):
     return example, learned, *dense(learned, example.op)
 
 
+class _Einsum(nn.Module):
+    """A layer that torch has for two inputs (bilinear), or does not have (GPT-2's)."""
+
+    def __init__(self, equation, sizes, shape):
+        super().__init__()
+        self.equation, self.sizes = equation, sizes
+        self.weight = nn.Parameter(torch.randn(shape))
+
+    def forward(self, x):
+        return torch.einsum(self.equation, x.unflatten(-1, self.sizes), self.weight)
+
+
 def _torch_layer(example):
     op, shape = example.op, example.weight_shape
+    if isinstance(op, TransposedLinear):
+        return _Einsum("bi,io->bo", shape[:1], shape)
+    if isinstance(op, OuterProduct):
+        return _Einsum("bij,oij->bo", op.sizes, shape)
     if isinstance(op, Lookup):
         return nn.Embedding(*shape, padding_idx=op.padding_index)
     if not isinstance(op, Conv | ConvTranspose):

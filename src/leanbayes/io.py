@@ -1,4 +1,4 @@
-"""Saving and loading: one safetensors file whose header holds the recipe as JSON. No pickle."""
+"""Saving and loading: one safetensors file whose header holds the specs as JSON. No pickle."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def save(
         True
     """
     target = _with_suffix(path)
-    recipe = {"format": FORMAT, "layers": _describe(model)}
+    header = {"format": FORMAT, "layers": _describe(model)}
     tensors = _unique(model)
     if likelihood is not None:
-        recipe["likelihood"] = likelihood.to_dict()
+        header["likelihood"] = likelihood.to_dict()
         tensors |= {f"{_LIKELIHOOD}{name}": t for name, t in likelihood.state_dict().items()}
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     partial = target.with_name(f"{target.name}.partial")
     try:
-        partial.write_bytes(serialize(tensors, metadata={_KEY: json.dumps(recipe)}))
+        partial.write_bytes(serialize(tensors, metadata={_KEY: json.dumps(header)}))
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
@@ -74,15 +74,15 @@ def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
         path: what :func:`save` was given.
     """
     source = _with_suffix(path)
-    recipe, tensors, _ = _read(source)
+    header, tensors, _ = _read(source)
     names = {name for places in topmost(net, is_convertible).values() for name in places}
-    absent = [name for name in recipe["layers"] if name not in names]
+    absent = [name for name in header["layers"] if name not in names]
     if absent:
         raise ValueError(
             f"{source} was saved from another architecture: it has a layer {absent[0]!r} that the "
             "given network has not"
         )
-    model = _rebuild(net, recipe["layers"])
+    model = _rebuild(net, header["layers"])
     expected, given = _shapes(_unique(model)), _shapes(tensors)
     for name in sorted(expected.keys() | given.keys()):
         if expected.get(name) != given.get(name):
@@ -110,12 +110,12 @@ def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
         Gaussian(scale=0.5, noise='learnt')
     """
     source = _with_suffix(path)
-    recipe, _, tensors = _read(source)
+    header, _, tensors = _read(source)
     require(
-        "likelihood" in recipe,
+        "likelihood" in header,
         f"{source} was saved without a likelihood; give it to save(model, path, likelihood)",
     )
-    likelihood = Likelihood.from_dict(recipe["likelihood"])
+    likelihood = Likelihood.from_dict(header["likelihood"])
     require(
         _shapes(likelihood.state_dict()) == _shapes(tensors),
         f"{source} has other tensors than a {type(likelihood).__name__} of this version needs",
@@ -184,17 +184,17 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Te
         f"{source} was not written by leanbayes; load weights into the net instead",
     )
     try:
-        recipe = json.loads(metadata[_KEY])
+        header = json.loads(metadata[_KEY])
     except json.JSONDecodeError as error:
-        raise ValueError(f"{source} has a damaged recipe in its header ({error})") from error
+        raise ValueError(f"{source} has a damaged header ({error})") from error
     require(
-        recipe.get("format") == FORMAT,
-        f"{source} has format {recipe.get('format')}, and this version reads {FORMAT}; "
+        header.get("format") == FORMAT,
+        f"{source} has format {header.get('format')}, and this version reads {FORMAT}; "
         "upgrade leanbayes",
     )
     tensors = {name: t for name, t in stored.items() if not name.startswith(_LIKELIHOOD)}
     others = {name.removeprefix(_LIKELIHOOD): stored[name] for name in stored.keys() - tensors}
-    return recipe, tensors, others
+    return header, tensors, others
 
 
 def _specs(values: Mapping[str, Any]) -> tuple[Posterior, Prior]:

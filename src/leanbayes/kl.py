@@ -39,13 +39,12 @@ from leanbayes.distributions import (
     RelevanceNormal,
     WeightDistribution,
 )
-from leanbayes.distributions.log_uniform import (
-    log_uniform_kl_approximate,
-    log_uniform_kl_exact,
-)
+from leanbayes.distributions.log_uniform import log_uniform_kl_approximate, log_uniform_kl_exact
 from leanbayes.distributions.rank1 import RandomFactor
 
 __all__ = ["check_pair", "cross_entropy", "divergence"]
+
+_PRIORS_OF_WEIGHTS = (RelevanceNormal, GroupRelevanceNormal, LogUniformDensity)
 
 
 @singledispatch
@@ -224,29 +223,25 @@ def _require_finite(q: WeightDistribution, p: Distribution) -> None:
             "a discrete posterior has no density, so its KL from a prior with one is infinite; "
             "use prior=lb.Flat(), or noise='normal' or 'uniform'"
         )
-    factors: tuple[RandomFactor, ...] = ()
-    if isinstance(q, Rank1Mixture):
-        factors = q.factors
-        if isinstance(p, RelevanceNormal | GroupRelevanceNormal | LogUniformDensity):
-            raise ValueError(
-                f"{type(p).__name__} is a prior of weights, and a rank-one posterior compares its "
-                "factors with the prior; use for example prior=lb.Normal(0.1, loc=1.0)"
-            )
+    factors = q.factors if isinstance(q, Rank1Mixture) else ()
+    if isinstance(q, Rank1Mixture) and isinstance(p, _PRIORS_OF_WEIGHTS):
+        raise ValueError(
+            f"{type(p).__name__} is a prior of weights, and a rank-one posterior compares its "
+            "factors with the prior; use for example prior=lb.Normal(0.1, loc=1.0)"
+        )
     heavy = any(isinstance(f, Cauchy | HalfCauchy) for f in factors)
     if heavy and isinstance(p, Normal | Laplace | NormalMixture):
         raise ValueError(
             f"Cauchy factors have heavier tails than {type(p).__name__}, so their KL is infinite; "
             "use prior=lb.Cauchy(0.1, loc=1.0), lb.HalfCauchy(0.1) or lb.StudentT(3.0)"
         )
-    if p.support in (constraints.positive, constraints.nonnegative):
-        positive = factors and all(
-            isinstance(f, Distribution)
-            and f.support in (constraints.positive, constraints.nonnegative)
-            for f in factors
+    if _is_positive(p) and not (factors and all(map(_is_positive, factors))):
+        raise ValueError(
+            f"{type(p).__name__} gives no mass to negative values and the posterior does, so their "
+            "KL is infinite; use a prior on the whole line, or Rank1(factors='lognormal')"
         )
-        if not positive:
-            raise ValueError(
-                f"{type(p).__name__} gives no mass to negative values and the posterior does, so "
-                "their KL is infinite; use a prior on the whole line, or "
-                "Rank1(factors='lognormal')"
-            )
+
+
+def _is_positive(law: RandomFactor) -> bool:
+    positive = (constraints.positive, constraints.nonnegative)
+    return isinstance(law, Distribution) and law.support in positive

@@ -113,10 +113,8 @@ class Normal(Prior):
     def __post_init__(self) -> None:
         require_positive(scale=self.scale)
         require(math.isfinite(self.loc), f"loc is {self.loc}; give a number")
-        require(
-            self.learn in (None, "layer", "model"),
-            f"learn is {self.learn!r}; it is None, 'layer' or 'model'",
-        )
+        known = self.learn in (None, "layer", "model")
+        require(known, f"learn is {self.learn!r}; it is None, 'layer' or 'model'")
 
     @property
     def shared_by_model(self) -> bool:
@@ -132,11 +130,9 @@ class Normal(Prior):
 @register_prior
 @dataclass(frozen=True)
 class He(Prior):
-    """``N(0, 2 / fan_in)``: a variance that keeps the size of activations [k-tied suppl., appendix
-    B].
-    """
+    """``N(0, 2 / fan_in)``: a variance that keeps the size of activations [k-tied suppl., B]."""
 
-    weights_only: ClassVar[bool] = True
+    weights_only = True
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
         return self.learned(_NORMAL, matrix, loc=0.0, scale=math.sqrt(2 / matrix.shape[1]))
@@ -145,11 +141,9 @@ class He(Prior):
 @register_prior
 @dataclass(frozen=True)
 class ARD(Prior):
-    """Automatic relevance determination: each weight's optimal prior [variance, eq. 11; matrix
-    normal, 3.1].
-    """
+    """Each weight's own optimal normal prior [variance, eq. 11; matrix normal, 3.1]."""
 
-    weights_only: ClassVar[bool] = True
+    weights_only = True
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
         return self.learned(lbd.RelevanceNormal, matrix)
@@ -158,8 +152,7 @@ class ARD(Prior):
 @register_prior
 @dataclass(frozen=True)
 class GroupARD(Prior):
-    """``N(0, 1/(τ_i γ_j))`` with learnt relevances of rows and columns [matrix normal, section
-    3.2].
+    """``N(0, 1/(τ_i γ_j))`` with learnt relevances of rows and columns [matrix normal, 3.2].
 
     They follow the gradient of the ELBO; :func:`~leanbayes.model.update_priors` makes the exact
     block updates instead.
@@ -169,20 +162,16 @@ class GroupARD(Prior):
     """
 
     scale: float = 1.0
-
-    weights_only: ClassVar[bool] = True
+    weights_only = True
 
     def __post_init__(self) -> None:
         require_positive(scale=self.scale)
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
         start = -math.log(self.scale)
-        rows, columns = (
-            Stored(matrix.new_full((n,), start), Exp(), role="other") for n in matrix.shape
-        )
-        return self.learned(
-            lbd.GroupRelevanceNormal, matrix, row_precision=rows, column_precision=columns
-        )
+        tau, gamma = (Stored(matrix.new_full((n,), start), Exp(), "other") for n in matrix.shape)
+        family = lbd.GroupRelevanceNormal
+        return self.learned(family, matrix, row_precision=tau, column_precision=gamma)
 
 
 @register_prior
@@ -195,16 +184,29 @@ class LogUniform(Prior):
     """
 
     exact: bool = False
-
-    weights_only: ClassVar[bool] = True
+    weights_only = True
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
         return self.learned(partial(lbd.LogUniformDensity, exact=self.exact), matrix)
 
 
+@dataclass(frozen=True)
+class _TorchPrior(Prior):
+    """A family of torch's own, whose arguments are the fields of the spec."""
+
+    family: ClassVar[Callable[..., td.Distribution]]
+
+    def __post_init__(self) -> None:
+        require_positive(**{name: value for name, value in vars(self).items() if name != "loc"})
+
+    def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
+        family = partial(type(self).family, validate_args=False)
+        return self.learned(family, matrix, **vars(self))
+
+
 @register_prior
 @dataclass(frozen=True)
-class StudentT(Prior):
+class StudentT(_TorchPrior):
     """Student's t, compared by one sample [variance, eq. 10].
 
     With ``df=1e-16`` its KL is that of :class:`LogUniform` plus log(2/df) − 2.0541 a weight.
@@ -216,31 +218,17 @@ class StudentT(Prior):
 
     df: float
     scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_positive(df=self.df, scale=self.scale)
-
-    def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        student = partial(td.StudentT, validate_args=False)
-        return self.learned(student, matrix, df=self.df, loc=0.0, scale=self.scale)
+    family = td.StudentT
 
 
 @dataclass(frozen=True)
-class _LocationScalePrior(Prior):
-    """A torch family with a ``loc`` and a ``scale``."""
-
+class _LocationScalePrior(_TorchPrior):
     scale: float
     loc: float = 0.0
 
-    family: ClassVar[Callable[..., td.Distribution]]
-
     def __post_init__(self) -> None:
-        require_positive(scale=self.scale)
+        super().__post_init__()
         require(math.isfinite(self.loc), f"loc is {self.loc}; give a number")
-
-    def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        family = partial(type(self).family, validate_args=False)
-        return self.learned(family, matrix, loc=self.loc, scale=self.scale)
 
 
 @register_prior
@@ -248,7 +236,7 @@ class _LocationScalePrior(Prior):
 class Cauchy(_LocationScalePrior):
     """Cauchy with median ``loc``; closed form for Cauchy factors, by one sample otherwise."""
 
-    family: ClassVar[Callable[..., td.Distribution]] = td.Cauchy
+    family = td.Cauchy
 
 
 @register_prior
@@ -256,7 +244,7 @@ class Cauchy(_LocationScalePrior):
 class LogNormal(_LocationScalePrior):
     """Log-normal on positive factors: ``log w ~ N(loc, scale²)``."""
 
-    family: ClassVar[Callable[..., td.Distribution]] = td.LogNormal
+    family = td.LogNormal
 
 
 @register_prior
@@ -264,12 +252,12 @@ class LogNormal(_LocationScalePrior):
 class Laplace(_LocationScalePrior):
     """Laplace; in closed form for normal weights."""
 
-    family: ClassVar[Callable[..., td.Distribution]] = td.Laplace
+    family = td.Laplace
 
 
 @register_prior
 @dataclass(frozen=True)
-class HalfCauchy(Prior):
+class HalfCauchy(_TorchPrior):
     """Half-Cauchy on positive factors.
 
     Args:
@@ -277,12 +265,7 @@ class HalfCauchy(Prior):
     """
 
     scale: float
-
-    def __post_init__(self) -> None:
-        require_positive(scale=self.scale)
-
-    def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        return self.learned(partial(td.HalfCauchy, validate_args=False), matrix, scale=self.scale)
+    family = td.HalfCauchy
 
 
 @register_prior

@@ -118,12 +118,8 @@ class WeightDistribution(Distribution, ABC):
 
     def __init__(self, shape: Sequence[int], *, validate_args: bool | None = None) -> None:
         super().__init__(torch.Size(), torch.Size(shape), validate_args=False)
-        if self._default_validation() if validate_args is None else validate_args:
+        if Distribution._validate_args if validate_args is None else validate_args:
             self._validate()
-
-    @staticmethod
-    def _default_validation() -> bool:
-        return bool(Distribution._validate_args)
 
     def _validate(self) -> None:
         """Raise on parameters that are not finite; called only when arguments are validated."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -27,29 +26,12 @@ def _uniform(like: Tensor) -> Tensor:
     return (torch.rand_like(like) * 2 - 1) * math.sqrt(3)
 
 
-def _normal_log_prob(z: Tensor) -> Tensor:
-    return -0.5 * z.square() - 0.5 * math.log(2 * math.pi)
-
-
-def _uniform_log_prob(z: Tensor) -> Tensor:
-    outside = z.abs() > math.sqrt(3)
-    return torch.full_like(z, -math.log(2 * math.sqrt(3))).masked_fill(outside, -math.inf)
-
-
-@dataclass(frozen=True)
-class _UnitNoise:
-    """Noise of mean zero and variance one; ``entropy`` is ``None`` where there is no density."""
-
-    draw: Callable[[Tensor], Tensor]
-    entropy: float | None
-    log_prob: Callable[[Tensor], Tensor] | None
-
-
-_NOISES: dict[str, _UnitNoise] = {
-    "normal": _UnitNoise(torch.randn_like, ENTROPY_OF_UNIT_NORMAL, _normal_log_prob),
-    "uniform": _UnitNoise(_uniform, math.log(2 * math.sqrt(3)), _uniform_log_prob),
-    "bernoulli": _UnitNoise(_rademacher, None, None),
+_DRAW: dict[str, Callable[[Tensor], Tensor]] = {
+    "normal": torch.randn_like,
+    "uniform": _uniform,
+    "bernoulli": _rademacher,
 }
+_ENTROPY = {"normal": ENTROPY_OF_UNIT_NORMAL, "uniform": math.log(2 * math.sqrt(3))}
 
 
 class LocationScale(WeightDistribution):
@@ -84,8 +66,8 @@ class LocationScale(WeightDistribution):
         log_alpha: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        if noise not in _NOISES:
-            raise ValueError(f"noise {noise!r} is unknown; choose one of {', '.join(_NOISES)}")
+        if noise not in _DRAW:
+            raise ValueError(f"noise {noise!r} is unknown; choose one of {', '.join(_DRAW)}")
         shape = scale.shape if loc is None else torch.broadcast_shapes(loc.shape, scale.shape)
         if loc is not None and loc.shape != shape:
             raise ValueError(
@@ -104,8 +86,7 @@ class LocationScale(WeightDistribution):
     def multiplicative(
         cls, loc: Tensor, log_alpha: Tensor, *, validate_args: bool | None = None
     ) -> LocationScale:
-        """Gaussian dropout ``N(loc, α loc²)`` [variance, eq. 5 and 14], α of any broadcastable
-        shape.
+        """Gaussian dropout ``N(loc, α loc²)`` with a broadcastable α [variance, eq. 5 and 14].
 
         Example:
             >>> q = LocationScale.multiplicative(torch.tensor([[2.0]]), torch.zeros(1, 1))
@@ -123,24 +104,24 @@ class LocationScale(WeightDistribution):
     def variance(self) -> Tensor:
         return self.scale.square()
 
-    @property
-    def _unit(self) -> _UnitNoise:
-        return _NOISES[self.noise]
-
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        e = self._unit.draw(self.scale.new_empty(*sample_shape, *self.event_shape))
+        e = _DRAW[self.noise](self.scale.new_empty(*sample_shape, *self.event_shape))
         return self.scale * e if self.loc is None else torch.addcmul(self.loc, self.scale, e)
 
     def entropies(self) -> Tensor:
-        if self._unit.entropy is None:
+        if self.discrete:
             raise NotImplementedError(f"{self.noise} noise has no density, so no entropy")
-        return self.scale.abs().log() + self._unit.entropy
+        return self.scale.abs().log() + _ENTROPY[self.noise]
 
     def log_prob(self, value: Tensor) -> Tensor:
-        if self._unit.log_prob is None:
-            raise NotImplementedError("bernoulli noise has no density")
+        if self.discrete:
+            raise NotImplementedError(f"{self.noise} noise has no density")
         z = (value - self.mean) / self.scale
-        return (self._unit.log_prob(z) - self.scale.abs().log()).sum((-2, -1))
+        if self.normal_marginals:
+            surprise = 0.5 * z.square() - 0.5
+        else:
+            surprise = torch.where(z.abs() > math.sqrt(3), math.inf, torch.zeros_like(z))
+        return -(self.entropies() + surprise).sum((-2, -1))
 
     def log_inverse_alpha(self) -> Tensor:
         if self.loc is None:  # also where a signed scale has come to exactly zero

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from leanbayes.distributions.base import Moments, WeightDistribution
+from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
 from leanbayes.distributions.covariance import Factor
 from leanbayes.ops import LinearOp
 
@@ -90,8 +89,7 @@ class KroneckerNormal(WeightDistribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         e = self.loc.new_empty(*sample_shape, self.rows.width, self.columns.width).normal_()
-        noise = self.rows.color(self.columns.color(e).mT).mT
-        w = self.loc + noise
+        w = self.loc + self.rows.color(self.columns.color(e).mT).mT
         if self.diagonal is None:
             return w
         return torch.addcmul(w, self.diagonal, torch.randn_like(w))
@@ -104,7 +102,7 @@ class KroneckerNormal(WeightDistribution):
     def entropies(self) -> Tensor:
         if not self.independent:
             return super().entropies()
-        return 0.5 * self.variance.log() + 0.5 * math.log(2 * math.pi * math.e)
+        return 0.5 * self.variance.log() + ENTROPY_OF_UNIT_NORMAL
 
     def entropy(self) -> Tensor:
         if self.diagonal is not None and self.independent:
@@ -114,7 +112,7 @@ class KroneckerNormal(WeightDistribution):
         if self.diagonal is not None:
             independent = 2 * self.diagonal.abs().log().sum()
             logdet = n * torch.logaddexp(logdet / n, independent / n)
-        return 0.5 * logdet + 0.5 * n * math.log(2 * math.pi * math.e)
+        return 0.5 * logdet + n * ENTROPY_OF_UNIT_NORMAL
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self.diagonal is not None:
@@ -124,17 +122,14 @@ class KroneckerNormal(WeightDistribution):
             )
         delta = value - self.loc
         whitened = self.rows.solve(self.columns.solve(delta.mT).mT)
-        n = self.loc.numel()
-        log_normaliser = 0.5 * n * math.log(2 * math.pi) + 0.5 * self._kronecker_logdet
-        return -0.5 * (delta * whitened).sum((-2, -1)) - log_normaliser
+        distance = (delta * whitened).sum((-2, -1))
+        return 0.5 * (self.loc.numel() - distance) - self.entropy()
 
     def local_is_exact(self, op: LinearOp, *, reused: bool) -> bool:
         return not reused and (op.groups == 1 or self.independent)
 
     def moments(self, x: Tensor, op: LinearOp) -> Moments:
-        """``y ~ N(op(x, M), (pᵀ C Cᵀ p) · R Rᵀ + diag(op(x², d)))`` [matrix normal, section 3.4;
-        E6].
-        """
+        """``y ~ N(op(x, M), (pᵀ C Cᵀ p) · R Rᵀ + diag(op(x², d)))`` [matrix normal, 3.4; E6]."""
         if op.groups > 1 and self.independent:
             return super().moments(x, op)
         if op.groups > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -75,8 +76,7 @@ class _PerturbedMap:
 
 
 class Rank1Mixture(WeightDistribution):
-    """``W = W̄ ∘ r sᵀ``: a shared ``W̄``, and a random ``r`` and ``s`` for each member [rank-1, eq.
-    1].
+    """``W = W̄ ∘ r sᵀ``: a shared ``W̄``, and random ``r``, ``s`` for each member [rank-1, eq. 1].
 
     It acts as ``y = r ∘ op(x ∘ s, W̄)``, exactly, with new factors for every example, for dense,
     convolutional and recurrent ops alike. ``perturb="add"`` is ``op(x + s, W̄) + r``.
@@ -145,13 +145,17 @@ class Rank1Mixture(WeightDistribution):
         """The factors there are."""
         return tuple(f for f in (self.r, self.s) if f is not None)
 
-    def _matrix(self, weight: Tensor, r: Tensor | None, s: Tensor | None) -> Tensor:
+    def _each(self, value: Callable[[RandomFactor], Tensor]) -> list[Tensor | None]:
+        return [None if factor is None else value(factor) for factor in (self.r, self.s)]
+
+    def _matrix(self, weight: Tensor, value: Callable[[RandomFactor], Tensor]) -> Tensor:
         """``weight ∘ r sᵀ`` for factors ``[..., members, n]``; a single member has no axis."""
         if self.perturb == "add":
             raise NotImplementedError(
                 "rank-one factors that are added make an affine map, which no single weight "
                 "matrix gives; call the layer instead"
             )
+        r, s = self._each(value)
         if s is not None:
             weight = weight * self.op.column_factor(s, weight.shape[0])
         if r is not None:
@@ -160,13 +164,11 @@ class Rank1Mixture(WeightDistribution):
 
     @property
     def mean(self) -> Tensor:
-        r, s = (None if f is None else _center(f) for f in (self.r, self.s))
-        return self._matrix(self.weight, r, s)
+        return self._matrix(self.weight, _center)
 
     @property
     def variance(self) -> Tensor:
-        r, s = (None if f is None else _second_moment(f) for f in (self.r, self.s))
-        return self._matrix(self.weight.square(), r, s) - self.mean.square()
+        return self._matrix(self.weight.square(), _second_moment) - self.mean.square()
 
     def _draw(self, factor: RandomFactor, shape: Sequence[int] = ()) -> Tensor:
         """Factors ``[*shape, members, n]``, clipped."""
@@ -176,8 +178,7 @@ class Rank1Mixture(WeightDistribution):
         return sample if self.clip is None else sample.clamp(-self.clip, self.clip)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        r, s = (None if f is None else self._draw(f, sample_shape) for f in (self.r, self.s))
-        w = self._matrix(self.weight, r, s)
+        w = self._matrix(self.weight, partial(self._draw, shape=sample_shape))
         return w if self.factors else w.expand(*sample_shape, *w.shape)
 
     def entropy(self) -> Tensor:
@@ -187,7 +188,7 @@ class Rank1Mixture(WeightDistribution):
         return True
 
     def _map(self, op: LinearOp, draw: Callable[[RandomFactor], Tensor]) -> Map:
-        r, s = (None if f is None else draw(f) for f in (self.r, self.s))
+        r, s = self._each(draw)
         return _PerturbedMap(op, self.weight, r, s, self.members, self.perturb == "add")
 
     def mean_map(self, op: LinearOp) -> Map:

@@ -23,8 +23,7 @@ class KTied(Posterior):
     """Independent normal weights with standard deviations ``U Vᵀ`` of low rank [k-tied, eq. 3].
 
     The factors start at ``√(scale / rank)``, so that the standard deviations start at ``scale``
-    whatever the rank; by default with the published jitter of 0.1 on their logs [k-tied, appendix
-    E].
+    whatever the rank; by default with the published jitter of 0.1 on their logs [k-tied, E].
 
     Args:
         rank: the number of rank-one terms ``k``.

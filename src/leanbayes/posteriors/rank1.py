@@ -25,11 +25,9 @@ FactorName = Literal["normal", "cauchy", "lognormal", "halfcauchy", "fixed", "no
 
 
 def _factor(name: FactorName, loc: Tensor | None, scale: Tensor | None) -> RandomFactor | None:
-    if loc is None and scale is None:
-        return None
-    if name == "fixed" or scale is None:
+    if scale is None:  # a fixed factor, or none at all
         return loc
-    if name == "halfcauchy" or loc is None:
+    if loc is None:
         return HalfCauchy(scale, validate_args=False)
     kinds = {"normal": Normal, "cauchy": Cauchy, "lognormal": LogNormal}
     return kinds[name](loc, scale, validate_args=False)
@@ -115,9 +113,8 @@ class Rank1(Posterior):
         scale = math.sqrt(self.rate / (1 - self.rate))
         first = Scale(scale, stored="softplus").initial(shape, like)
         if kind not in ("cauchy", "halfcauchy"):
-            first.tensor.add_(
-                nn.init.trunc_normal_(torch.empty_like(first.tensor), std=0.1, a=-0.2, b=0.2)
-            )
+            jitter = torch.empty_like(first.tensor)
+            first.tensor.add_(nn.init.trunc_normal_(jitter, std=0.1, a=-0.2, b=0.2))
         return first
 
     def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:

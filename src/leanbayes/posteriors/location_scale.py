@@ -1,0 +1,107 @@
+"""Independent weights: mean field, its limit of no noise, variance layers, Gaussian dropout."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from torch import Tensor
+
+from leanbayes.distributions import Delta, LocationScale, WeightDistribution
+from leanbayes.errors import require, require_choice, require_positive
+from leanbayes.learned import Learned, Stored
+from leanbayes.ops import LinearOp
+from leanbayes.posteriors.base import Posterior, register_posterior
+from leanbayes.scales import Scale
+from leanbayes.transforms import Clamp, Exp
+
+__all__ = ["Dropout", "MeanField", "Point", "ZeroMean"]
+
+
+@register_posterior
+@dataclass(frozen=True)
+class Point(Posterior):
+    """A point estimate; with a prior it is maximum a posteriori."""
+
+    def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
+        return self.learned(Delta, loc=Stored.means(weight, op))
+
+
+@register_posterior
+@dataclass(frozen=True)
+class MeanField(Posterior):
+    """Independent normal weights, each with its own mean and standard deviation.
+
+    Args:
+        scale: where the standard deviations start, or a :class:`Scale` to say how they are stored.
+    """
+
+    scale: float | Scale = Scale(0.01, spread=0.001)  # noqa: RUF009 (a frozen value)
+
+    def __post_init__(self) -> None:
+        Scale.of(self.scale)
+
+    def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
+        scale = Scale.of(self.scale).initial(op.matrix(weight).shape, weight)
+        return self.learned(LocationScale, loc=Stored.means(weight, op), scale=scale)
+
+
+@register_posterior
+@dataclass(frozen=True)
+class ZeroMean(Posterior):
+    """A variance layer: zero means, everything stored in the variances [variance, eq. 4].
+
+    The converted weights are not used: there is no mean to put them in.
+
+    Args:
+        noise: ``"normal"``, ``"bernoulli"`` (a random sign) or ``"uniform"`` [variance, 3.3].
+        scale: where the standard deviations start; by default as published, uniform in ±1/√in.
+    """
+
+    noise: Literal["normal", "bernoulli", "uniform"] = "normal"
+    scale: float | Scale = Scale("fan_in", stored="signed")  # noqa: RUF009 (a frozen value)
+
+    def __post_init__(self) -> None:
+        require_choice("noise", self.noise, ("normal", "bernoulli", "uniform"))
+        Scale.of(self.scale)
+
+    def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
+        scale = Scale.of(self.scale).initial(op.matrix(weight).shape, weight)
+        return self.learned(partial(LocationScale, None, noise=self.noise), scale=scale)
+
+
+@register_posterior
+@dataclass(frozen=True)
+class Dropout(Posterior):
+    """Gaussian dropout ``N(μ, α μ²)`` with learnt α: variational dropout [variance, eq. 5 and 14].
+
+    Args:
+        alpha: one α for the ``"layer"``, per output ``"neuron"`` or per ``"weight"``; or
+            ``"additive"``: free means and log variances, which start at ``α μ²``.
+        log_alpha: where log α starts (published: −5 for LeNet, −10 for VGG).
+        limit: log α is clipped to ±limit.
+    """
+
+    alpha: Literal["layer", "neuron", "weight", "additive"] = "layer"
+    log_alpha: float = -5.0
+    limit: float = 20.0
+
+    def __post_init__(self) -> None:
+        require_choice("alpha", self.alpha, ("layer", "neuron", "weight", "additive"))
+        require(math.isfinite(self.log_alpha), f"log_alpha is {self.log_alpha}; give a number")
+        require_positive(limit=self.limit)
+
+    def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
+        loc = Stored.means(weight, op)
+        matrix = op.matrix(loc.tensor)
+        rows, columns = matrix.shape
+        if self.alpha == "additive":
+            log_variance = 2 * matrix.abs().clamp_min(1e-8).log() + self.log_alpha
+            scale = Stored(log_variance.contiguous(), Exp(rate=0.5))
+            return self.learned(LocationScale, loc=loc, scale=scale)
+        shape = {"layer": (1, 1), "neuron": (rows, 1), "weight": (rows, columns)}[self.alpha]
+        first = weight.new_full(shape, self.log_alpha)
+        log_alpha = Stored(first, Clamp(-self.limit, self.limit))
+        return self.learned(LocationScale.multiplicative, loc=loc, log_alpha=log_alpha)
