@@ -148,26 +148,16 @@ def _copy(source: Source, download: bool, downloader: Any = None) -> Copy | None
 
 
 def _entry(source: Source, checksums: bool) -> Entry:
+    facts = (source.name, source.task, source.licence, source.origin)
     copy = search.find(source)
-    sizes = (sum(f.size for f in form.files) for form in source.forms if form.downloadable)
-    return Entry(
-        source.name,
-        source.task,
-        source.licence,
-        source.origin,
-        where=None if copy is None else copy.folder,
-        size=next(sizes, 0) if copy is None else copy.size,
-        state=_state(source, copy, checksums),
-    )
-
-
-def _state(source: Source, copy: Copy | None, checksums: bool) -> State | str:
     if copy is None:
-        return "absent" if source.forms else "embedded"
-    if not checksums:
-        return "not checked"
-    states = set(copy.states().values())
-    return next(state for state in ("wrong", "unknown", "right") if state in states)
+        sizes = (sum(f.size for f in form.files) for form in source.forms if form.downloadable)
+        return Entry(*facts, None, next(sizes, 0), "absent" if source.forms else "embedded")
+    state = "not checked"
+    if checksums:
+        states = set(copy.states().values())
+        state = next(state for state in ("wrong", "unknown", "right") if state in states)
+    return Entry(*facts, copy.folder, copy.size, state)
 
 
 def _source(name: str) -> Source:

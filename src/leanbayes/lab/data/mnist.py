@@ -26,10 +26,8 @@ KUZUSHIJI = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
 def read_images(paths: tuple[Path, ...], classes: tuple[str, ...]) -> Images:
     """Training images and labels, test images and labels, in idx files."""
     train, train_labels, test, test_labels = map(read_idx, paths)
-    for path, images, labels in (
-        (paths[0], train, train_labels),
-        (paths[2], test, test_labels),
-    ):
+    parts = ((paths[0], train, train_labels), (paths[2], test, test_labels))
+    for path, images, labels in parts:
         if images.ndim != 3 or labels.shape != images.shape[:1]:
             raise ValueError(
                 f"{path} has shape {images.shape} and its labels {labels.shape}; these are no "
@@ -181,20 +179,20 @@ def digits(*, scaling: str = "unit", validation: int = 180) -> Dataset:
     return build_images(content, scaling=scaling, validation=validation)
 
 
-images = partial(register_dataset, task="classification")
-images(
+register_images = partial(register_dataset, task="classification")
+register_images(
     "mnist",
     licence="CC BY-SA 3.0",
     source="Y. LeCun, C. Cortes, C. Burges, The MNIST Database of Handwritten Digits",
     forms=MNIST,
 )(build_images)
-images(
+register_images(
     "fashion-mnist",
     licence="MIT",
     source="H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST, 2017",
     forms=FASHION_MNIST,
 )(build_images)
-images(
+register_images(
     "kmnist",
     licence="CC BY-SA 4.0",
     source="T. Clanuwat et al., Deep Learning for Classical Japanese Literature, 2018",
