@@ -170,7 +170,7 @@ def _describe(model: nn.Module) -> dict[str, dict[str, Any]]:
 
 
 def _read(source: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
-    """The recipe of a file, the tensors of its model and those of its likelihood."""
+    """The header of a file, the tensors of its model and those of its likelihood."""
     if not source.is_file():
         raise FileNotFoundError(f"{source} does not exist; save(model, path) writes it")
     try:

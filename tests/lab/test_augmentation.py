@@ -214,5 +214,5 @@ def test_a_mean_per_pixel_has_no_black():
 
 
 def test_an_unknown_augmentation_is_named():
-    with pytest.raises(ValueError, match="no augmentation 'flop'; did you mean 'flip'"):
+    with pytest.raises(ValueError, match="augmentation 'flop' is unknown; did you mean 'flip'"):
         augmentation("flop", load("digits"))

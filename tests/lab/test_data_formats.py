@@ -7,7 +7,7 @@ import torch
 
 from leanbayes.lab import data
 from leanbayes.lab.data.formats import read_amat, read_idx
-from leanbayes.lab.data.words import Sentences, encode
+from leanbayes.lab.data.imdb import encode
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_imdb_follows_keras_from_the_texts(folder, form, words, length):
 
 def test_the_end_of_a_review_is_kept_and_its_start_marked():
     rows = [[], [1], [1, 2, 3], [1, 2, 3, 4, 5]]
-    indices = encode(Sentences.of(rows), words=100, length=4)
+    indices = encode(rows, words=100, length=4)
     assert indices.tolist() == [[0, 0, 0, 1], [0, 0, 1, 4], [1, 4, 5, 6], [5, 6, 7, 8]]
 
 

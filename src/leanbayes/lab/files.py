@@ -1,18 +1,51 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and those that turn out to be broken."""
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
+import lzma
 import os
+import struct
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["read_object", "told_if_full", "write_bytes", "write_json", "write_text"]
+__all__ = ["read_object", "reading", "told_if_full", "write_bytes", "write_json", "write_text"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_DAMAGE = (
+    EOFError,
+    OSError,
+    ValueError,
+    KeyError,
+    IndexError,
+    csv.Error,
+    struct.error,
+    zlib.error,
+    lzma.LZMAError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn every way a broken file can fail into one sentence that names it."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except _DAMAGE as error:
+        reason = str(error) or type(error).__name__
+        raise ValueError(
+            f"{path} is truncated or damaged ({reason}); delete it and fetch it again"
+        ) from error
 
 
 @contextmanager

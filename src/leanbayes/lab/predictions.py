@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import choose, require
-from leanbayes.lab.damage import reading
 from leanbayes.lab.data import Dataset
+from leanbayes.lab.files import reading
 from leanbayes.lab.runs import Run
 from leanbayes.lab.tables import is_number, read_table, write_table
 from leanbayes.predict import Prediction, predict

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leanbayes.errors import require
-from leanbayes.lab.damage import reading
-from leanbayes.lab.files import write_text
+from leanbayes.lab.files import reading, write_text
 
 __all__ = ["Table", "is_number", "read_numbers", "read_table", "write_table"]
 

@@ -1,80 +1,21 @@
-"""What the papers' networks share: named layers, and first weights by rule."""
+"""What the papers' networks share: names, and named layers."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
+from inspect import signature
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from leanbayes.errors import require_choice
+from leanbayes.errors import choose, nearest, require
+from leanbayes.lab.architectures.starts import Fill
+from leanbayes.registry import Registry
 
-__all__ = ["Chain", "Fill", "Network", "activation_of"]
-
-Fill = Callable[[Tensor, int, torch.Generator | None], object]
-"""Fills a parameter in place, given the fan-in of its layer and a generator."""
-
-_STD_OF_NORMAL_CUT_AT_TWO = 0.87962566103423978
-
-
-def zeros(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Zero."""
-    nn.init.zeros_(tensor)
-
-
-def he_normal(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Normal with variance 2 / fan-in, cut at two standard deviations as Keras does."""
-    truncated_normal(
-        0.0, math.sqrt(2 / fan_in) / _STD_OF_NORMAL_CUT_AT_TWO, tensor, fan_in, generator
-    )
-
-
-def truncated_normal(
-    mean: float, std: float, tensor: Tensor, fan_in: int, generator: torch.Generator | None
-) -> None:
-    """Normal, cut at two standard deviations."""
-    nn.init.trunc_normal_(tensor, mean, std, mean - 2 * std, mean + 2 * std, generator)
-
-
-def normal(std: float, tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Normal around zero."""
-    nn.init.normal_(tensor, 0.0, std, generator)
-
-
-def uniform(bound: float, tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Uniform in ±bound."""
-    nn.init.uniform_(tensor, -bound, bound, generator)
-
-
-def fan_in_uniform(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Uniform in ±1/√fan-in, which is torch's own choice for linear and convolutional layers."""
-    uniform(1 / math.sqrt(fan_in), tensor, fan_in, generator)
-
-
-def glorot_uniform(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Uniform with variance 2 / (fan-in + fan-out)."""
-    nn.init.xavier_uniform_(tensor, generator=generator)
-
-
-def orthogonal(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Orthonormal columns (or rows, if there are fewer of them)."""
-    nn.init.orthogonal_(tensor, generator=generator)
-
-
-def unit_forget_bias(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Zero, but one for the forget gate of an LSTM, which comes second."""
-    nn.init.zeros_(tensor)
-    nn.init.ones_(tensor.chunk(4)[1])
-
-
-def padded(fill: Fill, tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Another rule, with zeros in the row of the padding index."""
-    fill(tensor, fan_in, generator)
-    nn.init.zeros_(tensor[0])
-
+__all__ = ["ARCHITECTURES", "Chain", "Network", "activation_of", "build", "register_architecture"]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -86,8 +27,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 def activation_of(name: str) -> nn.Module:
     """A new activation layer, by name."""
-    require_choice("activation", name, _ACTIVATIONS)
-    return _ACTIVATIONS[name]()
+    return choose("activation", name, _ACTIVATIONS)()
 
 
 class Network(nn.Module):
@@ -149,3 +89,51 @@ class Chain(Network):
         for layer in self.children():
             x = layer(x)
         return x
+
+
+Builder = TypeVar("Builder", bound=Callable[..., Network])
+
+ARCHITECTURES = Registry[Callable[..., Network]]("architecture")
+"""Every network by name; the options of each are the arguments of its builder."""
+
+
+def register_architecture(name: str) -> Callable[[Builder], Builder]:
+    """Add a network: ``build`` and recipes know it from then on.
+
+    It decorates a function or class that makes a :class:`Network`.
+
+    Args:
+        name: what to call it.
+
+    Example:
+        >>> @register_architecture("line")
+        ... def line(inputs: int = 3) -> Network:
+        ...     return build("mlp", inputs=inputs, hidden=(), outputs=1)
+        >>> build("line", inputs=5)(torch.ones(2, 5)).shape
+        torch.Size([2, 1])
+        >>> ARCHITECTURES.unregister("line")
+    """
+    return ARCHITECTURES.register(name=name)
+
+
+def build(name: str, /, *, generator: torch.Generator | None = None, **options: Any) -> Network:
+    """Build a network by name, with the first weights of its paper.
+
+    Args:
+        name: one of :data:`ARCHITECTURES`.
+        generator: where first weights are drawn from; the global seed if not given.
+        **options: arguments of its builder.
+
+    Example:
+        >>> build("mlp", hidden=(50,))(torch.randn(3, 784)).shape
+        torch.Size([3, 10])
+    """
+    builder = ARCHITECTURES[name]
+    known = signature(builder).parameters
+    for option in options:
+        hint = nearest(option, known)
+        require(option in known, f"architecture {name!r} has no option {option!r}{hint}")
+    network = builder(**options)
+    if generator is not None:
+        network.reset(generator)
+    return network

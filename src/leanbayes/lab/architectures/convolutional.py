@@ -9,20 +9,13 @@ from typing import Literal
 from torch import nn
 
 from leanbayes.errors import require, require_choice
-from leanbayes.lab.architectures.base import (
-    Chain,
-    Fill,
-    activation_of,
-    fan_in_uniform,
-    glorot_uniform,
-    he_normal,
-    truncated_normal,
-    zeros,
-)
+from leanbayes.lab.architectures import starts
+from leanbayes.lab.architectures.base import Chain, activation_of, register_architecture
 
 __all__ = ["fashion_cnn", "lenet", "lenet5_caffe", "vgg", "vgg_small"]
 
 
+@register_architecture("lenet")
 def lenet(outputs: int = 100, channels: int = 3, size: int = 32, kernel: int = 5) -> Chain:
     """The LeNet of the k-tied paper: conv 32, conv 64, dense 512, dense 100 [k-tied suppl., D.1].
 
@@ -47,10 +40,10 @@ def lenet(outputs: int = 100, channels: int = 3, size: int = 32, kernel: int = 5
         "relu3": nn.ReLU(),
         "dense2": nn.Linear(512, outputs),
     }
-    first = {"*.weight": he_normal, "*.bias": zeros}
-    return Chain(layers, (channels, size, size), first)
+    return Chain(layers, (channels, size, size), starts.HE_NORMAL)
 
 
+@register_architecture("lenet5-caffe")
 def lenet5_caffe(
     outputs: int = 10,
     activation: str = "relu",
@@ -93,9 +86,16 @@ def lenet5_caffe(
         layers["dropout"] = nn.Dropout(dropout)
     then("dense1", nn.Linear(800, 500, bias=bias), 500)
     layers["dense2"] = nn.Linear(500, outputs, bias=bias)
-    first = {"*.weight": fan_in_uniform, "conv*.bias": fan_in_uniform, "dense*.bias": zeros}
+    first = {
+        "*.weight": starts.fan_in_uniform,
+        "conv*.bias": starts.fan_in_uniform,
+        "dense*.bias": starts.zeros,
+    }
     return Chain(layers, (1, 28, 28), first)
 
+
+register_architecture("lenet5-caffe-all-vdo")(partial(lenet5_caffe, bias=True, norm="dense1"))
+register_architecture("lenet5-caffe-tanh")(partial(lenet5_caffe, activation="tanh", affine=False))
 
 _VGG_FILTERS_AND_DROPOUT = (
     ((64, 0.3), (64, 0.0)),
@@ -106,6 +106,7 @@ _VGG_FILTERS_AND_DROPOUT = (
 )
 
 
+@register_architecture("vgg")
 def vgg(
     outputs: int = 10,
     width: float = 1.0,
@@ -147,19 +148,19 @@ def vgg(
         if name == "dense1":
             layers["dense1_norm"] = _without_scale(nn.BatchNorm1d(size, eps=1e-3))
             layers["dense1_relu"] = nn.ReLU()
-    first: dict[str, Fill] = {
-        "conv*.weight": glorot_uniform,
-        "dense*.weight": partial(truncated_normal, 0.0, 0.01),
-        "*.bias": zeros,
+    first: dict[str, starts.Fill] = {
+        "conv*.weight": starts.glorot_uniform,
+        "dense*.weight": partial(starts.truncated_normal, 0.0, 0.01),
+        "*.bias": starts.zeros,
     }
     if dense1 == "variance":
-        first["dense1.weight"] = partial(truncated_normal, 0.01, 1.0)
+        first["dense1.weight"] = partial(starts.truncated_normal, 0.01, 1.0)
     return Chain(layers, (3, 32, 32), first)
 
 
+@register_architecture("vgg-small")
 def vgg_small(outputs: int = 10, width: int = 1) -> Chain:
-    """The VGG-like network of the matrix-normal paper for CIFAR-10: ``conv1`` to ``conv12``, then
-    ``dense``.
+    """The VGG-like network of the matrix-normal paper: ``conv1`` to ``conv12``, then ``dense``.
 
     Four blocks of three 3 × 3 convolutions with 10, 20, 40 and 20 filters and ELU, each followed
     by pooling: 62 270 weights, and 246 940 at twice the width (sections 5.2 and 5.3). The paper
@@ -174,6 +175,7 @@ def vgg_small(outputs: int = 10, width: int = 1) -> Chain:
     return _elu_blocks(blocks, (3, 32, 32), outputs)
 
 
+@register_architecture("fashion-cnn")
 def fashion_cnn(outputs: int = 10) -> Chain:
     """The Fashion-MNIST network of the matrix-normal paper: ``conv1`` to ``conv4`` (10-20-40-80),
     then ``dense``.
@@ -186,8 +188,7 @@ def _elu_blocks(
 ) -> Chain:
     """Blocks of 3 × 3 convolutions with ELU and a pooling each, then a dense layer."""
     layers: dict[str, nn.Module] = {}
-    channels, size, _ = input_shape
-    i = 0
+    (channels, size, _), i = input_shape, 0
     for block, filters in enumerate(blocks, 1):
         for wide in filters:
             i += 1
@@ -197,7 +198,7 @@ def _elu_blocks(
         layers[f"pool{block}"] = nn.MaxPool2d(2)
     layers["flatten"] = nn.Flatten()
     layers["dense"] = nn.Linear(channels * _pooled(size, len(blocks)) ** 2, outputs)
-    return Chain(layers, input_shape, {"*.weight": fan_in_uniform, "*.bias": fan_in_uniform})
+    return Chain(layers, input_shape, starts.FAN_IN_UNIFORM)
 
 
 def _pooled(size: int, times: int) -> int:

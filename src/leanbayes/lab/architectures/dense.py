@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
 from torch import nn
 
-from leanbayes.errors import require, require_choice
-from leanbayes.lab.architectures.base import (
-    Chain,
-    Fill,
-    activation_of,
-    fan_in_uniform,
-    he_normal,
-    zeros,
-)
+from leanbayes.errors import choose, require
+from leanbayes.lab.architectures import starts
+from leanbayes.lab.architectures.base import Chain, activation_of, register_architecture
 
 __all__ = ["mlp"]
 
-_STARTS: dict[str, dict[str, Fill]] = {
-    "he": {"*.weight": he_normal, "*.bias": zeros},
-    "fan_in": {"*.weight": fan_in_uniform, "*.bias": fan_in_uniform},
-}
 
-
+@register_architecture("mlp")
 def mlp(
     inputs: int = 784,
     hidden: Sequence[int] = (400, 400),
@@ -47,7 +38,7 @@ def mlp(
         >>> [name for name, layer in mlp().named_children() if isinstance(layer, nn.Linear)]
         ['dense1', 'dense2', 'dense3']
     """
-    require_choice("start", start, _STARTS)
+    first = choose("start", start, {"he": starts.HE_NORMAL, "fan_in": starts.FAN_IN_UNIFORM})
     widths = [inputs, *hidden, outputs]
     require(min(widths) >= 1, f"widths are {widths}; each must be at least 1")
     layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
@@ -55,4 +46,11 @@ def mlp(
         layers[f"dense{i}"] = nn.Linear(fan_in, fan_out)
         if i <= len(hidden):
             layers[f"activation{i}"] = activation_of(activation)
-    return Chain(layers, (inputs,), _STARTS[start])
+    return Chain(layers, (inputs,), first)
+
+
+register_architecture("mlp-elu")(
+    partial(mlp, hidden=(300, 300, 300), activation="elu", start="fan_in")
+)
+_toy = partial(mlp, 2, (100, 100, 100, 100, 2, 100), 4, "leaky_relu", start="fan_in")
+register_architecture("toy")(_toy)

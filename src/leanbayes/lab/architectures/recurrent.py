@@ -9,25 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.errors import require, require_choice
-from leanbayes.lab.architectures.base import (
-    Fill,
-    Network,
-    glorot_uniform,
-    he_normal,
-    orthogonal,
-    padded,
-    uniform,
-    unit_forget_bias,
-    zeros,
-)
+from leanbayes.lab.architectures import starts
+from leanbayes.lab.architectures.base import Network, register_architecture
 
 __all__ = ["EhrRecurrent", "ImdbLstm"]
 
-_KERAS_LSTM: dict[str, Fill] = {
-    "lstm.weight_ih*": glorot_uniform,
-    "lstm.weight_hh*": orthogonal,
-    "lstm.bias_ih*": unit_forget_bias,
-    "lstm.bias_hh*": zeros,
+_KERAS_LSTM: dict[str, starts.Fill] = {
+    "lstm.weight_ih*": starts.glorot_uniform,
+    "lstm.weight_hh*": starts.orthogonal,
+    "lstm.bias_ih*": starts.unit_forget_bias,
+    "lstm.bias_hh*": starts.zeros,
 }
 
 
@@ -38,6 +29,7 @@ def _lstm(inputs: int, hidden: int) -> nn.LSTM:
     return lstm
 
 
+@register_architecture("imdb-lstm")
 class ImdbLstm(Network):
     """``embedding``, ``lstm`` and ``dense`` of the Keras IMDB example, without dropout [k-tied
     suppl., D.1].
@@ -73,13 +65,13 @@ class ImdbLstm(Network):
         self.lstm = _lstm(embedding, hidden)
         self.dense = nn.Linear(hidden, 1)
         self.first_weights = {
-            "embedding.weight": partial(uniform, 0.05),
-            "dense.weight": glorot_uniform,
-            "dense.bias": zeros,
+            "embedding.weight": partial(starts.uniform, 0.05),
+            "dense.weight": starts.glorot_uniform,
+            "dense.bias": starts.zeros,
             **_KERAS_LSTM,
         }
         if kernels == "he":
-            self.first_weights |= {"lstm.weight*": he_normal}
+            self.first_weights |= {"lstm.weight*": starts.he_normal}
         self.reset()
 
     def forward(self, words: Tensor) -> Tensor:
@@ -88,6 +80,7 @@ class ImdbLstm(Network):
         return logits.squeeze(-1)
 
 
+@register_architecture("ehr-rnn")
 class EhrRecurrent(Network):
     """The recurrent network of the rank-1 paper for electronic health records (Table 7).
 
@@ -142,10 +135,10 @@ class EhrRecurrent(Network):
         self.hidden = nn.Linear(rnn_dim + context, hidden_layer_dim)
         self.dense = nn.Linear(hidden_layer_dim, outputs)
         self.first_weights = {
-            "*_embedding.weight": partial(padded, partial(uniform, 0.05)),
-            "hidden.weight": he_normal,
-            "dense.weight": he_normal,
-            "*.bias": zeros,
+            "*_embedding.weight": partial(starts.padded, partial(starts.uniform, 0.05)),
+            "hidden.weight": starts.he_normal,
+            "dense.weight": starts.he_normal,
+            "*.bias": starts.zeros,
             **_KERAS_LSTM,
         }
         self.reset()
@@ -158,10 +151,7 @@ class EhrRecurrent(Network):
             "to the network",
         )
         codes, measurements = entries.split((self.codes, self.measurements), -1)
-        bags = [
-            _bag(self.code_embedding, codes),
-            _bag(self.measurement_embedding, measurements),
-        ]
+        bags = _bag(self.code_embedding, codes), _bag(self.measurement_embedding, measurements)
         y, _ = self.lstm(torch.cat(bags, -1))
         state = y[torch.arange(len(y), device=y.device), _last_day(entries)]
         if context is not None:

@@ -13,7 +13,8 @@ from functools import partial
 from torch import Tensor, nn
 
 from leanbayes.errors import require
-from leanbayes.lab.architectures.base import Chain, Fill, he_normal, normal, zeros
+from leanbayes.lab.architectures import starts
+from leanbayes.lab.architectures.base import Chain, register_architecture
 
 __all__ = ["resnet50", "tfp_resnet", "wide_resnet"]
 
@@ -27,14 +28,8 @@ def _convolution(inputs: int, filters: int, kernel: int, stride: int, bias: bool
 class PreActivationBlock(nn.Module):
     """Norm, ReLU and a 3 × 3 convolution, twice, added to a shortcut.
 
-    Args:
-        inputs: channels that come in.
-        filters: channels that go out.
-        stride: of the first convolution.
-        norm: makes a normalisation layer.
-        bias: whether convolutions have biases.
-        activated: let the shortcut read the activated input and always project it (1 × 1);
-            otherwise it reads the input itself and projects only where shapes differ.
+    An ``activated`` shortcut reads the activated input and always projects it (1 × 1); otherwise it
+    reads the input itself and projects only where shapes differ.
     """
 
     def __init__(
@@ -67,12 +62,8 @@ class PreActivationBlock(nn.Module):
 class Bottleneck(nn.Module):
     """1 × 1, 3 × 3 and 1 × 1 convolutions with norms, added to a shortcut, then ReLU.
 
-    The stride is in the 3 × 3 convolution ("version 1.5").
-
-    Args:
-        inputs: channels that come in.
-        filters: channels of the first two convolutions; a quarter of what goes out.
-        stride: of the second convolution.
+    The stride is in the 3 × 3 convolution ("version 1.5"), and four times as many channels go out
+    as there are filters.
     """
 
     def __init__(self, inputs: int, filters: int, stride: int) -> None:
@@ -97,8 +88,18 @@ class Bottleneck(nn.Module):
         return y.relu()
 
 
-def _group(blocks: Sequence[nn.Module]) -> nn.Sequential:
-    return nn.Sequential(OrderedDict((f"block{i}", block) for i, block in enumerate(blocks, 1)))
+def _groups(
+    block: Callable[..., nn.Module], inputs: int, widths: Sequence[tuple[int, int]], growth: int = 1
+) -> dict[str, nn.Module]:
+    """Groups of ``(filters, blocks)``; each but the first begins by halving the image."""
+    groups: dict[str, nn.Module] = {}
+    for i, (filters, count) in enumerate(widths, 1):
+        blocks: OrderedDict[str, nn.Module] = OrderedDict()
+        for j in range(1, count + 1):
+            blocks[f"block{j}"] = block(inputs, filters, stride=2 if i > 1 and j == 1 else 1)
+            inputs = growth * filters
+        groups[f"group{i}"] = nn.Sequential(blocks)
+    return groups
 
 
 def _head(features: int, outputs: int) -> dict[str, nn.Module]:
@@ -109,6 +110,7 @@ def _head(features: int, outputs: int) -> dict[str, nn.Module]:
     }
 
 
+@register_architecture("resnet-tfp")
 def tfp_resnet(
     outputs: int = 10, channels: int = 3, filters: Sequence[int] = (64, 128, 256, 512)
 ) -> Chain:
@@ -135,10 +137,11 @@ def tfp_resnet(
         )
         inputs = wide
     layers.update(norm=norm(inputs), relu=nn.ReLU(), **_head(inputs, outputs))
-    first = {"*.weight": partial(normal, 0.1), "*.bias": partial(normal, 0.1)}
+    first = {"*.weight": partial(starts.normal, 0.1), "*.bias": partial(starts.normal, 0.1)}
     return Chain(layers, (channels, 32, 32), first)
 
 
+@register_architecture("wrn-28")
 def wide_resnet(outputs: int = 10, width: int = 10, depth: int = 28, channels: int = 3) -> Chain:
     """WRN-28-k of the rank-1 paper: three groups of pre-activation blocks with 16k, 32k and 64k
     filters.
@@ -156,19 +159,18 @@ def wide_resnet(outputs: int = 10, width: int = 10, depth: int = 28, channels: i
         f"depth is {depth}; it must be 6n + 4, for example 16, 22, 28 or 40",
     )
     require(width >= 1, f"width is {width}; it must be at least 1")
-    layers: dict[str, nn.Module] = {"stem": _convolution(channels, 16, 3, 1, False)}
-    inputs = 16
-    for i in (1, 2, 3):
-        filters, blocks = 16 * width * 2 ** (i - 1), []
-        for j in range((depth - 4) // 6):
-            stride = 2 if i > 1 and j == 0 else 1
-            blocks.append(PreActivationBlock(inputs, filters, stride, norm=nn.BatchNorm2d))
-            inputs = filters
-        layers[f"group{i}"] = _group(blocks)
-    layers.update(norm=nn.BatchNorm2d(inputs), relu=nn.ReLU(), **_head(inputs, outputs))
-    return Chain(layers, (channels, 32, 32), {"*.weight": he_normal, "*.bias": zeros})
+    block = partial(PreActivationBlock, norm=nn.BatchNorm2d)
+    layers = {
+        "stem": _convolution(channels, 16, 3, 1, False),
+        **_groups(block, 16, [(k * width, (depth - 4) // 6) for k in (16, 32, 64)]),
+        "norm": nn.BatchNorm2d(64 * width),
+        "relu": nn.ReLU(),
+        **_head(64 * width, outputs),
+    }
+    return Chain(layers, (channels, 32, 32), starts.HE_NORMAL)
 
 
+@register_architecture("resnet-50")
 def resnet50(outputs: int = 1000, channels: int = 3) -> Chain:
     """ResNet-50 of the rank-1 paper: groups of 3, 4, 6 and 3 bottlenecks; 25.6 M parameters.
 
@@ -178,23 +180,17 @@ def resnet50(outputs: int = 1000, channels: int = 3) -> Chain:
         outputs: how many classes there are.
         channels: of the images.
     """
-    layers: dict[str, nn.Module] = {
+    layers = {
         "stem": _convolution(channels, 64, 7, 2, False),
         "norm": nn.BatchNorm2d(64),
         "relu": nn.ReLU(),
         "maxpool": nn.MaxPool2d(3, 2, padding=1),
+        **_groups(Bottleneck, 64, [(64, 3), (128, 4), (256, 6), (512, 3)], growth=4),
+        **_head(4 * 512, outputs),
     }
-    inputs = 64
-    for i, count in enumerate((3, 4, 6, 3), 1):
-        filters, blocks = 32 * 2**i, []
-        for j in range(count):
-            blocks.append(Bottleneck(inputs, filters, 2 if i > 1 and j == 0 else 1))
-            inputs = 4 * filters
-        layers[f"group{i}"] = _group(blocks)
-    layers.update(_head(inputs, outputs))
-    first: dict[str, Fill] = {
-        "*.weight": he_normal,
-        "dense.weight": partial(normal, 0.01),
-        "*.bias": zeros,
+    first: dict[str, starts.Fill] = {
+        "*.weight": starts.he_normal,
+        "dense.weight": partial(starts.normal, 0.01),
+        "*.bias": starts.zeros,
     }
     return Chain(layers, (channels, 224, 224), first)

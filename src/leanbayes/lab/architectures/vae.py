@@ -1,6 +1,4 @@
-"""The variational auto-encoder of the matrix-normal paper, with three families of latent
-posteriors.
-"""
+"""The variational auto-encoder of the matrix-normal paper, with three latent posteriors."""
 
 from __future__ import annotations
 
@@ -15,7 +13,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal, constraints
 
 from leanbayes.errors import require, require_choice
-from leanbayes.lab.architectures.base import Network, he_normal, zeros
+from leanbayes.lab.architectures import starts
+from leanbayes.lab.architectures.base import Network, register_architecture
 from leanbayes.lab.architectures.dense import mlp
 
 __all__ = ["LatentMatrixNormal", "LatentPosterior", "Vae", "VaeOutput", "standard_kl"]
@@ -155,6 +154,7 @@ class VaeOutput(NamedTuple):
     posterior: Distribution
 
 
+@register_architecture("vae")
 class Vae(Network):
     """Encoder and decoder of three hidden layers with 300 units and ELU [matrix normal, section
     5.4].
@@ -187,7 +187,7 @@ class Vae(Network):
         self.latent = LatentPosterior(family, shape)
         self.encoder = mlp(inputs, hidden, self.latent.outputs, "elu")
         self.decoder = mlp(self.latent.size, hidden[::-1], inputs, "elu")
-        self.first_weights = {"*.weight": he_normal, "*.bias": zeros}
+        self.first_weights = starts.HE_NORMAL
 
     def posterior(self, x: Tensor) -> Distribution:
         """The posterior of the latent vector of every image."""

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from leanbayes.errors import unknown
+from leanbayes.lab.data import search
 from leanbayes.lab.data.dataset import Dataset, Task
-from leanbayes.lab.data.fetch import download as download_source
 from leanbayes.lab.data.files import Copy, State
-from leanbayes.lab.data.search import find, missing
 from leanbayes.lab.data.sources import SOURCES, Source
 from leanbayes.lab.data.user import load_csv, load_npz
 
@@ -86,9 +85,10 @@ def load(name: str, *, download: bool = True, **options: Any) -> Dataset:
         return reader(path, **options)
     source = _source(name)
     check_options(source.build, options, source.name)
-    dataset = source.build(*_contents(source, download), **options)
+    copy = _copy(source, download)
+    contents = () if copy is None else (copy.form.read(copy.paths),)
     return replace(
-        dataset,
+        source.build(*contents, **options),
         name=source.name,
         task=source.task,
         licence=source.licence,
@@ -106,23 +106,18 @@ def fetch(name: str, *, downloader: Any = None) -> Copy | None:
     Returns:
         Where it lies; None if it needs no files.
     """
-    source = _source(name)
-    if not source.forms:
-        return None
-    copy = find(source) or download_source(source, downloader=downloader)
-    copy.assert_intact(source.name)
-    return copy
+    return _copy(_source(name), download=True, downloader=downloader)
 
 
 def check(name: str | None = None) -> tuple[FileState, ...]:
     """The state of every file of one data set, or of all that are on this machine."""
     states = []
     for source in SOURCES.values() if name is None else (_source(name),):
-        copy = find(source)
+        copy = search.find(source)
         if copy is not None:
             states += [FileState(source.name, *state) for state in copy.states().items()]
         elif name is not None and source.forms:
-            raise missing(source)
+            raise search.missing(source)
     return tuple(states)
 
 
@@ -140,39 +135,29 @@ def check_options(function: Callable[..., Any], options: Iterable[str], name: st
             raise unknown(f"option of {name}", option, known)
 
 
-def _contents(source: Source, download: bool) -> tuple[Any, ...]:
-    """What was read from the files, if the data set has any and they are what they should be."""
+def _copy(source: Source, download: bool, downloader: Any = None) -> Copy | None:
+    """The files of a data set, if it has any, found or downloaded, and what they should be."""
     if not source.forms:
-        return ()
-    copy = find(source)
+        return None
+    copy = search.find(source)
     if copy is None and not download:
-        raise missing(source)
-    copy = copy or download_source(source)
+        raise search.missing(source)
+    copy = copy or search.download(source, downloader=downloader)
     copy.assert_intact(source.name)
-    return (copy.form.read(copy.paths),)
+    return copy
 
 
 def _entry(source: Source, checksums: bool) -> Entry:
-    copy = find(source)
-    sizes = (sum(f.size for f in form.files) for form in source.forms if form.downloadable)
-    return Entry(
-        source.name,
-        source.task,
-        source.licence,
-        source.origin,
-        where=None if copy is None else copy.folder,
-        size=next(sizes, 0) if copy is None else copy.size,
-        state=_state(source, copy, checksums),
-    )
-
-
-def _state(source: Source, copy: Copy | None, checksums: bool) -> State | str:
+    facts = (source.name, source.task, source.licence, source.origin)
+    copy = search.find(source)
     if copy is None:
-        return "absent" if source.forms else "embedded"
-    if not checksums:
-        return "not checked"
-    states = set(copy.states().values())
-    return next(state for state in ("wrong", "unknown", "right") if state in states)
+        sizes = (sum(f.size for f in form.files) for form in source.forms if form.downloadable)
+        return Entry(*facts, None, next(sizes, 0), "absent" if source.forms else "embedded")
+    state = "not checked"
+    if checksums:
+        states = set(copy.states().values())
+        state = next(state for state in ("wrong", "unknown", "right") if state in states)
+    return Entry(*facts, copy.folder, copy.size, state)
 
 
 def _source(name: str) -> Source:

@@ -39,7 +39,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.stored)
 
-    def __getitem__(self, rows: slice) -> Examples:
+    def __getitem__(self, rows: slice | Tensor) -> Examples:
         targets = None if self.targets is None else self.targets[rows]
         return Examples(self.stored[rows], targets, self.scaling)
 
@@ -136,15 +136,8 @@ def scaled_dataset(
 ) -> Dataset:
     """A data set, yet without a name, whose inputs, and targets if they are real, are scaled.
 
-    Args:
-        train: raw examples; bytes are pixels, and stay bytes until a batch is taken.
-        validation: the same.
-        test: the same.
-        scaling: one of :data:`IMAGE_SCALINGS` for pixels, else of :data:`TABLE_SCALINGS`.
-        preprocessing: what was done before, in words.
-        target_scaling: one of :data:`TABLE_SCALINGS`.
-        peak: the value of a white pixel.
-        classes: names of the classes, by label.
+    Bytes are pixels, up to ``peak``, and stay bytes until a batch is taken; ``preprocessing`` says
+    what was done to the raw examples before.
     """
     inputs, words = _input_scaling(train.stored, scaling, peak)
     notes = [*preprocessing, words]

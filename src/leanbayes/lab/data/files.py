@@ -7,11 +7,11 @@ import hashlib
 import lzma
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from leanbayes.lab.damage import reading
+from leanbayes.lab.files import reading
 
 __all__ = ["Copy", "File", "Form", "State", "opened"]
 
@@ -60,13 +60,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Copy:
-    """A form of a data set in one folder of this machine.
-
-    Args:
-        form: which files.
-        root: the data folder, which may hold a ``SHA256SUMS``.
-        folder: where in it the files are.
-    """
+    """A form of a data set in a folder below a root, which may hold a ``SHA256SUMS``."""
 
     form: Form
     root: Path
@@ -84,8 +78,12 @@ class Copy:
 
     def states(self) -> dict[Path, State]:
         """Whether each file is what it should be."""
+        listed = _listed(self.root / "SHA256SUMS")
         files = zip(self.paths, self.form.files, strict=True)
-        return {path: _state(path, file, self.root) for path, file in files}
+        return {
+            path: _state(path, file, listed.get(path.relative_to(self.root).as_posix()))
+            for path, file in files
+        }
 
     def assert_intact(self, name: str) -> None:
         """Raise if a file is not what it should be."""
@@ -102,9 +100,8 @@ def opened(path: Path) -> Any:
     return openers.get(path.suffix, open)(path, "rb")
 
 
-def _state(path: Path, file: File, root: Path) -> State:
-    """A ``SHA256SUMS`` in the data folder is asked first, then the digests known for this file."""
-    listed = _listed(root / "SHA256SUMS").get(path.relative_to(root).as_posix())
+def _state(path: Path, file: File, listed: str | None) -> State:
+    """The digest listed in the data folder is tried first, then those known for this file."""
     known = file.digests if listed is None else (f"sha256:{listed}", *file.digests)
     if not known or not path.is_file():
         return "unknown"
@@ -113,14 +110,9 @@ def _state(path: Path, file: File, root: Path) -> State:
 
 
 def _listed(sums: Path) -> Mapping[str, str]:
-    """Digests by file name."""
-    return _read_sums(sums, sums.stat().st_mtime) if sums.is_file() else {}
-
-
-@cache
-def _read_sums(sums: Path, changed: float) -> Mapping[str, str]:
-    """The lines of a file that ``sha256sum`` wrote; ``changed`` is its time stamp."""
-    pairs = (line.split(maxsplit=1) for line in sums.read_text().splitlines() if line.strip())
+    """Digests by file name, from a file that ``sha256sum`` wrote."""
+    lines = sums.read_text().splitlines() if sums.is_file() else ()
+    pairs = (line.split(maxsplit=1) for line in lines if line.strip())
     return {name.strip().removeprefix("*").removeprefix("./"): value for value, name in pairs}
 
 

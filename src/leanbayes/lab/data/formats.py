@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from leanbayes.lab.damage import reading
 from leanbayes.lab.data.extras import extra
 from leanbayes.lab.data.files import opened
+from leanbayes.lab.files import reading
 
 __all__ = [
     "Bytes",

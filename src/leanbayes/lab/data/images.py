@@ -21,18 +21,9 @@ ORDER_SEED = 0
 
 @dataclass(frozen=True)
 class Images:
-    """What a reader of images returns.
+    """Pixels ``[examples, channels, height, width]`` from 0 to ``peak``, and what a reader knows.
 
-    Args:
-        train: pixels ``[examples, channels, height, width]``.
-        test: the same.
-        train_labels: one integer an example; None where images are their own targets.
-        test_labels: the same.
-        classes: names of the labels.
-        peak: the value of a white pixel.
-        sorted: whether the training images come class by class.
-        validation: pixels that the authors set apart, if any.
-        note: what the reader did, in words.
+    Without labels, images are their own targets; ``sorted`` training images come class by class.
     """
 
     train: Bytes

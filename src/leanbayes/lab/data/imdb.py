@@ -8,67 +8,91 @@ order, so the 5000 validation reviews are not those of the paper [k-tied, append
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from leanbayes.lab.damage import reading
 from leanbayes.lab.data.dataset import Dataset, Examples
 from leanbayes.lab.data.files import File, Form
 from leanbayes.lab.data.formats import members, read_bytes
 from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.data.splits import split_last
-from leanbayes.lab.data.words import Sentences, encode, rank_words, to_ranks, tokenize
+from leanbayes.lab.files import reading
 
-__all__ = ["Reviews"]
+__all__ = ["encode"]
 
 SHUFFLE_SEED = 113
 SENTIMENT = {"neg": 0, "pos": 1}
 INNER = tuple(f"{split}/{label}/" for split in ("train", "test") for label in ("pos", "neg"))
 
-Labels = npt.NDArray[np.int64]
+PADDING, START, RARE, FIRST = 0, 1, 2, 3
+"""Indices: padding, start of a review, a word too rare; a word of rank r has r + 3."""
+
+_FILTERED = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
+
+Texts = dict[str, list[tuple[str, int]]]
+"""Reviews and their labels, of ``"train"`` and ``"test"``."""
 
 
-@dataclass(frozen=True)
-class Reviews:
-    """Word ranks and labels of both splits."""
+def tokenize(text: str) -> list[str]:
+    """Lower-case words between punctuation, as Keras' Tokenizer cuts them.
 
-    train: Sentences
-    train_labels: Labels
-    test: Sentences
-    test_labels: Labels
-    ranks: str
-
-    @classmethod
-    def of_texts(cls, splits: dict[str, list[tuple[str, int]]]) -> Reviews:
-        """From texts with their labels; words are ranked by the training texts alone."""
-        words = {name: [tokenize(text) for text, _ in rows] for name, rows in splits.items()}
-        ranks = rank_words(words["train"])
-        labels = {name: np.array([y for _, y in rows]) for name, rows in splits.items()}
-        return cls(
-            to_ranks(words["train"], ranks),
-            labels["train"],
-            to_ranks(words["test"], ranks),
-            labels["test"],
-            f"{len(ranks)} words ranked by their frequency in the training reviews",
-        )
+    Example:
+        >>> tokenize("It's GREAT!<br />(Really.)")
+        ["it's", 'great', 'br', 'really']
+    """
+    return [word for word in text.lower().translate(_FILTERED).split(" ") if word]
 
 
-def read_json_lines(paths: tuple[Path, ...]) -> Reviews:
+def rank_words(texts: Iterable[list[str]]) -> dict[str, int]:
+    """Words by falling frequency, from 1; of equally frequent ones the first seen comes first.
+
+    Example:
+        >>> rank_words([["b", "a"], ["a"]])
+        {'a': 1, 'b': 2}
+    """
+    counts = Counter(word for words in texts for word in words)
+    ranked = sorted(counts, key=counts.__getitem__, reverse=True)
+    return {word: rank for rank, word in enumerate(ranked, 1)}
+
+
+def encode(sentences: Sequence[Sequence[int]], words: int, length: int) -> npt.NDArray[np.int64]:
+    """Indices ``[reviews, length]``: the end of each review, with padding before short ones.
+
+    Args:
+        sentences: ranks of words, one sequence a review.
+        words: indices are below this; rarer words become :data:`RARE`.
+        length: words kept, counted from the end.
+
+    Example:
+        >>> encode([[1, 9], [1, 2, 3, 4]], words=6, length=4).tolist()
+        [[0, 1, 4, 2], [4, 5, 2, 2]]
+    """
+    indices = np.full((len(sentences), length), PADDING, np.int64)
+    for row, ranks in zip(indices, sentences, strict=True):
+        kept = np.array(ranks[-length:], np.int64) + FIRST
+        kept[kept >= words] = RARE
+        marked = np.append(START, kept)[-length:]
+        row[length - len(marked) :] = marked
+    return indices
+
+
+def read_json_lines(paths: tuple[Path, ...]) -> Texts:
     """``train.jsonl.xz`` and ``test.jsonl.xz``: one review a line, with its label."""
-    splits = {}
+    splits: Texts = {}
     for name, path in zip(("train", "test"), paths, strict=True):
         content = read_bytes(path)
         with reading(path):
             rows = [json.loads(line) for line in content.decode().split("\n") if line]
             splits[name] = [(row["text"], int(row["label"])) for row in rows]
-    return Reviews.of_texts(splits)
+    return splits
 
 
-def read_texts(paths: tuple[Path, ...]) -> Reviews:
+def read_texts(paths: tuple[Path, ...]) -> Texts:
     """``aclImdb_v1.tar.gz``, or the folder it unpacks to: one file a review."""
     splits: dict[str, list[tuple[tuple[int, int], str, int]]] = {"train": [], "test": []}
     with reading(paths[0]):
@@ -78,12 +102,9 @@ def read_texts(paths: tuple[Path, ...]) -> Reviews:
             splits[split].append(((1 - label, number), content.decode(), label))
         if not all(splits.values()):
             raise ValueError("it has no reviews in train and test")
-    return Reviews.of_texts(
-        {
-            split: [(text, label) for _, text, label in sorted(rows)]
-            for split, rows in splits.items()
-        }
-    )
+    return {
+        split: [(text, label) for _, text, label in sorted(rows)] for split, rows in splits.items()
+    }
 
 
 FOLDERS = ("imdb", ".")
@@ -113,9 +134,9 @@ FORMS = (
     forms=FORMS,
 )
 def imdb(
-    content: Reviews, *, words: int = 20_000, length: int = 80, validation: int = 5_000
+    content: Texts, *, words: int = 20_000, length: int = 80, validation: int = 5_000
 ) -> Dataset:
-    """Reviews as indices ``[reviews, length]``.
+    """Reviews as indices ``[reviews, length]``; words are ranked by the training texts alone.
 
     Args:
         content: what was read.
@@ -126,15 +147,16 @@ def imdb(
     if words < 5 or length < 1:
         raise ValueError(f"words={words} and length={length} leave no words; give more of both")
     shuffle = np.random.RandomState(SHUFFLE_SEED)
+    texts = {split: [tokenize(text) for text, _ in rows] for split, rows in content.items()}
+    ranks = rank_words(texts["train"])
     parts = []
-    for sentences, labels in (
-        (content.train, content.train_labels),
-        (content.test, content.test_labels),
-    ):
+    for split in ("train", "test"):
+        sentences = [[ranks[word] for word in text if word in ranks] for text in texts[split]]
         order = np.arange(len(sentences))
         shuffle.shuffle(order)
-        indices = encode(sentences, words, length)[order]
-        parts.append(Examples(torch.from_numpy(indices), torch.from_numpy(labels[order])))
+        indices = torch.from_numpy(encode(sentences, words, length)[order])
+        labels = torch.tensor([label for _, label in content[split]])[order]
+        parts.append(Examples(indices, labels))
     train, held_out = split_last(parts[0], validation)
     return Dataset(
         name="imdb",
@@ -144,8 +166,9 @@ def imdb(
         test=parts[1],
         classes=("negative", "positive"),
         preprocessing=(
-            f"{content.ranks}; indices below {words}, rank r is r + 3, padding 0, start 1, rarer "
-            f"words 2; last {length} words, padded in front; shuffled (numpy "
-            f"RandomState({SHUFFLE_SEED})); last {validation} training reviews for validation"
+            f"{len(ranks)} words ranked by their frequency in the training reviews; indices below "
+            f"{words}, rank r is r + 3, padding 0, start 1, rarer words 2; last {length} words, "
+            f"padded in front; shuffled (numpy RandomState({SHUFFLE_SEED})); last {validation} "
+            "training reviews for validation"
         ),
     )

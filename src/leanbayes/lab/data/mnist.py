@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,8 @@ KUZUSHIJI = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
 def read_images(paths: tuple[Path, ...], classes: tuple[str, ...]) -> Images:
     """Training images and labels, test images and labels, in idx files."""
     train, train_labels, test, test_labels = map(read_idx, paths)
-    for path, images, labels in (
-        (paths[0], train, train_labels),
-        (paths[2], test, test_labels),
-    ):
+    parts = ((paths[0], train, train_labels), (paths[2], test, test_labels))
+    for path, images, labels in parts:
         if images.ndim != 3 or labels.shape != images.shape[:1]:
             raise ValueError(
                 f"{path} has shape {images.shape} and its labels {labels.shape}; these are no "
@@ -43,26 +42,32 @@ def read_images(paths: tuple[Path, ...], classes: tuple[str, ...]) -> Images:
     )
 
 
+IDX_FILES = tuple(
+    f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+)
+
+
 def _idx_forms(
     folder: str,
     torchvision: str,
     classes: tuple[str, ...],
     mirrors: tuple[str, ...],
-    facts: tuple[tuple[str, int, tuple[str, ...]], ...],
+    sizes: tuple[int, ...],
+    packed: tuple[str, ...],
+    unpacked: tuple[str, ...] = (),
     system: tuple[str, ...] = (),
 ) -> tuple[Form, ...]:
-    """The packed files, and the unpacked ones that torchvision leaves."""
+    """The packed files, and the unpacked ones that torchvision leaves; with digests of both."""
+    archives, files = [], []
+    digests = zip_longest(packed, (f"content-sha256:{digest}" for digest in unpacked))
+    for name, size, (outside, inside) in zip(IDX_FILES, sizes, digests, strict=True):
+        content = (inside,) if inside else ()
+        addresses = tuple(f"{mirror}{name}.gz" for mirror in mirrors)
+        archives.append(File(f"{name}.gz", (outside, *content), addresses, size))
+        files.append(File(name, content))
     read = partial(read_images, classes=classes)
-    packed = tuple(
-        File(f"{name}.gz", digests, tuple(f"{mirror}{name}.gz" for mirror in mirrors), size)
-        for name, size, digests in facts
-    )
-    unpacked = tuple(
-        File(name, tuple(digest for digest in digests if digest.startswith("content-")))
-        for name, _, digests in facts
-    )
     folders = (folder, f"{torchvision}/raw")
-    return Form(packed, read, folders, system), Form(unpacked, read, folders)
+    return Form(tuple(archives), read, folders, system), Form(tuple(files), read, folders)
 
 
 MNIST = _idx_forms(
@@ -74,42 +79,20 @@ MNIST = _idx_forms(
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
         "http://yann.lecun.com/exdb/mnist/",
     ),
-    (
-        (
-            "train-images-idx3-ubyte",
-            9912422,
-            (
-                "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                "content-sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-            ),
-        ),
-        (
-            "train-labels-idx1-ubyte",
-            28881,
-            (
-                "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                "content-sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-            ),
-        ),
-        (
-            "t10k-images-idx3-ubyte",
-            1648877,
-            (
-                "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                "content-sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-            ),
-        ),
-        (
-            "t10k-labels-idx1-ubyte",
-            4542,
-            (
-                "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-                "content-sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            ),
-        ),
+    (9912422, 28881, 1648877, 4542),
+    packed=(
+        "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
+    unpacked=(
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     ),
 )
-
 FASHION_MNIST = _idx_forms(
     "fashion-mnist",
     "FashionMNIST",
@@ -118,69 +101,32 @@ FASHION_MNIST = _idx_forms(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
     ),
-    (
-        (
-            "train-images-idx3-ubyte",
-            26421880,
-            (
-                "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                "content-sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-            ),
-        ),
-        (
-            "train-labels-idx1-ubyte",
-            29515,
-            (
-                "md5:25c81989df183df01b3e8a0aad5dffbe",
-                "content-sha256:bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-            ),
-        ),
-        (
-            "t10k-images-idx3-ubyte",
-            4422102,
-            (
-                "md5:bef4ecab320f06d8554ea6380940ec79",
-                "content-sha256:5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-            ),
-        ),
-        (
-            "t10k-labels-idx1-ubyte",
-            5148,
-            (
-                "md5:bb300cfdad3c16e7a12a480ee83cd310",
-                "content-sha256:0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-            ),
-        ),
+    (26421880, 29515, 4422102, 5148),
+    packed=(
+        "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "md5:25c81989df183df01b3e8a0aad5dffbe",
+        "md5:bef4ecab320f06d8554ea6380940ec79",
+        "md5:bb300cfdad3c16e7a12a480ee83cd310",
+    ),
+    unpacked=(
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     ),
     system=("/usr/share/datasets/fashion-mnist",),
 )
-
 KMNIST = _idx_forms(
     "kmnist",
     "KMNIST",
     KUZUSHIJI,
     ("http://codh.rois.ac.jp/kmnist/dataset/kmnist/",),
-    (
-        (
-            "train-images-idx3-ubyte",
-            18165135,
-            ("sha256:51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",),
-        ),
-        (
-            "train-labels-idx1-ubyte",
-            29497,
-            ("sha256:e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",),
-        ),
-        (
-            "t10k-images-idx3-ubyte",
-            3041136,
-            ("sha256:edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",),
-        ),
-        (
-            "t10k-labels-idx1-ubyte",
-            5120,
-            ("sha256:20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",),
-        ),
+    (18165135, 29497, 3041136, 5120),
+    packed=(
+        "sha256:51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+        "sha256:e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+        "sha256:edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+        "sha256:20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
     ),
 )
 
@@ -233,29 +179,25 @@ def digits(*, scaling: str = "unit", validation: int = 180) -> Dataset:
     return build_images(content, scaling=scaling, validation=validation)
 
 
-for _name, _licence, _source, _forms in (
-    (
-        "mnist",
-        "CC BY-SA 3.0",
-        "Y. LeCun, C. Cortes, C. Burges, The MNIST Database of Handwritten Digits",
-        MNIST,
-    ),
-    (
-        "fashion-mnist",
-        "MIT",
-        "H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST, 2017",
-        FASHION_MNIST,
-    ),
-    (
-        "kmnist",
-        "CC BY-SA 4.0",
-        "T. Clanuwat et al., Deep Learning for Classical Japanese Literature, 2018",
-        KMNIST,
-    ),
-):
-    register_dataset(_name, task="classification", licence=_licence, source=_source, forms=_forms)(
-        build_images
-    )
+register_images = partial(register_dataset, task="classification")
+register_images(
+    "mnist",
+    licence="CC BY-SA 3.0",
+    source="Y. LeCun, C. Cortes, C. Burges, The MNIST Database of Handwritten Digits",
+    forms=MNIST,
+)(build_images)
+register_images(
+    "fashion-mnist",
+    licence="MIT",
+    source="H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST, 2017",
+    forms=FASHION_MNIST,
+)(build_images)
+register_images(
+    "kmnist",
+    licence="CC BY-SA 4.0",
+    source="T. Clanuwat et al., Deep Learning for Classical Japanese Literature, 2018",
+    forms=KMNIST,
+)(build_images)
 
 
 @register_dataset(

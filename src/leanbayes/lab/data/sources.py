@@ -17,16 +17,7 @@ Build = TypeVar("Build", bound=Callable[..., Dataset])
 
 @dataclass(frozen=True)
 class Source:
-    """The facts about a data set, and how it becomes tensors.
-
-    Args:
-        name: what :func:`leanbayes.lab.data.load` takes.
-        task: what is to be learnt.
-        licence: what it may be used under.
-        origin: as one would cite it.
-        forms: the ways its files lie on a disk; none, if it needs no files.
-        build: makes the data set.
-    """
+    """The facts about a data set, see :func:`register_dataset`, and who makes it."""
 
     name: str
     task: Task

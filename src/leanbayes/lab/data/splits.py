@@ -29,9 +29,7 @@ def split_last(examples: Examples, count: int) -> tuple[Examples, Examples | Non
 
 def reordered(examples: Examples, seed: int) -> Examples:
     """The examples in one random order, which numpy's RandomState keeps the same for ever."""
-    order = torch.from_numpy(np.random.RandomState(seed).permutation(len(examples)))
-    targets = None if examples.targets is None else examples.targets[order]
-    return Examples(examples.stored[order], targets, examples.scaling)
+    return examples[torch.from_numpy(np.random.RandomState(seed).permutation(len(examples)))]
 
 
 def random_split(

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from leanbayes.lab.damage import reading
 from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
 from leanbayes.lab.data.files import File, Form
 from leanbayes.lab.data.formats import read_bytes
 from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.data.splits import split_last
+from leanbayes.lab.files import reading
 
 __all__ = ["FACTS", "split_rows"]
 
@@ -38,34 +38,20 @@ class Facts(NamedTuple):
 
 
 FACTS = {facts.name: facts for facts in (
-    Facts(
-        "boston-housing", "bostonHousing", 506, 14, 13, 20, 49082,
-        "baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a",
-    ),
-    Facts(
-        "concrete", "concrete", 1030, 9, 8, 20, 57858,
-        "43d290fd2c2a399ad7e62c45cab5337ba94ece69ebdcf5875aa668cb886243de",
-    ),
-    Facts(
-        "energy", "energy", 768, 9, 8, 20, 35309,
-        "7f8bf024cea437267d56be99b7af7bb3faebec8a7bccfbb20d06d52d9372a950",
-    ),
-    Facts(
-        "naval-propulsion-plant", "naval-propulsion-plant", 11934, 18, 16, 20, 3448926,
-        "de0ea69da1efaab8b9655ffed828547d10dd68c1fb8c6e0163e6a988def393a6",
-    ),
-    Facts(
-        "power-plant", "power-plant", 9568, 5, 4, 20, 308680,
-        "daebd20c408dfc5c4979604f240e891be162c3a5d00d662380aa669044a1fb31",
-    ),
-    Facts(
-        "protein-tertiary-structure", "protein-tertiary-structure", 45730, 10, 9, 5, 3528658,
-        "d35f332707e8a73f21e021039250a1e7b26e14f7dd826a0337ffa8e8e48b9727",
-    ),
-    Facts(
-        "wine-quality-red", "wine-quality-red", 1599, 12, 11, 20, 84027,
-        "3ba41eaf4ab562088cf47b5c9dca2b4de2a330c3ee38a7920b4527a09574d5c1",
-    ),
+    Facts("boston-housing", "bostonHousing", 506, 14, 13, 20, 49082,
+        "baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a"),
+    Facts("concrete", "concrete", 1030, 9, 8, 20, 57858,
+        "43d290fd2c2a399ad7e62c45cab5337ba94ece69ebdcf5875aa668cb886243de"),
+    Facts("energy", "energy", 768, 9, 8, 20, 35309,
+        "7f8bf024cea437267d56be99b7af7bb3faebec8a7bccfbb20d06d52d9372a950"),
+    Facts("naval-propulsion-plant", "naval-propulsion-plant", 11934, 18, 16, 20, 3448926,
+        "de0ea69da1efaab8b9655ffed828547d10dd68c1fb8c6e0163e6a988def393a6"),
+    Facts("power-plant", "power-plant", 9568, 5, 4, 20, 308680,
+        "daebd20c408dfc5c4979604f240e891be162c3a5d00d662380aa669044a1fb31"),
+    Facts("protein-tertiary-structure", "protein-tertiary-structure", 45730, 10, 9, 5, 3528658,
+        "d35f332707e8a73f21e021039250a1e7b26e14f7dd826a0337ffa8e8e48b9727"),
+    Facts("wine-quality-red", "wine-quality-red", 1599, 12, 11, 20, 84027,
+        "3ba41eaf4ab562088cf47b5c9dca2b4de2a330c3ee38a7920b4527a09574d5c1"),
 )}  # fmt: skip
 
 
@@ -146,25 +132,21 @@ MIRROR = (
     "6eb4497628d12b0f300f4b4f6bdc386bebad565c/UCI_Datasets/{folder}/data/data.txt"
 )
 SPLITS = "splits of J. M. Hernández-Lobato, R. Adams, Probabilistic Backpropagation, 2015"
+
+
+def _register(facts: Facts) -> None:
+    origin, licence = f"UCI Machine Learning Repository ({facts.folder})", "CC BY 4.0"
+    if facts.name == "boston-housing":
+        origin, licence = "D. Harrison, D. Rubinfeld, 1978, StatLib", "StatLib, none stated"
+    address = MIRROR.format(folder=facts.folder)
+    file = File("data.txt", (f"sha256:{facts.sha256}",), (address,), facts.size)
+    folder = f"uci/{facts.folder}"
+    form = Form((file,), read_numbers, (folder, f"{folder}/data"))
+    add = register_dataset(
+        facts.name, task="regression", licence=licence, source=f"{origin}; {SPLITS}", forms=(form,)
+    )
+    add(partial(build_regression, facts))
+
+
 for _facts in FACTS.values():
-    _is_boston = _facts.name == "boston-housing"
-    _origin = (
-        "D. Harrison, D. Rubinfeld, 1978, StatLib"
-        if _is_boston
-        else f"UCI Machine Learning Repository ({_facts.folder})"
-    )
-    _file = File(
-        "data.txt",
-        (f"sha256:{_facts.sha256}",),
-        (MIRROR.format(folder=_facts.folder),),
-        _facts.size,
-    )
-    register_dataset(
-        _facts.name,
-        task="regression",
-        licence="StatLib, none stated" if _is_boston else "CC BY 4.0",
-        source=f"{_origin}; {SPLITS}",
-        forms=(
-            Form((_file,), read_numbers, (f"uci/{_facts.folder}", f"uci/{_facts.folder}/data")),
-        ),
-    )(partial(build_regression, _facts))
+    _register(_facts)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import choose, unknown
-from leanbayes.lab.damage import reading
 from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
 from leanbayes.lab.data.splits import random_split
+from leanbayes.lab.files import reading
 from leanbayes.lab.tables import is_number, read_table
 
 __all__ = ["load_csv", "load_npz"]
@@ -51,14 +51,12 @@ def load_csv(
         target_scaling: the same for real targets.
     """
     examples, classes, name = _columns(path, target, task)
-    train, held_out, tested = random_split(examples, test, validation, seed)
+    parts, note = _split([examples], test, validation, seed)
     dataset = scaled_dataset(
-        train,
-        held_out,
-        tested,
+        *parts,
         scaling=scaling,
         target_scaling=target_scaling,
-        preprocessing=[f"target {name!r}", _split_words(test, validation, seed)],
+        preprocessing=[f"target {name!r}", note],
         classes=classes,
     )
     return _named(dataset, path)
@@ -106,17 +104,10 @@ def load_npz(
         target_scaling: ``"standard"`` or ``"raw"`` real targets.
     """
     pieces, classes = _pieces(path, task)
-    if len(pieces) > 1:
-        train, tested, note = pieces[0], pieces[-1], "split as in the file"
-        held_out = pieces[1] if len(pieces) == 3 else None
-    else:
-        train, held_out, tested = random_split(pieces[0], test, validation, seed)
-        note = _split_words(test, validation, seed)
+    parts, note = _split(pieces, test, validation, seed)
     dataset = scaled_dataset(
-        train,
-        held_out,
-        tested,
-        scaling=scaling or ("unit" if train.stored.dtype == torch.uint8 else "raw"),
+        *parts,
+        scaling=scaling or ("unit" if pieces[0].stored.dtype == torch.uint8 else "raw"),
         target_scaling=target_scaling,
         preprocessing=[note],
         classes=classes,
@@ -200,8 +191,15 @@ def _inputs(array: Array, path: Path, name: str) -> Tensor:
     return torch.from_numpy(values)
 
 
-def _split_words(test: float, validation: float, seed: int) -> str:
-    return f"random split, {test:g} test, {validation:g} validation (seed {seed})"
+def _split(
+    pieces: list[Examples], test: float, validation: float, seed: int
+) -> tuple[tuple[Examples, Examples | None, Examples], str]:
+    """Train, validation and test examples, as they come or at random, and how, in words."""
+    if len(pieces) > 1:
+        held_out = pieces[1] if len(pieces) == 3 else None
+        return (pieces[0], held_out, pieces[-1]), "split as in the file"
+    note = f"random split, {test:g} test, {validation:g} validation (seed {seed})"
+    return random_split(pieces[0], test, validation, seed), note
 
 
 def _named(dataset: Dataset, path: Path) -> Dataset:

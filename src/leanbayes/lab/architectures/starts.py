@@ -1,0 +1,74 @@
+"""First weights by rule: each fills a parameter in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+Fill = Callable[[Tensor, int, torch.Generator | None], object]
+"""Fills a parameter in place, given the fan-in of its layer and a generator."""
+
+_STD_OF_NORMAL_CUT_AT_TWO = 0.87962566103423978
+
+
+def zeros(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
+    """Zero."""
+    nn.init.zeros_(tensor)
+
+
+def he_normal(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
+    """Normal with variance 2 / fan-in, cut at two standard deviations as Keras does."""
+    truncated_normal(
+        0.0, math.sqrt(2 / fan_in) / _STD_OF_NORMAL_CUT_AT_TWO, tensor, fan_in, generator
+    )
+
+
+def truncated_normal(
+    mean: float, std: float, tensor: Tensor, fan_in: int, generator: torch.Generator | None
+) -> None:
+    """Normal, cut at two standard deviations."""
+    nn.init.trunc_normal_(tensor, mean, std, mean - 2 * std, mean + 2 * std, generator)
+
+
+def normal(std: float, tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
+    """Normal around zero."""
+    nn.init.normal_(tensor, 0.0, std, generator)
+
+
+def uniform(bound: float, tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
+    """Uniform in ±bound."""
+    nn.init.uniform_(tensor, -bound, bound, generator)
+
+
+def fan_in_uniform(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
+    """Uniform in ±1/√fan-in, which is torch's own choice for linear and convolutional layers."""
+    uniform(1 / math.sqrt(fan_in), tensor, fan_in, generator)
+
+
+def glorot_uniform(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
+    """Uniform with variance 2 / (fan-in + fan-out)."""
+    nn.init.xavier_uniform_(tensor, generator=generator)
+
+
+def orthogonal(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
+    """Orthonormal columns (or rows, if there are fewer of them)."""
+    nn.init.orthogonal_(tensor, generator=generator)
+
+
+def unit_forget_bias(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
+    """Zero, but one for the forget gate of an LSTM, which comes second."""
+    nn.init.zeros_(tensor)
+    nn.init.ones_(tensor.chunk(4)[1])
+
+
+def padded(fill: Fill, tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
+    """Another rule, with zeros in the row of the padding index."""
+    fill(tensor, fan_in, generator)
+    nn.init.zeros_(tensor[0])
+
+
+HE_NORMAL: dict[str, Fill] = {"*.weight": he_normal, "*.bias": zeros}
+FAN_IN_UNIFORM: dict[str, Fill] = {"*.weight": fan_in_uniform, "*.bias": fan_in_uniform}
