@@ -189,7 +189,7 @@ class MeasureSteps(RecordSNR):
             return
         assert isinstance(pl_module, BayesianModule)
         assert self._snr is not None
-        ratios = {name: self._snr.values(name) for name in _DEFINITIONS}
+        ratios: dict[str, dict[str, float]] = {n: self._snr.values(n) for n in _DEFINITIONS}
         ratios |= {average: self._snr.values(average=average) for average in _AVERAGES}
         self.by_step[trainer.global_step] = {
             "negative_elbo": self._negative_elbo(pl_module),
