@@ -6,8 +6,8 @@ import torch
 import leanbayes as lb
 from leanbayes.lab.compression import compress_run, thin
 from leanbayes.lab.data import load
-from leanbayes.lab.predictions import load_run
 from leanbayes.lab.recipe import check_recipe
+from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -33,7 +33,7 @@ def test_a_compressed_run_has_a_row_for_every_rank(folder):
     compressed = compress_run(folder, samples=2)
     ranks = [f"{kind} {rank}" for rank in (1, 2, 3) for kind in ("truncated", "tied")]
     assert list(compressed["rows"]) == ["full", *ranks]
-    rows, model = compressed["rows"], load_run(folder)[1]
+    rows, model = compressed["rows"], Run(folder).load()[0]
     assert rows["full"]["parameters"] == lb.count_parameters(model).total
     assert rows["tied 2"]["parameters"] == lb.count_parameters(lb.to_k_tied(model, 2)).total
     per_example = float(lb.kl(lb.truncate(model, 1)).detach()) / len(load("digits").train)
@@ -45,7 +45,7 @@ def test_a_compressed_run_has_a_row_for_every_rank(folder):
 
 def test_only_the_chosen_layers_are_compressed(folder):
     rows = compress_run(folder, [1], include=["dense1"], samples=2)["rows"]
-    model = load_run(folder)[1]
+    model = Run(folder).load()[0]
     tied = lb.to_k_tied(model, 1, include=["dense1"])
     assert isinstance(tied.dense2.posterior.spec, lb.MeanField)
     assert rows["tied 1"]["parameters"] == lb.count_parameters(tied).total

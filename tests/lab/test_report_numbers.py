@@ -16,7 +16,7 @@ from leanbayes.lab.report import study, write_report
 from leanbayes.lab.report.classes import calibration, certain_images
 from leanbayes.lab.report.html import page
 from leanbayes.lab.report.regression import LEVELS, coverage, regression
-from leanbayes.lab.report.study import Study, class_log_probs
+from leanbayes.lab.report.study import Study
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.testing import threshold
@@ -172,6 +172,6 @@ def test_many_yes_and_no_at_once_are_left_out_in_one_sentence(monkeypatch):
 
 def test_numbers_have_no_classes():
     prediction = lb.Prediction(torch.zeros(2, 3), lb.Gaussian())
-    assert class_log_probs(prediction, torch.zeros(3)) is None
+    assert calibration(None, studied(prediction, torch.zeros(3))) is None
     several = lb.Prediction(torch.zeros(2, 3, 4), lb.Bernoulli())
-    assert class_log_probs(several, torch.zeros(3, 4)) is None
+    assert calibration(None, studied(several, torch.zeros(3, 4))) is None

@@ -79,8 +79,7 @@ class _Loader:
     """
 
     def __init__(self, size: int, start: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
-        self.size = size
-        self.start = start
+        self.size, self.start = size, start
 
     def __len__(self) -> int:
         return self.size
@@ -118,15 +117,14 @@ class Record(L.Callback):
         return {"rows": self.rows, "seconds": self.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.rows = list(state_dict["rows"])
-        self.seconds = state_dict["seconds"]
+        self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         now = time.monotonic()
         self.seconds, self._clock = self.seconds + now - self._clock, now
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        row = {"epoch": float(trainer.current_epoch), **metrics, **_of_layers(pl_module)}
-        self.rows.append(row)
+        epoch = float(trainer.current_epoch)
+        self.rows.append({"epoch": epoch, **metrics, **_of_layers(pl_module)})
         trainer.save_checkpoint(self.run.checkpoint(trainer.current_epoch))
         if trainer.is_global_zero:
             self.run.write_metrics(self.rows)
@@ -162,8 +160,7 @@ class MeasureSteps(RecordSNR):
 
     def __init__(self, spec: Probe, validation: Batches) -> None:
         super().__init__(at=spec.steps, window=spec.window)
-        self.layer = spec.layer
-        self.validation = validation
+        self.layer, self.validation = spec.layer, validation
         self.by_step: dict[int, dict[str, Any]] = {}
 
     @property
@@ -186,31 +183,27 @@ class MeasureSteps(RecordSNR):
             raise ValueError(f"probe.layer {self.layer!r} is unknown{nearest(self.layer, layers)}")
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any
     ) -> None:
         if not self._is_due(trainer.global_step):
             return
         assert isinstance(pl_module, BayesianModule)
         assert self._snr is not None
-        snr: dict[str, Any] = {name: _finite(self._snr.values(name)) for name in _DEFINITIONS}
-        for average in _AVERAGES:
-            snr[average] = _finite(self._snr.values(average=average))
-        elbo = self._negative_elbo(pl_module)
-        self.by_step[trainer.global_step] = {"negative_elbo": elbo, "snr": snr}
+        ratios: dict[str, dict[str, float]] = {n: self._snr.values(n) for n in _DEFINITIONS}
+        ratios |= {average: self._snr.values(average=average) for average in _AVERAGES}
+        self.by_step[trainer.global_step] = {
+            "negative_elbo": self._negative_elbo(pl_module),
+            "snr": {name: _finite(by_layer) for name, by_layer in ratios.items()},
+        }
 
     @torch.no_grad()
     def _negative_elbo(self, module: BayesianModule) -> float:
         """Per validation example, with the whole KL."""
         total = 0.0
         with torch.random.fork_rng(devices=[]):
-            for batch in self.validation.in_order():
-                parts = module.objective((batch[0].to(module.device), batch[1].to(module.device)))
-                total += len(batch[1]) * float(parts.nll + parts.kl)
+            for x, y in self.validation.in_order():
+                parts = module.objective((x.to(module.device), y.to(module.device)))
+                total += len(y) * float(parts.nll + parts.kl)
         return total / len(self.validation.examples)
 
     def metrics(self) -> dict[str, dict[str, float]]:
@@ -221,11 +214,7 @@ class MeasureSteps(RecordSNR):
             for average in _AVERAGES:
                 values[f"snr_{average}_{step}"] = measured["snr"][average][self.layer]
             values[f"negative_elbo_{step}"] = measured["negative_elbo"]
-        return {
-            name: {"value": value, "error": 0.0}
-            for name, value in values.items()
-            if value is not None
-        }
+        return {n: {"value": v, "error": 0.0} for n, v in values.items() if v is not None}
 
 
 def _finite(ratios: Mapping[str, float]) -> dict[str, float | None]:

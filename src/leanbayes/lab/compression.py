@@ -78,18 +78,16 @@ def compress_run(
 
 def _standard_deviations(model: nn.Module) -> dict[str, Any]:
     """Shares of singular values and small maps of every layer."""
-    spectra, layers = spectrum(model, most=_SHARES), random_maps(model)
-    return {
-        "spectra": {
-            name: {"scale": _short(shares.scale), "mean": _short(shares.mean)}
-            for name, shares in spectra.items()
-        },
-        "maps": {
-            name: _short(thin(layer.posterior().variance.sqrt()))
-            for name, layer in layers
-            if is_matrix(layer) and layer.members == 1
-        },
+    spectra = {
+        name: {"scale": _short(shares.scale), "mean": _short(shares.mean)}
+        for name, shares in spectrum(model, most=_SHARES).items()
     }
+    maps = {
+        name: _short(thin(layer.posterior().variance.sqrt()))
+        for name, layer in random_maps(model)
+        if is_matrix(layer) and layer.members == 1
+    }
+    return {"spectra": spectra, "maps": maps}
 
 
 def thin(matrix: Tensor, most: int = _MAP) -> Tensor:

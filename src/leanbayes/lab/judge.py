@@ -163,11 +163,10 @@ def corrupted_means(
         {'nll': 1.5}
     """
     _check_complete(results)
-    names = [n for n in next(iter(results.values())) if all(n in r for r in results.values())]
-    return {
-        name: sum(result[name]["value"] for result in results.values()) / len(results)
-        for name in names
-    }
+    first, *others = results.values()
+    names = [name for name in first if all(name in other for other in others)]
+    totals = {name: sum(result[name]["value"] for result in results.values()) for name in names}
+    return {name: total / len(results) for name, total in totals.items()}
 
 
 def mean_corruption_error(

@@ -54,9 +54,11 @@ def processes(asked: int | None = None, started: Mapping[str, str] | None = None
     """
     started = os.environ if started is None else started
     if "TORCHELASTIC_RUN_ID" in started:
-        starter, there = "torchrun", _of_torchrun(started)
+        starter, here = "torchrun", int(started["LOCAL_WORLD_SIZE"])
+        there = Processes(here, int(started["WORLD_SIZE"]) // here)
     elif "SLURM_NTASKS" in started and started.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
-        starter, there = "SLURM", _of_slurm(started)
+        starter, nodes = "SLURM", int(started.get("SLURM_NNODES", 1))
+        there = Processes(max(1, int(started["SLURM_NTASKS"]) // nodes), nodes)
     else:
         return Processes(1 if asked is None else asked, 1)
     if asked not in (None, there.devices):
@@ -65,16 +67,6 @@ def processes(asked: int | None = None, started: Mapping[str, str] | None = None
             "asked for; leave --devices out"
         )
     return there
-
-
-def _of_torchrun(started: Mapping[str, str]) -> Processes:
-    here = int(started["LOCAL_WORLD_SIZE"])
-    return Processes(here, int(started["WORLD_SIZE"]) // here)
-
-
-def _of_slurm(started: Mapping[str, str]) -> Processes:
-    nodes = int(started.get("SLURM_NNODES", 1))
-    return Processes(max(1, int(started["SLURM_NTASKS"]) // nodes), nodes)
 
 
 def is_first() -> bool:

@@ -36,7 +36,8 @@ __all__ = [
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 STYLES = ("-", "--", ":", "-.")
 WRONG = "#D55E00"
-GREY = "#666666"
+PALE = "#BBBBBB"
+DASHED: dict[str, Any] = {"color": "#666666", "linestyle": "--"}
 _SIZE = (5.2, 3.6)
 _PIXELS = 256
 _ROUNDING = 1e-12
@@ -58,12 +59,9 @@ def _axes(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
 
 def _on(figure: Figure, xlabel: str, ylabel: str, place: tuple[int, int, int] = (1, 1, 1)) -> Axes:
     axes = figure.add_subplot(*place)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
+    axes.set(xlabel=xlabel, ylabel=ylabel, axisbelow=True)
     axes.grid(alpha=0.3)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     return axes
 
 
@@ -79,10 +77,11 @@ def _png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _look(index: int) -> dict[str, Any]:
-    """Colours first, then other line styles: 28 lines that differ."""
+def _look(index: int, name: str) -> dict[str, Any]:
+    """A line's label and look: colours first, then other styles, for 28 lines that differ."""
     rounds, colour = divmod(index, len(COLOURS))
-    return {"color": COLOURS[colour], "linestyle": STYLES[rounds % len(STYLES)]}
+    style = STYLES[rounds % len(STYLES)]
+    return {"label": _plain(name), "color": COLOURS[colour], "linestyle": style}
 
 
 def _legend(axes: Axes, entries: int) -> None:
@@ -114,17 +113,10 @@ def curves(
     finite = [v for line in lines.values() for v in line if math.isfinite(v)]
     for index, (name, line) in enumerate(lines.items()):
         points = [(a, b) for a, b in zip(x, line, strict=True) if math.isfinite(b)]
-        marker = "o" if len(points) < 3 else ""
-        axes.plot(
-            [a for a, _ in points],
-            [b for _, b in points],
-            marker=marker,
-            label=_plain(name),
-            **_look(index),
-        )
+        look, marker = _look(index, name), "o" if len(points) < 3 else ""
+        axes.plot([a for a, _ in points], [b for _, b in points], marker=marker, **look)
         if bands and name in bands:
-            low, high = bands[name]
-            axes.fill_between(x, low, high, alpha=0.12, color=_look(index)["color"], linewidth=0)
+            axes.fill_between(x, *bands[name], alpha=0.12, color=look["color"], linewidth=0)
     if log and finite and min(finite) > 0:
         axes.set_yscale("log")
     _whole_numbers(axes)
@@ -146,23 +138,12 @@ def reliability(confidence: Tensor, accuracy: Tensor, count: Tensor) -> bytes:
         count: how many examples are in it; empty bins are left out.
     """
     figure, axes = _axes("confidence", "accuracy")
-    bins = len(count)
-    share = (count / count.sum()).tolist()
-    left = [i / bins for i in range(bins)]
-    axes.bar(
-        left, share, 1 / bins, align="edge", color="#BBBBBB", label="share of examples", zorder=1
-    )
-    axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", label="perfectly calibrated")
+    left, share, width = torch.arange(len(count)) / len(count), count / count.sum(), 1 / len(count)
+    axes.bar(left, share, width, align="edge", color=PALE, label="share of examples", zorder=1)
+    axes.plot([0, 1], [0, 1], **DASHED, label="perfectly calibrated")
     filled = count > 0
-    axes.plot(
-        confidence[filled].tolist(),
-        accuracy[filled].tolist(),
-        marker="o",
-        color=COLOURS[0],
-        label="this model",
-    )
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1.02)
+    axes.plot(confidence[filled], accuracy[filled], "o-", color=COLOURS[0], label="this model")
+    axes.set(xlim=(0, 1), ylim=(0, 1.02))
     _legend(axes, 3)
     return _png(figure)
 
@@ -170,7 +151,7 @@ def reliability(confidence: Tensor, accuracy: Tensor, count: Tensor) -> bytes:
 def rejection(rejected: Tensor, accuracy: Tensor) -> bytes:
     """Accuracy on what is kept, when the least certain examples are rejected."""
     figure, axes = _axes("share of examples rejected", "accuracy on the others")
-    axes.plot(rejected.tolist(), accuracy.tolist(), color=COLOURS[0])
+    axes.plot(rejected, accuracy, color=COLOURS[0])
     axes.set_xlim(0, 1)
     return _png(figure)
 
@@ -186,8 +167,8 @@ def histograms(groups: Mapping[str, Tensor], xlabel: str, *, bins: int = 30) -> 
     for index, (name, group) in enumerate(groups.items()):
         counts = torch.histc(group, bins, low, low + width)
         heights = (counts / (max(len(group), 1) * width / bins)).tolist()
-        look = _look(index)
-        axes.stairs(heights, edges, label=_plain(name), linewidth=1.8, **look)
+        look = _look(index, name)
+        axes.stairs(heights, edges, linewidth=1.8, **look)
         if index < 3:
             axes.stairs(heights, edges, fill=True, alpha=0.15, color=look["color"])
     _legend(axes, len(groups))
@@ -216,15 +197,10 @@ def heat_map(matrix: Tensor, label: str) -> bytes:
     shown = F.adaptive_avg_pool2d(matrix[None, None].float(), size)[0, 0]
     figure = _figure()
     axes = figure.add_subplot()
+    axes.set(xlabel="input", ylabel="output")
     picture = axes.imshow(
-        shown.numpy(),
-        cmap="cividis",
-        aspect="auto",
-        interpolation="nearest",
-        extent=(0, columns, rows, 0),
+        shown, cmap="cividis", aspect="auto", interpolation="nearest", extent=(0, columns, rows, 0)
     )
-    axes.set_xlabel("input")
-    axes.set_ylabel("output")
     figure.colorbar(picture, ax=axes, label=label)
     return _png(figure)
 
@@ -244,18 +220,15 @@ def spectra_of(values: Mapping[str, Spectrum]) -> bytes:
         values: what :func:`leanbayes.spectrum` gives; members of a mixture are averaged.
     """
     figure = _figure((2 * _SIZE[0], _SIZE[1]))
-    sides = {
-        "standard deviations": {name: _shares(spectrum.scale) for name, spectrum in values.items()},
-        "means": {name: _shares(spectrum.mean) for name, spectrum in values.items()},
-    }
-    drawn = [shares for side in sides.values() for shares in side.values()]
-    lowest = float(torch.cat([torch.ones(1), *drawn]).min())
-    for column, (title, shares) in enumerate(sides.items(), 1):
+    scales = {name: _shares(spectrum.scale) for name, spectrum in values.items()}
+    means = {name: _shares(spectrum.mean) for name, spectrum in values.items()}
+    lowest = float(torch.cat([torch.ones(1), *scales.values(), *means.values()]).min())
+    sides = (("standard deviations", scales), ("means", means))
+    for column, (title, shares) in enumerate(sides, 1):
         label = "share of the sum of squares" if column == 1 else ""
         axes = _on(figure, "index of the singular value", label, (1, 2, column))
         _draw_spectra(axes, shares)
-        axes.set_title(title)
-        axes.set_ylim(0.5 * lowest, 2)
+        axes.set(title=title, ylim=(0.5 * lowest, 2))
     _legend(axes, len(values))
     return _png(figure)
 
@@ -268,8 +241,7 @@ def _shares(shares: Tensor) -> Tensor:
 def _draw_spectra(axes: Axes, values: Mapping[str, Tensor]) -> None:
     for index, (name, shares) in enumerate(values.items()):
         kept = shares[shares > 0]
-        x = list(range(1, len(kept) + 1))
-        axes.plot(x, kept.tolist(), marker=".", label=_plain(name), **_look(index))
+        axes.plot(range(1, len(kept) + 1), kept, marker=".", **_look(index, name))
     axes.set_yscale("log")
     _whole_numbers(axes)
 
@@ -291,43 +263,23 @@ def image_grid(images: Tensor, titles: Sequence[str], wrong: Sequence[bool]) -> 
     for place, (image, title, bad) in enumerate(zip(images, titles, wrong, strict=True)):
         top, left = 1.24 * (place // columns), 1.07 * (place % columns)
         pixels = image[0] if image.shape[0] == 1 else image.permute(1, 2, 0)
-        axes.imshow(
-            pixels.numpy(),
-            extent=(left, left + 1, top + 1, top),
-            interpolation="nearest",
-            cmap="gray",  # like its limits, of no effect on colour images
-            vmin=0,
-            vmax=1,
-        )
-        axes.text(
-            left + 0.5,
-            top - 0.04,
-            title.replace("$", r"\$"),
-            fontsize=8,
-            horizontalalignment="center",
-            color=WRONG if bad else "black",
-            fontweight="bold" if bad else "normal",
-        )
-    axes.set_xlim(-0.035, 1.07 * columns - 0.035)
-    axes.set_ylim(1.24 * rows - 0.2, -0.24)
+        extent = (left, left + 1, top + 1, top)  # grey and its limits have no effect on colours
+        axes.imshow(pixels, "gray", vmin=0, vmax=1, interpolation="nearest", extent=extent)
+        text = axes.text(left + 0.5, top - 0.04, title.replace("$", r"\$"), fontsize=8)
+        text.set(ha="center", color=WRONG if bad else "black", weight="bold" if bad else "normal")
+    axes.set(xlim=(-0.035, 1.07 * columns - 0.035), ylim=(1.24 * rows - 0.2, -0.24))
     return _png(figure)
 
 
 def estimates(values: Mapping[str, tuple[float, float]], xlabel: str) -> bytes:
     """One dot for each name, with a standard error to both sides."""
     figure = _figure((_SIZE[0], max(_SIZE[1], 0.22 * len(values) + 0.6)))
-    axes = _on(figure, xlabel, "")
-    rows = range(len(values))
+    axes, rows = _on(figure, xlabel, ""), range(len(values))
+    middle, error = zip(*values.values(), strict=True)
     axes.errorbar(
-        [value for value, _ in values.values()],
-        list(rows),
-        xerr=[error for _, error in values.values()],
-        fmt="o",
-        markersize=4,
-        color=COLOURS[0],
-        ecolor=COLOURS[4],
+        middle, rows, xerr=error, fmt="o", markersize=4, color=COLOURS[0], ecolor=COLOURS[4]
     )
-    axes.set_yticks(list(rows), [_plain(name) for name in values], fontsize="small")
+    axes.set_yticks(rows, [_plain(name) for name in values], fontsize="small")
     axes.invert_yaxis()
     return _png(figure)
 
@@ -336,7 +288,7 @@ def intervals(truth: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> bytes:
     """Predictions over the truth, each with its interval; on the diagonal they are right."""
     figure, axes = _axes("true", "predicted")
     ends = [float(torch.cat([truth, mean]).min()), float(torch.cat([truth, mean]).max())]
-    axes.plot(ends, ends, color=GREY, linestyle="--", label="perfect prediction")
+    axes.plot(ends, ends, **DASHED, label="perfect prediction")
     inside = (low <= truth) & (truth <= high)
     for held, label, colour in (
         (inside, "the interval holds the truth", COLOURS[0]),
@@ -355,19 +307,11 @@ def coverage(nominal: Tensor, observed: Tensor, examples: int) -> bytes:
     figure, axes = _axes("nominal level of the interval", "share of targets inside")
     level = torch.linspace(0, 1, 101)
     chance = 2 * (level * (1 - level) / examples).sqrt()
-    axes.fill_between(
-        level,
-        level - chance,
-        level + chance,
-        color="#BBBBBB",
-        alpha=0.6,
-        linewidth=0,
-        label="calibrated, ± 2 s.e.",
-    )
-    axes.plot([0, 1], [0, 1], color=GREY, linestyle="--")
+    band = axes.fill_between(level, level - chance, level + chance, color=PALE)
+    band.set(alpha=0.6, linewidth=0, label="calibrated, ± 2 s.e.")
+    axes.plot([0, 1], [0, 1], **DASHED)
     axes.plot(nominal, observed, marker="o", markersize=4, color=COLOURS[0], label="this model")
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1.02)
+    axes.set(xlim=(0, 1), ylim=(0, 1.02))
     _legend(axes, 2)
     return _png(figure)
 
@@ -378,15 +322,10 @@ def errors(spread: Tensor, error: Tensor, groups: int = 10) -> bytes:
     axes.scatter(spread, error, s=12, color=COLOURS[4], alpha=0.6, linewidth=0, label="targets")
     order = spread.argsort()
     parts = order.tensor_split(max(1, min(groups, len(order) // 5)))
-    axes.plot(
-        [float(spread[part].square().mean().sqrt()) for part in parts],
-        [float(error[part].square().mean().sqrt()) for part in parts],
-        marker="o",
-        color=COLOURS[1],
-        label="root mean square",
-    )
+    x, y = ([float(v[part].square().mean().sqrt()) for part in parts] for v in (spread, error))
+    axes.plot(x, y, marker="o", color=COLOURS[1], label="root mean square")
     ends = [float(spread.min()), float(spread.max())]
-    axes.plot(ends, ends, color=GREY, linestyle="--", label="as predicted")
+    axes.plot(ends, ends, **DASHED, label="as predicted")
     axes.set_ylim(bottom=0)
     _legend(axes, 3)
     return _png(figure)

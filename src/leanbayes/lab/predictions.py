@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import choose, require
-from leanbayes.lab.data import Dataset
+from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.files import reading
 from leanbayes.lab.runs import Run
 from leanbayes.lab.tables import is_number, read_table, write_table
@@ -113,18 +113,18 @@ def _classes(prediction: Prediction, dataset: Dataset) -> Table:
         raise ValueError(f"{dataset.name} has several outputs an example; a table holds one label")
     count = probs.shape[1]
     names = dataset.classes if len(dataset.classes) == count else [str(i) for i in range(count)]
-    columns: Table = {"label": [names[i] for i in probs.argmax(-1).tolist()]}
-    columns.update({f"p_{name}": probs[:, i].tolist() for i, name in enumerate(names)})
-    columns["entropy"] = prediction.entropy.flatten().tolist()
-    columns["mutual_information"] = prediction.mutual_information.flatten().tolist()
-    return columns
+    return {
+        "label": [names[i] for i in probs.argmax(-1).tolist()],
+        **{f"p_{name}": probs[:, i].tolist() for i, name in enumerate(names)},
+        "entropy": prediction.entropy.flatten().tolist(),
+        "mutual_information": prediction.mutual_information.flatten().tolist(),
+    }
 
 
 def _numbers(prediction: Prediction, dataset: Dataset) -> Table:
     """In the units of the raw targets: means move and stretch, variances stretch twice."""
-    scaling = dataset.target_scaling
-    stretch = torch.ones(()).double() if scaling is None else scaling.scale
-    shift = torch.zeros(()).double() if scaling is None else scaling.shift
+    scaling = dataset.target_scaling or Scaling()
+    stretch, shift = scaling.scale, scaling.shift
     values: dict[str, Tensor] = {}
     if "mean" in prediction.answers:
         values["mean"] = prediction.mean * stretch + shift

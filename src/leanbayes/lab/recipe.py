@@ -6,7 +6,7 @@ Unknown and misspelt keys are errors that name the nearest right one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import yaml
 from pydantic import (
@@ -46,7 +46,7 @@ _UNUSED_NOISE = (("scale", 1.0), ("noise", "fixed"))
 
 
 def _core(kinds: Mapping[str, type[Spec]]) -> Any:
-    """Reads ``{kind: KTied, rank: 2}`` into a recipe of the library, and writes it back."""
+    """Reads ``{kind: KTied, rank: 2}`` into a spec of the library, and writes it back."""
 
     def read(value: Any) -> Any:
         if isinstance(value, str):
@@ -54,16 +54,9 @@ def _core(kinds: Mapping[str, type[Spec]]) -> Any:
         return Spec.from_dict(value, kinds) if isinstance(value, Mapping) else value
 
     def write(value: Spec | None) -> Any:
-        return None if value is None else _plain(value.to_dict())
+        return None if value is None else value.to_dict()
 
     return BeforeValidator(read), PlainSerializer(write)
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists, so that YAML stays readable."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 _READ_POSTERIOR, _WRITE_POSTERIOR = _core(POSTERIORS)
@@ -310,24 +303,18 @@ def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = _section_keys(first["loc"][:-1])
-        return f"key {where!r} is unknown{nearest(str(first['loc'][-1]), known)}"
+        *path, key = first["loc"]
+        return f"key {where!r} is unknown{nearest(str(key), _section_keys(path))}"
     if first["type"] == "missing":
         return f"key {where!r} is missing"
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}"
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def _section_keys(path: Sequence[int | str]) -> list[str]:
     """The keys that the section at a path may have."""
     section: type[BaseModel] = Recipe
-    for part in path:
-        annotation = section.model_fields[str(part)].annotation if section is Recipe else None
-        if part == "layers":
-            section = Layers
-        elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            section = annotation
-        else:
-            optional = [a for a in (Published, Probe) if annotation == a | None]
-            section = optional[0] if optional else section
+    if path:
+        annotation = Recipe.model_fields[str(path[0])].annotation
+        parts = (annotation, *get_args(annotation))
+        section = next(part for part in parts if isinstance(part, type(Recipe)))
     return list(section.model_fields)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -162,12 +161,11 @@ class Run:
             except SafetensorError as error:
                 raise ValueError(f"{self.model_file} is damaged ({error})") from error
         else:
-            if not self.checkpoints():
+            if not (kept := self.checkpoints()):
                 raise FileNotFoundError(
                     f"{self.folder} has no checkpoint any more, which this model needs"
                 )
-            last = self.checkpoints()[-1]
-            state = torch.load(last, map_location="cpu", weights_only=True)["state_dict"]
+            state = torch.load(kept[-1], map_location="cpu", weights_only=True)["state_dict"]
         return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
     def checkpoint(self, epoch: int) -> Path:
@@ -188,15 +186,14 @@ class Run:
         for path in reversed(self.checkpoints()):
             try:
                 torch.load(path, map_location="cpu", weights_only=True)
+                return path
             except (RuntimeError, OSError, EOFError, ValueError) as error:
                 reason = str(error).splitlines()[0]
                 warnings.warn(
                     f"{path} is damaged ({reason}); going on from the one before", stacklevel=2
                 )
                 if set_aside:
-                    os.replace(path, path.with_suffix(".damaged"))
-            else:
-                return path
+                    path.replace(path.with_suffix(".damaged"))
         return None
 
     def write_metrics(self, rows: Sequence[Mapping[str, float]]) -> None:
@@ -259,6 +256,4 @@ class Run:
 
 
 def _scores(metrics: Mapping[str, Any]) -> dict[str, Score]:
-    return {
-        name: Score(float(given["value"]), float(given["error"])) for name, given in metrics.items()
-    }
+    return {name: Score(float(m["value"]), float(m["error"])) for name, m in metrics.items()}

@@ -58,9 +58,8 @@ def train(
         return run.result
     model, likelihood, data = build_model(recipe), likelihood_of(recipe), RunData(run)
     module = build_module(recipe, model, likelihood, run.data_size)
-    record, measured = Record(run), None
-    if recipe.probe is not None:
-        measured = MeasureSteps(recipe.probe, data.validation_batches())
+    record, probe = Record(run), recipe.probe
+    measured = None if probe is None else MeasureSteps(probe, data.validation_batches())
     callbacks = _callbacks(recipe, record, measured)
     if is_first():
         run.open()
@@ -159,14 +158,7 @@ def provenance(recipe: Recipe) -> dict[str, Any]:
 def _revision() -> str | None:
     """The git revision of the source, if there is one."""
     try:
-        answer = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+        return subprocess.check_output(git, text=True, timeout=10, stderr=subprocess.PIPE).strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip()

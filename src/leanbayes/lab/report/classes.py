@@ -12,12 +12,11 @@ from leanbayes.lab.data import Dataset
 from leanbayes.lab.judge import foreign_auroc, is_images, raw_images
 from leanbayes.lab.report.html import Html, figure, grid, section
 from leanbayes.lab.report.numbers import number
-from leanbayes.lab.report.sections import register_section
-from leanbayes.lab.report.study import MOST_OUTSIDE, Study, class_log_probs, rejection_curve
+from leanbayes.lab.report.study import MOST_OUTSIDE, Study, register_section
 from leanbayes.lab.runs import Run
 from leanbayes.metrics import calibration_bins
 
-__all__ = ["calibration", "certain_images", "out_of_distribution"]
+__all__ = ["calibration", "certain_images", "out_of_distribution", "rejection_curve"]
 
 _IMAGES = 12
 
@@ -37,15 +36,26 @@ class _Judged(NamedTuple):
 
 def _judged(study: Study) -> _Judged | None:
     """What was predicted where every example has one class; else None."""
-    if study.test is None or study.dataset is None:
+    if study.test is None or study.dataset is None or not study.test.has_classes:
         return None
     y = study.dataset.test[: study.test.samples.shape[1]].y
-    log_probs = class_log_probs(study.test, y)
-    if log_probs is None:
+    if y.numel() != len(y):
         return None
-    probs = log_probs.exp()
+    probs = study.test.log_probs.exp().flatten(0, -2)
     confidence, labels = probs.max(-1)
     return _Judged(labels, confidence, torch.special.entr(probs).sum(-1), y.flatten().long())
+
+
+def rejection_curve(uncertainty: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Shares rejected, most uncertain first, and the accuracy on what is left.
+
+    Example:
+        >>> rejection_curve(torch.tensor([0.9, 0.1]), torch.tensor([False, True]))
+        (tensor([0.0000, 0.5000]), tensor([0.5000, 1.0000]))
+    """
+    kept = right[uncertainty.argsort(stable=True)].float().cumsum(0).flip(0)
+    left = torch.arange(len(right), 0, -1)
+    return 1 - left / len(right), kept / left
 
 
 @register_section
@@ -58,26 +68,21 @@ def calibration(run: Run, study: Study) -> Html | None:
     bins = calibration_bins(confidence, right)
     rejected, accuracy = rejection_curve(entropy, right)
     half = float(accuracy[len(accuracy) // 2])
-    return section(
-        "Calibration",
-        grid(
-            [
-                figure(
-                    plots.reliability(bins.confidence, bins.accuracy, bins.examples),
-                    f"Reliability diagram of {len(right)} test examples in 15 bins; expected "
-                    f"calibration error {number(bins.calibration_error)}. Below the diagonal the "
-                    "model is too sure, above it too unsure.",
-                ),
-                figure(
-                    plots.rejection(rejected, accuracy),
-                    "Accuracy-rejection curve: the most uncertain examples (by entropy) are "
-                    f"rejected first. Accuracy is {number(float(accuracy[0]))} on all examples "
-                    f"and {number(half)} on the more certain half.",
-                ),
-                *_entropies(entropy, right),
-            ]
+    figures = [
+        figure(
+            plots.reliability(bins.confidence, bins.accuracy, bins.examples),
+            f"Reliability diagram of {len(right)} test examples in 15 bins; expected calibration "
+            f"error {number(bins.calibration_error)}. Below the diagonal the model is too sure, "
+            "above it too unsure.",
         ),
-    )
+        figure(
+            plots.rejection(rejected, accuracy),
+            "Accuracy-rejection curve: the most uncertain examples (by entropy) are rejected "
+            f"first. Accuracy is {number(float(accuracy[0]))} on all examples and {number(half)} "
+            "on the more certain half.",
+        ),
+    ]
+    return section("Calibration", grid([*figures, *_entropies(entropy, right)]))
 
 
 def _entropies(entropy: Tensor, right: Tensor) -> list[Html]:
@@ -102,19 +107,12 @@ def out_of_distribution(run: Run, study: Study) -> Html | None:
     inside = study.test.entropy[:MOST_OUTSIDE]
     groups = {name: prediction.entropy for name, prediction in study.outside.items()}
     told = "; ".join(f"{name} {number(foreign_auroc(inside, e))}" for name, e in groups.items())
-    return section(
-        "In and out of distribution",
-        grid(
-            [
-                figure(
-                    plots.histograms({"test images": inside, **groups}, "entropy (nats)"),
-                    f"Entropy of predictions on {len(inside)} test images and on the same images "
-                    f"inverted or with their pixels shuffled. AUROC of entropy: {told} (0.5 is "
-                    "chance, 1 tells all apart).",
-                )
-            ]
-        ),
+    shown = figure(
+        plots.histograms({"test images": inside, **groups}, "entropy (nats)"),
+        f"Entropy of predictions on {len(inside)} test images and on the same images inverted or "
+        f"with their pixels shuffled. AUROC of entropy: {told} (0.5 is chance, 1 tells all apart).",
     )
+    return section("In and out of distribution", grid([shown]))
 
 
 @register_section
@@ -136,21 +134,17 @@ def _images(dataset: Dataset, judged: _Judged, index: Tensor, which: str) -> Htm
     raw = raw_images(x, dataset).float()
     low, high = raw.amin(), raw.amax()
     images = ((raw - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
-    titles = [
-        _name(dataset, guess)
-        if guess == truth
-        else f"{_name(dataset, guess)}, not {_name(dataset, truth)}"
-        for guess, truth in zip(
-            judged.labels[index].tolist(), judged.truth[index].tolist(), strict=True
-        )
-    ]
     wrong = (~judged.right[index]).tolist()
+    guesses, truths = (
+        [dataset.classes[i] if i < len(dataset.classes) else str(i) for i in labels[index].tolist()]
+        for labels in (judged.labels, judged.truth)
+    )
+    titles = [
+        f"{guess}, not {truth}" if bad else guess
+        for guess, truth, bad in zip(guesses, truths, wrong, strict=True)
+    ]
     return figure(
         plots.image_grid(images, titles, wrong),
         f"{which}: {len(titles)} test images and what the model takes them for; {sum(wrong)} "
         "of the predictions are wrong, in bold with the true class.",
     )
-
-
-def _name(dataset: Dataset, label: int) -> str:
-    return dataset.classes[label] if label < len(dataset.classes) else str(label)

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from leanbayes.lab import plots
 from leanbayes.lab.report.html import Html, figure, grid, section
-from leanbayes.lab.report.sections import register_section
-from leanbayes.lab.report.study import Study
+from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
 
 __all__ = ["learning_curves"]
 
 _MOST_LAYERS = 12
+_LOSSES = {"negative_elbo": "−ELBO per example", "nll": "NLL per example", "accuracy": "accuracy"}
 Columns = Mapping[str, list[float]]
 
 
@@ -29,16 +29,9 @@ def learning_curves(run: Run, study: Study) -> Html | None:
 
 def _losses(x: list[float], columns: Columns) -> list[Html]:
     figures = []
-    for key, label in (
-        ("negative_elbo", "−ELBO per example"),
-        ("nll", "NLL per example"),
-        ("accuracy", "accuracy"),
-    ):
-        lines = {
-            part: columns[f"{part}/{key}"]
-            for part in ("train", "validation")
-            if f"{part}/{key}" in columns
-        }
+    for key, label in _LOSSES.items():
+        both = {part: columns.get(f"{part}/{key}") for part in ("train", "validation")}
+        lines = {part: values for part, values in both.items() if values is not None}
         if lines:
             caption = f"{label[0].upper()}{label[1:]}: {' and '.join(lines)}."
             figures.append(figure(plots.curves(x, lines, label), caption))
@@ -47,8 +40,7 @@ def _losses(x: list[float], columns: Columns) -> list[Html]:
 
 def _layers(x: list[float], columns: Columns) -> list[Html]:
     figures = []
-    kls = _largest(_by_layer(columns, "kl"))
-    if kls:
+    if kls := _largest(_by_layer(columns, "kl")):
         caption = "KL from the prior by layer, in nats."
         figures.append(figure(plots.curves(x, kls, "KL (nats)", log=True), caption))
     scales, left_out = _first(_by_layer(columns, "scale"))

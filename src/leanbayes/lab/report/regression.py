@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from leanbayes.lab import plots
-from leanbayes.lab.data import Dataset
+from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.report.html import Html, figure, grid, section
 from leanbayes.lab.report.numbers import number
-from leanbayes.lab.report.sections import register_section
-from leanbayes.lab.report.study import Study
+from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
 from leanbayes.predict import Prediction
 
@@ -58,7 +57,8 @@ def regression(run: Run, study: Study) -> Html | None:
         return None
     y = dataset.test[: test.samples.shape[1]].y
     truth, mean = _raw(y, dataset), _raw(test.mean, dataset)
-    spread = _stretch(test.variance.sqrt(), dataset)
+    stretch = (dataset.target_scaling or Scaling()).scale
+    spread = (test.variance.sqrt().double() * stretch).flatten()
     parts = [_intervals(test, y, dataset), _coverage(test, y), _errors(truth, mean, spread)]
     return section("Predictive intervals", grid(parts))
 
@@ -90,27 +90,14 @@ def _coverage(test: Prediction, y: Tensor) -> Html:
 
 def _errors(truth: Tensor, mean: Tensor, spread: Tensor) -> Html:
     error = (truth - mean).abs()
-    root = float(error.square().mean().sqrt())
+    root, expected = (float(values.square().mean().sqrt()) for values in (error, spread))
     return figure(
         plots.errors(spread[:_MOST_DOTS], error[:_MOST_DOTS]),
         f"Error over the predicted standard deviation, with the root mean square of up to ten "
-        f"equal groups; it is {number(root)} over all, and {number(_expected(spread))} was "
-        "predicted.",
+        f"equal groups; it is {number(root)} over all, and {number(expected)} was predicted.",
     )
-
-
-def _expected(spread: Tensor) -> float:
-    """The root mean square error that a model with these standard deviations expects."""
-    return float(spread.square().mean().sqrt())
 
 
 def _raw(values: Tensor, dataset: Dataset) -> Tensor:
     """Numbers in the units of the raw targets, one row."""
-    scaling = dataset.target_scaling
-    values = values.double()
-    return (values if scaling is None else scaling.inverse(values)).flatten()
-
-
-def _stretch(scale: Tensor, dataset: Dataset) -> Tensor:
-    scaling = dataset.target_scaling
-    return (scale.double() if scaling is None else scale.double() * scaling.scale).flatten()
+    return (dataset.target_scaling or Scaling()).inverse(values.double()).flatten()

@@ -1,27 +1,27 @@
-"""What a trained model says about test examples, and about images unlike any it has seen."""
+"""What a section of a report is given: what a trained model says; and how a section is added."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from leanbayes.lab.build import load_data
 from leanbayes.lab.data import Dataset
 from leanbayes.lab.judge import foreign_images, is_images
+from leanbayes.lab.report.html import Html
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Likelihood
 from leanbayes.predict import Prediction, predict
-from leanbayes.spectrum import explained as explained_by
+from leanbayes.registry import Registry
 
-__all__ = ["Study", "class_log_probs", "explained", "rejection_curve", "study"]
+__all__ = ["SECTIONS", "Study", "register_section", "study"]
 
 MOST_EXAMPLES = 10_000
 MOST_OUTSIDE = 2_000
-_FULL_SPECTRUM = 1024
-_SPECTRUM = 64
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,31 @@ class Study:
     test: Prediction | None
     outside: dict[str, Prediction]
     problems: tuple[str, ...]
+
+
+Section = TypeVar("Section", bound=Callable[[Run, Study], Html | None])
+
+SECTIONS = Registry[Callable[[Run, Study], Html | None]]("section")
+"""Every section by the name of its function, in the order of the page."""
+
+
+def register_section(section: Section) -> Section:
+    """Add a section to what a report says of a run, after those there are.
+
+    It decorates a function of the run folder and of what its model and data give; the function
+    returns HTML, or None where it has nothing to say.
+
+    Example:
+        >>> from leanbayes.lab.report.html import element
+        >>> from leanbayes.lab.report.html import section as titled
+        >>> @register_section
+        ... def size(run: Run, study: Study) -> Html | None:
+        ...     if study.dataset is None:
+        ...         return None
+        ...     return titled("Size", element("p", f"{study.dataset.data_size} examples"))
+        >>> SECTIONS.unregister("size")
+    """
+    return SECTIONS.register(section)
 
 
 def study(run: Run) -> Study:
@@ -80,38 +105,3 @@ def _dataset(run: Run, problems: list[str]) -> Dataset | None:
     except (OSError, ValueError, ImportError) as error:
         problems.append(f"The data set could not be read, so what needs it is left out: {error}.")
         return None
-
-
-def class_log_probs(prediction: Prediction, y: Tensor) -> Tensor | None:
-    """Log probabilities ``[examples, classes]``; None where an example has not just one class.
-
-    A Bernoulli output is two classes.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> prediction = Prediction(torch.zeros(1, 3, 1), lb.Bernoulli())
-        >>> class_log_probs(prediction, torch.ones(3, 1)).exp()[0]
-        tensor([0.5000, 0.5000])
-    """
-    if y.numel() != len(y) or not prediction.has_classes:
-        return None
-    log_probs = prediction.log_probs
-    return log_probs.reshape(len(y), log_probs.shape[-1])
-
-
-def rejection_curve(uncertainty: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Shares rejected, most uncertain first, and the accuracy on what is left.
-
-    Example:
-        >>> rejection_curve(torch.tensor([0.9, 0.1]), torch.tensor([False, True]))
-        (tensor([0.0000, 0.5000]), tensor([0.5000, 1.0000]))
-    """
-    kept = right[uncertainty.argsort(stable=True)].float().cumsum(0).flip(0)
-    left = torch.arange(len(right), 0, -1)
-    return 1 - left / len(right), kept / left
-
-
-def explained(scale: Tensor) -> Tensor:
-    """Squared singular values over their sum, the first that are not rounding."""
-    shares = explained_by(scale, None if min(scale.shape) <= _FULL_SPECTRUM else _SPECTRUM)
-    return shares[shares > torch.finfo(scale.dtype).eps ** 2][:_SPECTRUM]

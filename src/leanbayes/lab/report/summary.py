@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.report.html import Html, element, section, table
 from leanbayes.lab.report.numbers import METRICS, number, with_error
-from leanbayes.lab.report.sections import register_section
-from leanbayes.lab.report.study import Study
+from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
 from leanbayes.metrics import Score
 
@@ -19,43 +18,27 @@ __all__ = ["results", "what_was_run"]
 def what_was_run(run: Run, study: Study) -> Html | None:
     """Everything that defines the run, and what it cost."""
     recipe, result = run.recipe, run.result
-    rows = [
-        ("Data", _described(recipe.data.name, recipe.data.options)),
-        ("Network", _described(recipe.architecture.name, recipe.architecture.options)),
-        (
-            "Posterior",
-            "none: a plain network" if recipe.posterior is None else str(recipe.posterior),
-        ),
-        ("Prior", "none" if recipe.prior is None else str(recipe.prior)),
-        ("Estimator", recipe.estimator),
-        ("Likelihood", recipe.likelihood.kind),
-        ("Training", _training(recipe)),
-        ("Evaluation", f"{recipe.evaluation.samples} samples a prediction"),
-        ("Seed", str(recipe.seed)),
-    ]
-    if "parameters" in result:
-        counts = {name: f"{count:,}" for name, count in result["parameters"].items()}
-        rows.append(("Trained parameters", _described("", counts)))
-    if "seconds" in result:
-        rows.append(("Training time", f"{result['seconds']:.1f} s"))
-    if "versions" in result:
-        rows.append(("Versions", _described("", result["versions"])))
-    if result.get("revision"):
-        rows.append(("Source revision", str(result["revision"])))
-    if recipe.cut:
-        rows.append(("Cut", recipe.cut))
-    whole = element(
-        "details",
-        element("summary", "The whole recipe"),
-        element("pre", recipe.to_yaml()),
-    )
-    body = table(
-        (),
-        [(element("b", name), text) for name, text in rows],
-        "The recipe and what it took.",
-        words=2,
-    )
-    return section("What was run", body, whole)
+    counts = {name: f"{count:,}" for name, count in result.get("parameters", {}).items()}
+    facts = {
+        "Data": _described(recipe.data.name, recipe.data.options),
+        "Network": _described(recipe.architecture.name, recipe.architecture.options),
+        "Posterior": str(recipe.posterior or "none: a plain network"),
+        "Prior": str(recipe.prior or "none"),
+        "Estimator": recipe.estimator,
+        "Likelihood": recipe.likelihood.kind,
+        "Training": _training(recipe),
+        "Evaluation": f"{recipe.evaluation.samples} samples a prediction",
+        "Seed": str(recipe.seed),
+        "Trained parameters": _described("", counts),
+        "Training time": f"{result['seconds']:.1f} s" if "seconds" in result else "",
+        "Versions": _described("", result.get("versions", {})),
+        "Source revision": result.get("revision") or "",
+        "Cut": recipe.cut,
+    }
+    rows = [(element("b", name), text) for name, text in facts.items() if text]
+    whole = element("summary", "The whole recipe"), element("pre", recipe.to_yaml())
+    body = table((), rows, "The recipe and what it took.", words=2)
+    return section("What was run", body, element("details", *whole))
 
 
 def _described(name: str, options: Mapping[str, object]) -> str:
@@ -84,8 +67,8 @@ def results(run: Run, study: Study) -> Html | None:
     names += [n for n in {**ours, **theirs} if n not in METRICS]
     rows = []
     for name in names:
-        row = [METRICS.get(name, name)]
-        row.append(with_error(ours[name]) if name in ours else "not measured")
+        measured = with_error(ours[name]) if name in ours else "not measured"
+        row = [METRICS.get(name, name), measured]
         if published is not None:
             row.append(number(theirs[name]) if name in theirs else "–")
             row.append(_difference(ours.get(name), theirs.get(name)))
@@ -94,14 +77,13 @@ def results(run: Run, study: Study) -> Html | None:
         difference = f"{run.parameters - counted:+,.0f}"
         rows.append(["trained parameters", f"{run.parameters:,}", f"{counted:,.0f}", difference])
     header = ["Metric", "Ours", *(() if published is None else ("Published", "Difference"))]
-    caption = "On the test set, ± one standard error over examples."
-    parts: list[str] = [table(header, rows, caption)]
+    parts = [table(header, rows, "On the test set, ± one standard error over examples.")]
     if published is not None:
         about = f"Published: paper {published.paper}, row “{published.row}”."
         parts.append(element("p", f"{about} {published.note}".strip()))
-    if run.recipe.cut and published is not None:
-        text = f"Not the published settings: {run.recipe.cut}"
-        parts.append(element("p", text, class_="notice"))
+        if run.recipe.cut:
+            text = f"Not the published settings: {run.recipe.cut}"
+            parts.append(element("p", text, class_="notice"))
     return section("Results", *parts)
 
 

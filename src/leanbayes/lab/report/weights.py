@@ -4,67 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 
-from leanbayes.lab import plots
+from leanbayes.lab import plots, weights
 from leanbayes.lab.report.html import Html, element, figure, grid, section, table
 from leanbayes.lab.report.numbers import number
-from leanbayes.lab.report.sections import register_section
-from leanbayes.lab.report.study import Study, explained
+from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
-from leanbayes.lab.weights import (
-    log_alphas,
-    mean_matrices,
-    quartiles,
-    scale_matrices,
-    signal_to_noise,
-)
+from leanbayes.spectrum import explained as explained_by
 
-__all__ = ["dropout_rates", "scales"]
+__all__ = ["dropout_rates", "explained", "scales"]
 
 _MOST_LAYERS = 12
+_FULL_SPECTRUM = 1024
+_SPECTRUM = 64
 _SPARSE = 3.0
 
 
 @register_section
 def scales(run: Run, study: Study) -> Html | None:
     """Standard deviations of the weights: heat maps and spectra."""
-    if study.model is None:
-        return None
-    matrices = scale_matrices(study.model)
-    if not matrices:
+    matrices = {} if study.model is None else weights.scale_matrices(study.model)
+    if study.model is None or not matrices:
         return None
     shown = dict(list(matrices.items())[:_MOST_LAYERS])
-    means = {n: mean for n, mean in mean_matrices(study.model).items() if n in shown}
+    means = {n: mean for n, mean in weights.mean_matrices(study.model).items() if n in shown}
     figures = [*_spectra(shown, "standard deviations σ"), *_spectra(means, "means μ")]
-    figures += [
-        figure(plots.heat_map(scale, "σ"), f"σ of {name}, {_shape(scale)}; {_range(scale)}.")
-        for name, scale in shown.items()
-    ]
-    left = len(matrices) - len(shown)
-    note = [element("p", f"The first {len(shown)} layers; {left} more are left out.")]
-    return section(
-        "Standard deviations of the weights",
-        _signals(study.model),
-        *(note if left else ()),
-        grid(figures),
-    )
+    figures += [_heat_map(name, scale) for name, scale in shown.items()]
+    parts, left = [_signals(study.model)], len(matrices) - len(shown)
+    if left:
+        parts.append(element("p", f"The first {len(shown)} layers; {left} more are left out."))
+    return section("Standard deviations of the weights", *parts, grid(figures))
 
 
 def _signals(model: nn.Module) -> Html:
     """How far weights stand out of their own noise."""
-    ratios = signal_to_noise(model)
+    ratios = weights.signal_to_noise(model)
     if not ratios:
         return Html()
-    rows = [
-        (
-            name,
-            f"{ratio.numel():,}",
-            number(quartiles(ratio).median),
-            f"{float((ratio < 1).float().mean()):.1%}",
-        )
-        for name, ratio in ratios.items()
-    ]
+    rows = []
+    for name, ratio in ratios.items():
+        noise = f"{float((ratio < 1).float().mean()):.1%}"
+        rows.append((name, f"{ratio.numel():,}", number(weights.quartiles(ratio).median), noise))
     header = ("Layer", "Weights", "Median SNR", "SNR\u00a0<\u00a01")
     caption = "Signal-to-noise ratios |μ| / σ: weights below 1 are more noise than signal."
     return table(header, rows, caption)
@@ -79,38 +61,33 @@ def _spectra(matrices: Mapping[str, Tensor], what: str) -> list[Html]:
     return [figure(plots.spectra(spectra), caption)]
 
 
-def _shape(matrix: Tensor) -> str:
-    rows, columns = matrix.shape
-    return f"{rows} outputs × {columns} inputs"
+def explained(scale: Tensor) -> Tensor:
+    """Squared singular values over their sum, the first that are not rounding."""
+    shares = explained_by(scale, None if min(scale.shape) <= _FULL_SPECTRUM else _SPECTRUM)
+    return shares[shares > torch.finfo(scale.dtype).eps ** 2][:_SPECTRUM]
 
 
-def _range(scale: Tensor) -> str:
-    return (
-        f"from {number(float(scale.min()))} to {number(float(scale.max()))}, "
-        f"mean {number(float(scale.mean()))}"
-    )
+def _heat_map(name: str, scale: Tensor) -> Html:
+    low, high, mean = (number(float(value)) for value in (*scale.aminmax(), scale.mean()))
+    shape = "{} outputs × {} inputs".format(*scale.shape)
+    caption = f"σ of {name}, {shape}; from {low} to {high}, mean {mean}."
+    return figure(plots.heat_map(scale, "σ"), caption)
 
 
 @register_section
 def dropout_rates(run: Run, study: Study) -> Html | None:
     """Log α of every layer of Gaussian dropout, and how sparse it could be."""
-    alphas = {} if study.model is None else log_alphas(study.model)
+    alphas = {} if study.model is None else weights.log_alphas(study.model)
     layers = {name: alpha.flatten().cpu() for name, alpha in alphas.items()}
     if not layers:
         return None
-    rows = [
-        (
-            name,
-            f"{alpha.numel():,}",
-            number(float(alpha.median())),
-            f"{100 * float((alpha > _SPARSE).float().mean()):.1f} %",
-        )
-        for name, alpha in layers.items()
-    ]
+    rows = []
+    for name, alpha in layers.items():
+        sparse = f"{100 * float((alpha > _SPARSE).float().mean()):.1f} %"
+        rows.append((name, f"{alpha.numel():,}", number(float(alpha.median())), sparse))
     header = ("Layer", "Weights", "Median log α", f"log\u00a0α\u00a0>\u00a0{_SPARSE:g}")
     shown = dict(list(layers.items())[:_MOST_LAYERS])
-    single = all(bool((alpha == alpha[0]).all()) for alpha in shown.values())
-    if single:
+    if all(bool((alpha == alpha[0]).all()) for alpha in shown.values()):
         png = plots.bars({name: float(alpha[0]) for name, alpha in shown.items()}, "log α")
     else:
         png = plots.histograms(shown, "log α")

@@ -8,8 +8,7 @@ from pathlib import Path
 from leanbayes.lab.files import write_text
 from leanbayes.lab.report.html import Html, element, join, page, table
 from leanbayes.lab.report.numbers import METRICS, number, with_error
-from leanbayes.lab.report.sections import SECTIONS
-from leanbayes.lab.report.study import study
+from leanbayes.lab.report.study import SECTIONS, study
 from leanbayes.lab.runs import Run
 
 from leanbayes.lab.report import summary, curves, classes, regression, weights  # noqa: F401  # isort: skip
@@ -50,10 +49,9 @@ def write_report(
 
 
 def _contents(names: Sequence[str]) -> Html:
-    links = [
-        element("li", element("a", name, href=f"#run-{index}")) for index, name in enumerate(names)
-    ]
-    return element("nav", element("ul", join(links)), **{"aria-label": "Runs"})
+    links = [element("a", name, href=f"#run-{index}") for index, name in enumerate(names)]
+    items = element("ul", join(element("li", link) for link in links))
+    return element("nav", items, **{"aria-label": "Runs"})
 
 
 def _overview(folders: Sequence[Run]) -> Html:
@@ -77,9 +75,8 @@ def _overview(folders: Sequence[Run]) -> Html:
 
 def _run(run: Run, index: int) -> Html:
     studied = study(run)
-    notices = [
-        element("p", problem, class_="notice") for problem in (*run.problems, *studied.problems)
-    ]
+    problems = (*run.problems, *studied.problems)
+    notices = [element("p", problem, class_="notice") for problem in problems]
     parts = [section(run, studied) for section in SECTIONS.values()]
     heading = element("h2", run.recipe.name, id=f"run-{index}")
     return element("article", heading, join([*notices, *(part for part in parts if part)]))
