@@ -1,4 +1,4 @@
-"""``python -m papers table | page | archive``: the papers' tables and pages, from a checkout.
+"""``python -m papers table | page | compress | archive``: tables and pages, from a checkout.
 
 Annotations are read by typer, so they are ordinary objects here.
 """
@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from leanbayes.errors import choose
-from leanbayes.lab.files import write_bytes
+from leanbayes.lab.files import write_bytes, write_json
 from papers import PAPERS
 from papers.tools.archive import archive as keep
 from papers.tools.blocks import Blocks
+from papers.tools.compression import compress_run
 from papers.tools.lists import list_makers
 from papers.tools.page import refresh
 from papers.tools.paper import DOCS
@@ -67,6 +68,30 @@ def page(
             write_bytes(chosen.folder / name, png)
     for path in () if paper else LISTS:
         print(f"Written to {refresh(path, list_makers(PAPERS.values(), path))}")
+
+
+@app.command(epilog="Example: python -m papers compress runs/mnist-mlp-full --rank 1 --rank 2")
+def compress(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    rank: Annotated[
+        list[int] | None, typer.Option(min=1, help="A rank; may be repeated. 1, 2 and 3.")
+    ] = None,
+    include: Annotated[
+        list[str] | None, typer.Option(help="A pattern of layers; may be repeated. All.")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Predictive draws.")] = 100,
+    out: Annotated[
+        Path | None, typer.Option(help="The JSON file; compress.json in the run if not given.")
+    ] = None,
+) -> None:
+    """Say what a trained run loses with standard deviations of a lower rank."""
+    compressed = compress_run(
+        run, rank or (1, 2, 3), include=include or ("**",), samples=samples, progress=True
+    )
+    for name, row in compressed["rows"].items():
+        elbo, nll = (row["metrics"][metric]["value"] for metric in ("negative_elbo", "nll"))
+        print(f"{name:<12} {row['parameters']:>9,} parameters  −ELBO {elbo:.4f}  NLL {nll:.4f}")
+    print(f"Written to {write_json(out or run / 'compress.json', compressed)}")
 
 
 @app.command(epilog="Example: python -m papers archive runs/mnist-mlp-k2 --out results/k_tied")

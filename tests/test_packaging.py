@@ -56,8 +56,8 @@ LAB_LEVELS = (
     {"runs"},
     {"callbacks", "judge", "predictions"},
     {"train"},
-    {"sweep", "compression", "report", "papers"},
-    {"demo", "demo_report"},
+    {"sweep", "report"},
+    {"demo"},
     {"commands"},
 )
 """The same within the laboratory, from files to commands."""
@@ -180,6 +180,15 @@ def test_no_two_public_classes_of_the_laboratory_share_a_name():
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     homes.setdefault(node.name, []).append(module)
     assert not {name: where for name, where in homes.items() if len(where) > 1}
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_a_file_is_one_concept_and_a_function_fits_a_screen(module):
+    source = SOURCES[module]
+    assert len(source.splitlines()) <= 400
+    functions = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef))
+    long = [f.name for f in functions if (f.end_lineno or 0) - f.lineno >= 50]
+    assert not long, f"{', '.join(long)} of {module} has more than 50 lines; split it"
 
 
 def test_there_are_no_import_cycles():

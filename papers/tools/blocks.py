@@ -37,7 +37,7 @@ class Blocks:
 
     Args:
         paper: whose recipes and published rows.
-        results: archived runs, with what ``leanbayes compress`` wrote in ``post_training/``; the
+        results: archived runs, with what ``papers compress`` wrote in ``post_training/``; the
             paper's own by default.
 
     Attributes:

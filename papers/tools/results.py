@@ -126,7 +126,7 @@ def truncations(
     Args:
         paper: where published rows stand.
         name: of the recipe.
-        compressed: what :func:`leanbayes.lab.compression.compress_run` says; published rows alone
+        compressed: what :func:`papers.tools.compression.compress_run` says; published rows alone
             if ``None``.
         also: metrics to show beside the usual and the published ones.
     """
@@ -144,12 +144,12 @@ def truncations(
 
 
 def compressed_runs(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """What ``leanbayes compress`` wrote below a folder, by recipe."""
+    """What ``papers compress`` wrote below a folder, by recipe."""
     files = [*sorted(folder.rglob("compress.json")), *sorted(folder.glob("post_training/*.json"))]
     return {run["name"]: run for run in map(read_compressed, files)}
 
 
 def read_compressed(file: Path) -> Mapping[str, Any]:
-    """What ``leanbayes compress`` wrote to this file."""
+    """What ``papers compress`` wrote to this file."""
     keys = {"name", "rows", "seed", "spectra", "maps"}
-    return read_object(file, keys, "what leanbayes compress writes", "compress its run")
+    return read_object(file, keys, "what python -m papers compress writes", "compress its run")

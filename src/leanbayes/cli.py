@@ -10,7 +10,7 @@ __all__ = ["app", "main"]
 
 _LAB = (
     *("PIL", "lightning", "matplotlib", "numpy", "optuna", "pooch", "pydantic"),
-    *("rich", "sklearn", "tensorboard", "torchmetrics", "typer", "yaml"),
+    *("rich", "sklearn", "tensorboard", "typer", "yaml"),
 )
 
 

@@ -39,13 +39,7 @@ ESTIMATORS = Registry[Estimator]("estimator")
 def register_estimator(estimator: E) -> E:
     """Make an estimator known by its function's name, so that files and recipes can name it.
 
-    Example:
-        >>> @register_estimator
-        ... def often(q, op, usage):
-        ...     return weights(q, op, usage)
-        >>> "often" in ESTIMATORS
-        True
-        >>> ESTIMATORS.unregister("often")
+    ``docs/extending/estimator.py`` is one to copy.
     """
     require(
         callable(estimator) and getattr(estimator, "__name__", "").isidentifier(),

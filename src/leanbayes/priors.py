@@ -76,16 +76,7 @@ P = TypeVar("P", bound=type[Prior])
 def register_prior(kind: P) -> P:
     """Make a prior known by its class name, so that files and recipes can name it.
 
-    Example:
-        >>> import torch
-        >>> @register_prior
-        ... @dataclass(frozen=True)
-        ... class Unit(Prior):
-        ...     def __call__(self, matrix):
-        ...         return self.learned(td.Normal, matrix, loc=0.0, scale=1.0)
-        >>> PRIORS["Unit"]()(torch.zeros(2, 3))().scale
-        tensor(1.)
-        >>> PRIORS.unregister("Unit")
+    ``docs/extending/prior.py`` is one to copy.
     """
     require(
         isinstance(kind, type) and issubclass(kind, Prior),

@@ -43,14 +43,7 @@ def register_schedule(kind: str) -> Callable[[S], S]:
     Args:
         kind: its name there, in lower case.
 
-    Example:
-        >>> @register_schedule("late")
-        ... class Late:
-        ...     def __call__(self, step: float) -> float:
-        ...         return float(step >= 10)
-        >>> SCHEDULES.make("late")(12)
-        1.0
-        >>> SCHEDULES.unregister("late")
+    ``docs/extending/schedule.py`` is one to copy.
     """
     return SCHEDULES.register(name=kind)
 

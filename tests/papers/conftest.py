@@ -2,11 +2,11 @@
 
 import pytest
 
-from leanbayes.lab.compression import compress_run
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.train import train
 from papers.tools.archive import archive
+from papers.tools.compression import compress_run
 
 
 def recipe(seed):

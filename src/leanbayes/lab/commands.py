@@ -49,7 +49,6 @@ def register(application: typer.Typer) -> None:
         (predict, "runs/digits --input new.csv --output predictions.csv"),
         (sweep, "k_tied/mnist-mlp-k2 --trials 8"),
         (report, "runs/a runs/b -o report.html"),
-        (compress, "runs/mnist-mlp-full --rank 1 --rank 2"),
     ):
         example = f"Example: leanbayes {command.__name__} {example}"
         application.command(epilog=example)(_told(command))
@@ -271,36 +270,6 @@ def report(
     from leanbayes.lab.report import write_report
 
     written = write_report(runs, output)
-    Console().print(f"Written to {written}", highlight=False, soft_wrap=True)
-
-
-def compress(
-    run: Run,
-    rank: Annotated[
-        list[int] | None, typer.Option(min=1, help="A rank; may be repeated. 1, 2 and 3.")
-    ] = None,
-    include: Annotated[
-        list[str] | None, typer.Option(help="A pattern of layers; may be repeated. All.")
-    ] = None,
-    samples: Samples = 100,
-    out: Annotated[
-        Path | None, typer.Option(help="The JSON file; compress.json in the run if not given.")
-    ] = None,
-) -> None:
-    """Say what a trained run loses with standard deviations of a lower rank."""
-    from leanbayes.lab import runs
-    from leanbayes.lab.compression import compress_run
-    from leanbayes.lab.files import write_json
-
-    found = compress_run(
-        run, rank or (1, 2, 3), include=include or ("**",), samples=samples, progress=True
-    )
-    shown = Table("standard deviations", "parameters", "−ELBO", "NLL", title=str(run))
-    for name, row in found["rows"].items():
-        values = (row["metrics"][metric]["value"] for metric in ("negative_elbo", "nll"))
-        shown.add_row(name, f"{row['parameters']:,}", *(f"{value:.4f}" for value in values))
-    Console().print(shown)
-    written = write_json(out or runs.Run(run).compression_file, found)
     Console().print(f"Written to {written}", highlight=False, soft_wrap=True)
 
 

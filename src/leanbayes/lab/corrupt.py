@@ -59,13 +59,7 @@ def register_corruption(name: str, strengths: tuple[Any, ...]) -> Callable[[Dama
         name: what to call it.
         strengths: five, for the severities 1 to 5.
 
-    Example:
-        >>> @register_corruption("fade", (0.9, 0.8, 0.7, 0.6, 0.5))
-        ... def fade(x: Tensor, share: float, generator: Generator) -> Tensor:
-        ...     return share * x
-        >>> corrupt(torch.ones(1, 1, 1, 1), "fade", severity=5).item()
-        0.5
-        >>> CORRUPTIONS.unregister("fade")
+    ``docs/extending/corruption.py`` is one to copy.
     """
     require(
         len(strengths) == len(SEVERITIES),

@@ -44,8 +44,7 @@ class Run:
     """One run and its folder; nothing else knows the names of the files.
 
     ``recipe.yaml`` is what is run, ``metrics.csv`` has a line an epoch, ``checkpoints/`` the last
-    states, ``model.safetensors`` the trained model, ``result.json`` how it was judged, and
-    ``compress.json`` what it loses at lower ranks.
+    states, ``model.safetensors`` the trained model and ``result.json`` how it was judged.
 
     Args:
         folder: the run folder.
@@ -55,7 +54,6 @@ class Run:
     def __init__(self, folder: str | Path, recipe: Recipe | None = None) -> None:
         self.folder = Path(folder)
         self.model_file = self.folder / "model.safetensors"
-        self.compression_file = self.folder / "compress.json"
         self._recipe_file = self.folder / "recipe.yaml"
         self._metrics_file = self.folder / "metrics.csv"
         self._result_file = self.folder / "result.json"

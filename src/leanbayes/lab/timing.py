@@ -74,5 +74,5 @@ def training_step(
 
 def versions() -> dict[str, str]:
     """The versions that a measurement depends on."""
-    packages = ("leanbayes", "torch", "numpy", "scikit-learn", "torchmetrics")
+    packages = ("leanbayes", "torch", "numpy", "scikit-learn")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}

@@ -97,24 +97,7 @@ def register_layer(*torch_layers: type[nn.Module] | str) -> Callable[[K], K]:
         A decorator of a subclass of :class:`Layer`; ``register_layer(MyLinear)(lb.Affine)`` will
         do where an existing kind fits.
 
-    Example:
-        >>> import leanbayes as lb
-        >>> class Doubled(nn.Linear):
-        ...     def forward(self, x):
-        ...         return 2 * super().forward(x)
-        >>> @lb.register_layer(Doubled)
-        ... class RandomDoubled(lb.Layer):
-        ...     def __init__(self, inner):
-        ...         super().__init__()
-        ...         self.inner = inner
-        ...     @classmethod
-        ...     def from_torch(cls, module, make):
-        ...         return cls(lb.Affine.from_torch(module, make))
-        ...     def torch_tensors(self, member):
-        ...         return self.inner.torch_tensors(member)
-        ...     def forward(self, x):
-        ...         return 2 * self.inner(x)
-        >>> lb.testing.check_layer(Doubled(3, 2), torch.randn(5, 3))
+    ``docs/extending/layer.py`` is one to copy.
     """
 
     def register(kind: K) -> K:

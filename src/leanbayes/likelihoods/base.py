@@ -220,17 +220,6 @@ def register_likelihood(kind: str) -> Callable[[L], L]:
     Args:
         kind: its name there, in lower case.
 
-    Example:
-        >>> @register_likelihood("laplace")
-        ... class Laplace(Likelihood):
-        ...     def __init__(self, scale: float = 1.0) -> None:
-        ...         super().__init__()
-        ...         self.scale = scale
-        ...
-        ...     def distribution(self, outputs):
-        ...         return torch.distributions.Laplace(outputs, self.scale)
-        >>> Likelihood.from_dict({"kind": "laplace", "scale": 0.5})
-        Laplace(scale=0.5)
-        >>> LIKELIHOODS.unregister("laplace")
+    ``docs/extending/likelihood.py`` is one to copy.
     """
     return LIKELIHOODS.register(name=kind)

@@ -48,15 +48,7 @@ P = TypeVar("P", bound=type[Posterior])
 def register_posterior(kind: P) -> P:
     """Make a posterior known by its class name, so that files and recipes can name it.
 
-    Example:
-        >>> from leanbayes.posteriors import MeanField
-        >>> @register_posterior
-        ... @dataclass(frozen=True)
-        ... class Narrow(MeanField):
-        ...     scale: float = 1e-4
-        >>> POSTERIORS["Narrow"]().scale
-        0.0001
-        >>> POSTERIORS.unregister("Narrow")
+    ``docs/extending/posterior.py`` is one to copy.
     """
     require(
         isinstance(kind, type) and issubclass(kind, Posterior),

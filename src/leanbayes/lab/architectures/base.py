@@ -105,13 +105,7 @@ def register_architecture(name: str) -> Callable[[Builder], Builder]:
     Args:
         name: what to call it.
 
-    Example:
-        >>> @register_architecture("line")
-        ... def line(inputs: int = 3) -> Network:
-        ...     return build("mlp", inputs=inputs, hidden=(), outputs=1)
-        >>> build("line", inputs=5)(torch.ones(2, 5)).shape
-        torch.Size([2, 1])
-        >>> ARCHITECTURES.unregister("line")
+    ``docs/extending/architecture.py`` is one to copy.
     """
     return ARCHITECTURES.register(name=name)
 

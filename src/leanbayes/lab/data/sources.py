@@ -47,16 +47,7 @@ def register_dataset(
         source: where it comes from, as one would cite it.
         forms: the ways its files lie on a disk.
 
-    Example:
-        >>> import torch
-        >>> from leanbayes.lab.data import Dataset, Examples, load
-        >>> @register_dataset("line", task="regression", licence="none", source="made up")
-        ... def line(*, points: int = 10) -> Dataset:
-        ...     x = torch.linspace(-1, 1, points)[:, None]
-        ...     return Dataset("line", "regression", Examples(x[::2], x[::2]), Examples(x, x))
-        >>> load("line", points=20)
-        Dataset(line: train=10, test=20, inputs (1,), regression)
-        >>> SOURCES.unregister("line")
+    ``docs/extending/dataset.py`` is one to copy.
     """
 
     def register(build: Build) -> Build:

@@ -7,14 +7,11 @@ from pathlib import Path
 
 from leanbayes.lab import plots
 from leanbayes.lab.demo.families import CLOSELY, FAMILIES, Settings
-from leanbayes.lab.demo.results import Result, legend
+from leanbayes.lab.demo.results import COLUMNS, Result, legend
 from leanbayes.lab.report import write_report
 from leanbayes.lab.report.html import Html, element, figure, grid, section, table
 
 __all__ = ["write_page"]
-
-_COLUMNS = ("Family", "Accuracy", "NLL", "Brier score", "ECE", "AUROC inverted", "AUROC shuffled")
-_COSTS = ("Parameters", "Step cost")
 
 
 def write_page(
@@ -50,7 +47,9 @@ def _introduction() -> Html:
 
 
 def _families(results: Sequence[Result], settings: Settings, seconds: float) -> Html:
-    compared = table([*_COLUMNS, *_COSTS], [_row(result) for result in results], "All families.")
+    header = ["Family", *(column.title for column in COLUMNS)]
+    rows = [[r.name, *(column.text(r) + column.more(r) for column in COLUMNS)] for r in results]
+    compared = table(header, rows, "All families.")
     figures = grid(
         [
             figure(
@@ -65,18 +64,3 @@ def _families(results: Sequence[Result], settings: Settings, seconds: float) -> 
         ]
     )
     return section("Families", compared, element("p", legend(settings, seconds)), figures)
-
-
-def _row(result: Result) -> list[str]:
-    accuracy, cost = result.accuracy, result.step_cost
-    return [
-        result.name,
-        f"{100 * accuracy.value:.1f} ± {100 * accuracy.error:.1f} %",
-        f"{result.nll.value:.3f} ± {result.nll.error:.3f}",
-        f"{result.brier.value:.3f} ± {result.brier.error:.3f}",
-        f"{result.calibration_error:.3f}",
-        f"{result.auroc_inverted:.3f}",
-        f"{result.auroc_shuffled:.3f}",
-        f"{result.parameters:,} ({result.relative_parameters:.2f}×)",
-        f"{cost.median:.1f}× ({cost.low:.1f}–{cost.high:.1f})",
-    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from leanbayes.metrics import Score
 from leanbayes.parameters import count_parameters
 from leanbayes.predict import Prediction, predict
 
-__all__ = ["Result", "legend", "report", "run"]
+__all__ = ["COLUMNS", "Column", "Result", "legend", "report", "run"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,62 @@ class Result:
     relative_parameters: float
     step_cost: Ratio
     seconds: float
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one number of a result is shown.
+
+    Args:
+        title: over the column of a page.
+        short: over that of a terminal, which leaves out those without.
+        value: takes the number out of a result.
+        form: its format.
+        best: which value is the best one, if any is.
+        more: what is said beside it where there is room.
+    """
+
+    title: str
+    short: str
+    value: Callable[[Result], float]
+    form: str = "{:.3f}"
+    best: Callable[[Iterable[float]], float] | None = None
+    more: Callable[[Result], str] = lambda result: ""
+
+    def text(self, result: Result) -> str:
+        """The number."""
+        return self.form.format(self.value(result))
+
+
+COLUMNS = (
+    Column(
+        "Accuracy, %",
+        "acc.\n%",
+        lambda r: 100 * r.accuracy.value,
+        "{:.1f}",
+        max,
+        lambda r: f" ± {100 * r.accuracy.error:.1f}",
+    ),
+    Column("NLL", "\nNLL", lambda r: r.nll.value, best=min, more=lambda r: f" ± {r.nll.error:.3f}"),
+    Column("Brier score", "", lambda r: r.brier.value, more=lambda r: f" ± {r.brier.error:.3f}"),
+    Column("ECE", "\nECE", lambda r: r.calibration_error, best=min),
+    Column("AUROC inverted", "AUROC\ninv.", lambda r: r.auroc_inverted, best=max),
+    Column("AUROC shuffled", "AUROC\nshuf.", lambda r: r.auroc_shuffled, best=max),
+    Column(
+        "Parameters",
+        "para-\nmeters",
+        lambda r: r.relative_parameters,
+        "{:.2f}×",
+        more=lambda r: f" {r.parameters:>7,}",
+    ),
+    Column(
+        "Step cost",
+        "step\ncost",
+        lambda r: r.step_cost.median,
+        "{:.1f}×",
+        more=lambda r: f" {r.step_cost.low:>4.1f}–{r.step_cost.high:.1f}",
+    ),
+)
 
 
 def run(families: Sequence[Family], settings: Settings, folder: Path) -> Iterator[Result]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,15 +15,16 @@ from rich.table import Table
 
 from leanbayes.lab.demo import page, results
 from leanbayes.lab.demo.families import FAMILIES, QUICK, Family, Settings
-from leanbayes.lab.demo.results import Result
+from leanbayes.lab.demo.results import COLUMNS, Column, Result
 from leanbayes.lab.files import write_json
 
-__all__ = ["COLUMNS", "INTERRUPTED", "show"]
+__all__ = ["INTERRUPTED", "show"]
 
 INTERRUPTED = 130
 """What a shell reports for Ctrl-C."""
 
 _WIDE = 110
+_SHORT = [column for column in COLUMNS if column.short]
 
 
 def show(settings: Settings, out: Path, *, quick: bool = False, json: Path | None = None) -> int:
@@ -95,68 +95,23 @@ def _train(
                 )
 
 
-@dataclass(frozen=True)
-class Column:
-    """How one number of a result is shown.
-
-    Args:
-        header: over the column.
-        value: takes the number out of a result.
-        form: its format.
-        best: which value is the best one, if any is.
-        more: what a wide table adds to it.
-    """
-
-    header: str
-    value: Callable[[Result], float]
-    form: str = "{:.3f}"
-    best: Callable[[Iterable[float]], float] | None = None
-    more: Callable[[Result], str] = lambda result: ""
-
-    def cells(self, results: Sequence[Result], *, wide: bool) -> list[str]:
-        """The column's texts; those that show the best value are bold."""
-        texts = [self.form.format(self.value(result)) for result in results]
-        best = self.form.format(self.best(map(self.value, results))) if self.best else None
-        shown = [f"[bold]{text}[/]" if text == best else text for text in texts]
-        if not wide:
-            return shown
-        return [f"{text}[dim]{self.more(r)}[/]" for text, r in zip(shown, results, strict=True)]
-
-
-COLUMNS = (
-    Column(
-        "acc.\n%",
-        lambda r: 100 * r.accuracy.value,
-        "{:.1f}",
-        max,
-        lambda r: f" ± {100 * r.accuracy.error:.1f}",
-    ),
-    Column("\nNLL", lambda r: r.nll.value, best=min, more=lambda r: f" ± {r.nll.error:.3f}"),
-    Column("\nECE", lambda r: r.calibration_error, best=min),
-    Column("AUROC\ninv.", lambda r: r.auroc_inverted, best=max),
-    Column("AUROC\nshuf.", lambda r: r.auroc_shuffled, best=max),
-    Column(
-        "para-\nmeters",
-        lambda r: r.relative_parameters,
-        "{:.2f}×",
-        more=lambda r: f" {r.parameters:>7,}",
-    ),
-    Column(
-        "step\ncost",
-        lambda r: r.step_cost.median,
-        "{:.1f}×",
-        more=lambda r: f" {r.step_cost.low:>4.1f}–{r.step_cost.high:.1f}",
-    ),
-)
+def _cells(column: Column, results: Sequence[Result], *, wide: bool) -> list[str]:
+    """The column's texts; those that show the best value are bold, wide ones say more."""
+    texts = [column.text(result) for result in results]
+    best = column.form.format(column.best(map(column.value, results))) if column.best else None
+    shown = [f"[bold]{text}[/]" if text == best else text for text in texts]
+    if not wide:
+        return shown
+    return [f"{text}[dim]{column.more(r)}[/]" for text, r in zip(shown, results, strict=True)]
 
 
 def _table(results: Sequence[Result], *, wide: bool) -> Table:
     """One row a family; wide tables add standard errors, counts and quartiles."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("\nfamily", no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column.header, justify="right", no_wrap=True)
-    columns = [column.cells(results, wide=wide) for column in COLUMNS]
+    for column in _SHORT:
+        table.add_column(column.short, justify="right", no_wrap=True)
+    columns = [_cells(column, results, wide=wide) for column in _SHORT]
     groups = [result.group for result in results]
     for index, (result, *cells) in enumerate(zip(results, *columns, strict=True)):
         last_of_group = groups[index] != groups[min(index + 1, len(groups) - 1)]

@@ -55,15 +55,7 @@ def register_section(section: Section) -> Section:
     It decorates a function of the run folder and of what its model and data give; the function
     returns HTML, or None where it has nothing to say.
 
-    Example:
-        >>> from leanbayes.lab.report.html import element
-        >>> from leanbayes.lab.report.html import section as titled
-        >>> @register_section
-        ... def size(run: Run, study: Study) -> Html | None:
-        ...     if study.dataset is None:
-        ...         return None
-        ...     return titled("Size", element("p", f"{study.dataset.data_size} examples"))
-        >>> SECTIONS.unregister("size")
+    ``docs/extending/section.py`` is one to copy.
     """
     return SECTIONS.register(section)
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import leanbayes as lb
-from leanbayes.lab.compression import compress_run, thin
 from leanbayes.lab.data import load
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
+from papers.tools.compression import compress_run, thin
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
