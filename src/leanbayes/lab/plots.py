@@ -138,8 +138,9 @@ def reliability(confidence: Tensor, accuracy: Tensor, count: Tensor) -> bytes:
         count: how many examples are in it; empty bins are left out.
     """
     figure, axes = _axes("confidence", "accuracy")
-    left, share, width = torch.arange(len(count)) / len(count), count / count.sum(), 1 / len(count)
-    axes.bar(left, share, width, align="edge", color=PALE, label="share of examples", zorder=1)
+    bins = len(count)
+    left, share = [i / bins for i in range(bins)], (count / count.sum()).tolist()
+    axes.bar(left, share, 1 / bins, align="edge", color=PALE, label="share of examples", zorder=1)
     axes.plot([0, 1], [0, 1], **DASHED, label="perfectly calibrated")
     filled = count > 0
     axes.plot(confidence[filled], accuracy[filled], "o-", color=COLOURS[0], label="this model")
