@@ -48,7 +48,7 @@ LEVELS = (
 """Imports only go up this list; ``leanbayes`` is the package itself, with its public names."""
 
 LAB_LEVELS = (
-    {"files", "damage", "plots", "weights"},
+    {"files", "damage", "interrupts", "plots", "timing", "weights"},
     {"tables"},
     {"data", "architectures"},
     {"recipe", "corrupt"},
