@@ -195,12 +195,12 @@ def heat_map(matrix: Tensor, label: str) -> bytes:
     """
     rows, columns = matrix.shape
     size = (min(rows, _PIXELS), min(columns, _PIXELS))
-    shown = F.adaptive_avg_pool2d(matrix[None, None].float(), size)[0, 0]
+    shown = F.adaptive_avg_pool2d(matrix[None, None].float(), size)[0, 0].numpy()
     figure = _figure()
     axes = figure.add_subplot()
     axes.set(xlabel="input", ylabel="output")
     picture = axes.imshow(
-        shown, cmap="cividis", aspect="auto", interpolation="nearest", extent=(0, columns, rows, 0)
+        shown, "cividis", aspect="auto", interpolation="nearest", extent=(0, columns, rows, 0)
     )
     figure.colorbar(picture, ax=axes, label=label)
     return _png(figure)
@@ -265,7 +265,7 @@ def image_grid(images: Tensor, titles: Sequence[str], wrong: Sequence[bool]) -> 
         top, left = 1.24 * (place // columns), 1.07 * (place % columns)
         pixels = image[0] if image.shape[0] == 1 else image.permute(1, 2, 0)
         extent = (left, left + 1, top + 1, top)  # grey and its limits have no effect on colours
-        axes.imshow(pixels, "gray", vmin=0, vmax=1, interpolation="nearest", extent=extent)
+        axes.imshow(pixels.numpy(), "gray", vmin=0, vmax=1, interpolation="nearest", extent=extent)
         text = axes.text(left + 0.5, top - 0.04, title.replace("$", r"\$"), fontsize=8)
         text.set(ha="center", color=WRONG if bad else "black", weight="bold" if bad else "normal")
     axes.set(xlim=(-0.035, 1.07 * columns - 0.035), ylim=(1.24 * rows - 0.2, -0.24))
