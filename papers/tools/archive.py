@@ -25,12 +25,12 @@ def archive(folder: Path, out: Path, label: str = "") -> Path:
         label: tells runs of one recipe under several budgets apart.
     """
     run = Run(folder)
+    recipe = parse_yaml(run.recipe.to_yaml())
     if not run.result:
         raise FileNotFoundError(f"{folder} holds no finished run; train or resume it first")
     kept = thinned(len(next(iter(run.columns.values()), [])), _POINTS)
     history = {name: [_rounded(values[i]) for i in kept] for name, values in run.columns.items()}
     name = "-".join(filter(None, (run.recipe.name, label, f"seed{run.recipe.seed}")))
-    recipe = parse_yaml(run.recipe.to_yaml())
     return write_json(out / f"{name}.json", {**run.result, "recipe": recipe, "history": history})
 
 

@@ -33,7 +33,8 @@ def test_the_command_prints_what_was_compressed(results):
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"), [('{"name": "mni', "is damaged"), ("[]", "is not what leanbayes")]
+    ("content", "sentence"),
+    [('{"name": "mni', "is damaged"), ("[]", "is not what python")],
 )
 def test_a_damaged_file_is_named(content, sentence, tmp_path):
     path = tmp_path / "post_training" / "mnist-mlp-full.json"
@@ -106,10 +107,10 @@ def test_sentences_take_their_numbers_from_results(results):
     [
         ("{value: mnist-mlp-k2 nll}", "'mnist-mlp-k2 nll' has no measured number"),
         ("{printed value: mnist-mlp-k2-decay nll}", "has no published number"),
-        ("{value: mnist-mlp-k9 nll}", "no recipe 'mnist-mlp-k9'"),
-        ("{value: mnist-mlp-full/tied 9 nll}", "no row 'tied 9'"),
-        ("{value: mnist-mlp-full nil}", "no metric 'nil'"),
-        ("{valeu: mnist-mlp-full nll}", "no kind of number 'valeu'; did you mean 'value'"),
+        ("{value: mnist-mlp-k9 nll}", "recipe 'mnist-mlp-k9' is unknown"),
+        ("{value: mnist-mlp-full/tied 9 nll}", "row 'tied 9' is unknown"),
+        ("{value: mnist-mlp-full nil}", "metric 'nil' is unknown"),
+        ("{valeu: mnist-mlp-full nll}", "kind of number 'valeu' is unknown; did you mean 'value'"),
     ],
 )
 def test_a_number_that_cannot_be_made_says_why(sentence, message, results):
@@ -169,12 +170,15 @@ def test_every_truncated_row_has_a_recipe():
 @pytest.mark.parametrize(
     ("block", "sentence"),
     [
-        ("table: MLP on MNST", "no experiment 'MLP on MNST'; there are .*MLP on MNIST"),
-        ("post-training: mnist-mlp-ful", "no truncated run 'mnist-mlp-ful'.*'mnist-mlp-full'"),
-        ("heat-maps: mnist-mlp-full/dense9 | x", "no layer 'dense9'"),
+        ("table: MLP on MNST", "experiment 'MLP on MNST' is unknown; did you mean 'MLP on MNIST'"),
+        (
+            "post-training: mnist-mlp-ful",
+            "'mnist-mlp-ful' is unknown.*'mnist-mlp-full'",
+        ),
+        ("heat-maps: mnist-mlp-full/dense9 | x", "layer 'dense9' is unknown"),
         ("spectra: nothing | x", "nothing.json does not exist; compress its run"),
         ("curves: train/nll of nothing | x", "has no run of nothing"),
-        ("curves: train/nil of mnist-mlp-full | x", "no column 'train/nil'.*'train/nll'"),
+        ("curves: train/nil of mnist-mlp-full | x", "column 'train/nil' is unknown.*'train/nll'"),
     ],
 )
 def test_a_block_that_cannot_be_made_says_why(block, sentence, results):
@@ -222,6 +226,6 @@ def test_metrics_that_are_not_published_are_shown_if_asked_for():
 
 def test_the_command_says_what_is_wrong(tmp_path):
     unknown = CliRunner().invoke(app, ["table", "ktied"])
-    assert "no paper 'ktied'; did you mean 'k_tied'" in str(unknown.exception)
+    assert "paper 'ktied' is unknown; did you mean 'k_tied'" in str(unknown.exception)
     missing = CliRunner().invoke(app, ["archive", str(tmp_path), "--out", str(tmp_path)])
     assert "is no run folder" in str(missing.exception)
