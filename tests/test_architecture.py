@@ -18,7 +18,7 @@ from leanbayes.lab.build import build_model, load_data
 from leanbayes.lab.data import listing, load
 from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.recipe import check_recipe
-from leanbayes.lab.report import sections, write_report
+from leanbayes.lab.report import study, write_report
 from leanbayes.lab.train import train
 
 ROOT = Path(__file__).parents[1]
@@ -147,7 +147,7 @@ def test_a_corruption(added):
 
 
 def test_a_section_of_a_report(added, tmp_path):
-    added("section", sections.SECTIONS, "how_long")
+    added("section", study.SECTIONS, "how_long")
     train(recipe(), tmp_path / "run", progress=False)
     assert "s an epoch." in write_report([tmp_path / "run"], tmp_path / "r.html").read_text()
 

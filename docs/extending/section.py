@@ -1,7 +1,7 @@
 """A section of a report: a function of a run and of what its model and data give."""
 
+from leanbayes.lab.report import register_section
 from leanbayes.lab.report.html import Html, element, section
-from leanbayes.lab.report.sections import register_section
 from leanbayes.lab.report.study import Study
 from leanbayes.lab.runs import Run
 

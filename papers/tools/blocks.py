@@ -189,8 +189,8 @@ class Blocks:
         file = self._compressed_file(name)
         if not file.is_file():
             choose("truncated run", name, self.paper.truncated)
-        found = read_compressed(file) if file.is_file() else None
-        return truncations(self.paper, name, found, also)
+        compressed = read_compressed(file) if file.is_file() else None
+        return truncations(self.paper, name, compressed, also)
 
     def _costs(self, setup: str) -> dict[str, tuple[Cell, str]]:
         """The median of a step relative to the plain network's, and its quartiles in words."""

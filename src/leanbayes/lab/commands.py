@@ -256,8 +256,8 @@ def sweep(
 
     resolved = read_recipe(recipe, budget=budget, settings=_settings(settings))
     folder = out or Path("sweeps") / resolved.name
-    found = search(resolved, folder, trials=trials)
-    Console().print_json(json.dumps(found, default=str))
+    chosen = search(resolved, folder, trials=trials)
+    Console().print_json(json.dumps(chosen, default=str))
 
 
 def report(
