@@ -13,6 +13,7 @@ from torch import nn
 import leanbayes as lb
 from leanbayes import estimators, posteriors, priors, schedules
 from leanbayes.distributions import WeightDistribution
+from leanbayes.likelihoods import LIKELIHOODS
 from leanbayes.ops import Conv, Linear
 from leanbayes.posteriors import POSTERIORS
 from leanbayes.priors import PRIORS
@@ -63,7 +64,8 @@ def heading_anchors(page):
 def _as_it_was(tmp_path, monkeypatch):
     """Blocks and examples write files, register specs and choose threads and dtypes."""
     monkeypatch.chdir(tmp_path)
-    registered = [(registry, set(registry)) for registry in (POSTERIORS, PRIORS)]
+    registries = (POSTERIORS, PRIORS, LIKELIHOODS, schedules.SCHEDULES)
+    registered = [(registry, set(registry)) for registry in registries]
     threads = torch.get_num_threads()
     dtype = torch.get_default_dtype()
     torch.set_num_threads(1)
