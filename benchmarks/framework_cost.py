@@ -32,7 +32,7 @@ import leanbayes as lb
 from leanbayes.lab import runs
 from leanbayes.lab import train as training
 from leanbayes.lab.build import build_model
-from leanbayes.lab.data import Dataset, Examples, Scaling, load
+from leanbayes.lab.data import Dataset, Examples, Scaling, load_dataset
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import Recipe, check_recipe
 from leanbayes.lab.timing import ratio, versions
@@ -44,7 +44,7 @@ BATCH, LR = 1024, 1e-3
 def images(examples: int) -> Dataset:
     """MNIST where it lies, else noise of its size, with the last examples left for test."""
     if os.environ.get("LEANBAYES_DATA"):
-        return replace(load("mnist", download=False), validation=None)
+        return replace(load_dataset("mnist", download=False), validation=None)
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (examples, 1, 28, 28), generator=generator, dtype=torch.uint8)
     labels = torch.randint(10, (examples,), generator=generator)

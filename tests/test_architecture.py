@@ -15,7 +15,7 @@ import papers
 from leanbayes import estimators, likelihoods, posteriors, priors, schedules
 from leanbayes.lab import architectures, corrupt
 from leanbayes.lab.build import build_model, load_data
-from leanbayes.lab.data import listing, load
+from leanbayes.lab.data import listing, load_dataset
 from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import study, write_report
@@ -127,7 +127,7 @@ def test_a_schedule(added):
 def test_a_data_set(added):
     added("dataset", SOURCES, "spirals")
     assert "spirals" in [entry.name for entry in listing()]
-    assert len(load("spirals", points=20).train) == 20
+    assert len(load_dataset("spirals", points=20).train) == 20
     assert load_data(recipe(data={"name": "spirals"})).classes == ("left", "right")
 
 

@@ -172,14 +172,20 @@ def test_imports_only_go_up_the_list(module):
     assert not downward(module, SOURCES[module])
 
 
-def test_no_two_public_classes_of_the_laboratory_share_a_name():
+def test_no_two_public_things_share_a_name():
     homes = {}
     for module, source in SOURCES.items():
-        if module.startswith("leanbayes.lab."):
-            for node in ast.parse(source).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    homes.setdefault(node.name, []).append(module)
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in public(module):
+                homes.setdefault(node.name, []).append(module)
     assert not {name: where for name, where in homes.items() if len(where) > 1}
+
+
+def public(module):
+    """What a module offers; what it keeps to itself may be called as elsewhere."""
+    if module.endswith("__main__"):
+        return ()
+    return getattr(importlib.import_module(module), "__all__", ())
 
 
 @pytest.mark.parametrize("module", SOURCES)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from leanbayes.lab import train as training
-from leanbayes.lab.data import PadCropFlip, augmentation, load
+from leanbayes.lab.data import PadCropFlip, augmentation, load_dataset
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lightning import BayesianModule
 from leanbayes.testing import assert_mean
@@ -67,7 +67,7 @@ def seen(monkeypatch):
 
 
 def digits():
-    return load("digits", scaling="symmetric")
+    return load_dataset("digits", scaling="symmetric")
 
 
 def keys(images):
@@ -193,7 +193,7 @@ def cifar(tmp_path, monkeypatch, request):
     ],
 )
 def test_borders_are_black(name, scaling, pad, black):
-    dataset = load("cifar10", scaling=scaling, validation=0)
+    dataset = load_dataset("cifar10", scaling=scaling, validation=0)
     augment = augmentation(name, dataset, pad)
     assert isinstance(augment, PadCropFlip)
     assert (augment.pad, augment.shared) == (pad, name.endswith("shared"))
@@ -206,7 +206,7 @@ def test_borders_are_black(name, scaling, pad, black):
 
 @pytest.mark.usefixtures("cifar")
 def test_a_mean_per_pixel_has_no_black():
-    dataset = load("cifar10", scaling="pixel-mean", validation=0)
+    dataset = load_dataset("cifar10", scaling="pixel-mean", validation=0)
     assert augmentation("none", dataset) is None
     assert torch.allclose(dataset.train.x.mean(0), torch.zeros(3, 32, 32), atol=1e-6)
     with pytest.raises(ValueError, match=r"no one value for a border; pad by 0\.0"):
@@ -215,4 +215,4 @@ def test_a_mean_per_pixel_has_no_black():
 
 def test_an_unknown_augmentation_is_named():
     with pytest.raises(ValueError, match="augmentation 'flop' is unknown; did you mean 'flip'"):
-        augmentation("flop", load("digits"))
+        augmentation("flop", load_dataset("digits"))

@@ -53,7 +53,7 @@ def offer(monkeypatch, name, *forms, build):
 )
 def test_an_unknown_name_gives_the_nearest(wrong, right):
     with pytest.raises(ValueError, match=f"data set '{wrong}' is unknown; did you mean '{right}"):
-        data.load(wrong)
+        data.load_dataset(wrong)
 
 
 def test_a_name_may_be_spelt_in_other_ways():
@@ -64,28 +64,28 @@ def test_a_name_may_be_spelt_in_other_ways():
 
 def test_an_unknown_option_gives_the_nearest_before_anything_is_read(own):
     with pytest.raises(ValueError, match="option of mnist 'scalling' is unknown; did you mean"):
-        data.load("mnist", scalling="unit")
+        data.load_dataset("mnist", scalling="unit")
     with pytest.raises(ValueError, match="option of digits 'labels' is unknown; choose one of"):
-        data.load("digits", labels="fine")
+        data.load_dataset("digits", labels="fine")
     with pytest.raises(ValueError, match="scaling of images 'symetric' is unknown; did you mean"):
-        data.load("digits", scaling="symetric")
+        data.load_dataset("digits", scaling="symetric")
 
 
 @pytest.mark.parametrize("count", [-1, 1437, 5000])
 def test_an_impossible_validation_set_is_refused(count):
     with pytest.raises(ValueError, match="from 1437 training examples; give a number from 0 to"):
-        data.load("digits", validation=count)
+        data.load_dataset("digits", validation=count)
 
 
 def test_no_validation_set():
-    assert data.load("digits", validation=0).validation is None
+    assert data.load_dataset("digits", validation=0).validation is None
 
 
 # digits and scalings
 
 
 def test_digits_are_those_of_scikit_learn():
-    digits = data.load("digits", scaling="raw")
+    digits = data.load_dataset("digits", scaling="raw")
     parts = (digits.train, digits.validation, digits.test)
     ours = torch.cat([torch.cat([p.x.flatten(1), p.y[:, None]], 1) for p in parts])
     bunch = load_digits()
@@ -132,7 +132,7 @@ def test_scalings_follow_their_formulas(own, rng, scaling, formula):
         own, "binary folder", images[:100], labels[:100], images[100:], labels[100:]
     )
     files.write_sums(own)
-    cifar = data.load("cifar10", scaling=scaling, validation=30)
+    cifar = data.load_dataset("cifar10", scaling=scaling, validation=30)
     raw = images.transpose(0, 3, 1, 2).astype(np.float64)
     expected = formula(raw, raw[:70])  # statistics of the 70 training images alone
     for part, rows in ((cifar.train, slice(70)), (cifar.validation, slice(70, 100)),
@@ -150,7 +150,7 @@ def test_pixels_are_exactly_0_and_1_at_their_ends(own, rng):
     write_mnist(own / "mnist", rng)
     files.write_sums(own)
     for scaling, low in (("unit", 0.0), ("symmetric", -1.0)):
-        x = data.load("mnist", scaling=scaling, validation=0).train.x
+        x = data.load_dataset("mnist", scaling=scaling, validation=0).train.x
         assert (float(x.min()), float(x.max())) == (low, 1.0)
 
 
@@ -178,12 +178,12 @@ def test_debian_puts_fashion_mnist_where_it_is_looked_for():
 def test_a_folder_that_does_not_exist_is_named(monkeypatch):
     monkeypatch.setenv("LEANBAYES_DATA", "/no/such/folder")
     with pytest.raises(FileNotFoundError, match="LEANBAYES_DATA names /no/such/folder, which is"):
-        data.load("mnist")
+        data.load_dataset("mnist")
 
 
 def test_missing_files_say_where_they_were_looked_for(own, rng):
     with pytest.raises(FileNotFoundError) as error:
-        data.load("kmnist", download=False)
+        data.load_dataset("kmnist", download=False)
     for part in (str(own), "cache/leanbayes", "kmnist/train-images-idx3-ubyte.gz", "LEANBAYES_DATA",
                  "leanbayes data fetch kmnist"):  # fmt: skip
         assert part in str(error.value)
@@ -191,7 +191,7 @@ def test_missing_files_say_where_they_were_looked_for(own, rng):
     write_mnist(own / "mnist", rng)
     (own / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(FileNotFoundError, match=r"mnist/t10k-labels-idx1-ubyte\.gz is missing"):
-        data.load("mnist", download=False)
+        data.load_dataset("mnist", download=False)
 
 
 # checksums
@@ -200,13 +200,13 @@ def test_missing_files_say_where_they_were_looked_for(own, rng):
 def test_a_wrong_checksum_is_one_sentence(own, rng):
     write_mnist(own / "mnist", rng)  # not the digits of the world
     with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz has a wrong checksum; del"):
-        data.load("mnist")
+        data.load_dataset("mnist")
     files.write_sums(own)
-    data.load("mnist", validation=0)
+    data.load_dataset("mnist", validation=0)
     path = own / "mnist" / "t10k-labels-idx1-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match=r"t10k-labels-idx1-ubyte\.gz has a wrong checksum"):
-        data.load("mnist", validation=0)
+        data.load_dataset("mnist", validation=0)
 
 
 def test_content_may_be_packed_anew(own, rng, monkeypatch):
@@ -248,8 +248,8 @@ def test_the_list_has_every_data_set_and_its_state(own, rng):
     ("module", "action", "package"),
     [
         ("pooch", lambda own, rng: data.fetch("mnist"), "pooch"),
-        ("PIL.Image", lambda own, rng: data.load("cifar10"), "pillow"),
-        ("sklearn.datasets", lambda own, rng: data.load("digits"), "scikit-learn"),
+        ("PIL.Image", lambda own, rng: data.load_dataset("cifar10"), "pillow"),
+        ("sklearn.datasets", lambda own, rng: data.load_dataset("digits"), "scikit-learn"),
     ],
 )
 def test_optional_packages_are_named_when_they_are_missing(
@@ -276,14 +276,14 @@ def energy(own, rng):
 
 
 def test_regression_sets_are_scaled_by_their_training_rows(energy):
-    dataset = data.load("energy", split=3, validation=50)
+    dataset = data.load_dataset("energy", split=3, validation=50)
     assert (len(dataset.train), len(dataset.validation), len(dataset.test)) == (641, 50, 77)
     assert dataset.train.y.shape == (641, 1)
     varying = [0, 1, 2, 4, 5, 6, 7]
     assert torch.allclose(dataset.train.x.mean(0), torch.zeros(8), atol=1e-5)
     assert torch.allclose(dataset.train.x[:, varying].std(0, correction=0), torch.ones(7))
     assert torch.equal(dataset.train.x[:, 3], torch.zeros(641))  # constant, and not divided by 0
-    raw = data.load("energy", split=3, validation=50, scaling="raw", target_scaling="raw")
+    raw = data.load_dataset("energy", split=3, validation=50, scaling="raw", target_scaling="raw")
     for part, raw_part in ((dataset.train, raw.train), (dataset.test, raw.test)):
         assert torch.allclose(dataset.scaling.inverse(part.x), raw_part.x, atol=1e-4)
         assert torch.allclose(dataset.target_scaling.inverse(part.y), raw_part.y, atol=1e-4)
@@ -292,11 +292,11 @@ def test_regression_sets_are_scaled_by_their_training_rows(energy):
 
 
 def test_splits_differ_and_stay_the_same(energy):
-    tests = [data.load("energy", split=i).test.x for i in (0, 1, 0)]
+    tests = [data.load_dataset("energy", split=i).test.x for i in (0, 1, 0)]
     assert torch.equal(tests[0], tests[2])
     assert not torch.equal(tests[0], tests[1])
     with pytest.raises(ValueError, match="energy has no split 20; its splits are 0 to 19"):
-        data.load("energy", split=20)
+        data.load_dataset("energy", split=20)
 
 
 def test_a_regression_file_of_another_shape_is_refused(own, energy):
@@ -304,11 +304,11 @@ def test_a_regression_file_of_another_shape_is_refused(own, energy):
     path.write_text("\n".join(path.read_text().splitlines()[:-1]))
     files.write_sums(own)
     with pytest.raises(ValueError, match=r"energy has 768 rows of 9 numbers, and the file has"):
-        data.load("energy")
+        data.load_dataset("energy")
     path.write_text("1 2 3\n4 five 6\n")
     files.write_sums(own)
     with pytest.raises(ValueError, match="truncated or damaged"):
-        data.load("energy")
+        data.load_dataset("energy")
 
 
 def test_every_regression_set_has_its_facts():

@@ -66,7 +66,7 @@ def test_fetch_puts_checked_files_into_the_cache(shop, offer):
     assert copy.folder == shop.cache / "mnist"
     assert len(shop.asked) == 4
     assert {state.state for state in data.check("mnist")} == {"right"}
-    assert len(data.load("mnist", download=False, validation=10).train) == 20
+    assert len(data.load_dataset("mnist", download=False, validation=10).train) == 20
     data.fetch("mnist", downloader=shop.copy)
     assert len(shop.asked) == 4  # what is there is not asked for again
 
@@ -74,9 +74,9 @@ def test_fetch_puts_checked_files_into_the_cache(shop, offer):
 def test_load_downloads_what_is_nowhere(shop, offer, monkeypatch):
     offer(shop.form(shop.address))
     with pytest.raises(FileNotFoundError, match="mnist was not found"):
-        data.load("mnist", download=False)
+        data.load_dataset("mnist", download=False)
     monkeypatch.setattr(pooch.core, "choose_downloader", lambda *_, **__: shop.copy)
-    assert len(data.load("mnist", validation=10).train) == 20
+    assert len(data.load_dataset("mnist", validation=10).train) == 20
 
 
 def test_the_next_mirror_is_asked_when_one_does_not_answer(shop, offer):

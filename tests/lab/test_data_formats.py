@@ -27,7 +27,7 @@ def folder(tmp_path, monkeypatch):
 def load(folder, name, **options):
     """Load generated files: their own SHA256SUMS says that they are right."""
     files.write_sums(folder)
-    return data.load(name, download=False, **options)
+    return data.load_dataset(name, download=False, **options)
 
 
 def bytes_of(rng, *shape):

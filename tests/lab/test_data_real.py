@@ -26,7 +26,7 @@ def present(name):
 
 def load(name, **options):
     present(name)
-    return data.load(name, download=False, **options)
+    return data.load_dataset(name, download=False, **options)
 
 
 def pixels(*parts):

@@ -28,7 +28,7 @@ def all_rows(dataset):
 def test_a_table_for_regression(tmp_path, rng, header):
     a, b, y = rng.normal(5, 3, (3, 100))
     path = write_csv(tmp_path / "prices.csv", {"a": a, "b": b, "y": y}, header)
-    dataset = data.load(path, test=0.2, validation=0.1)
+    dataset = data.load_dataset(path, test=0.2, validation=0.1)
     assert (len(dataset.train), len(dataset.validation), len(dataset.test)) == (70, 10, 20)
     assert (dataset.name, dataset.task, dataset.classes) == ("prices", "regression", ())
     assert torch.allclose(dataset.train.x.mean(0), torch.zeros(2), atol=1e-5)
@@ -44,16 +44,16 @@ def test_the_target_may_be_any_column(tmp_path, rng):
     size = np.array([{"cat": 1.0, "dog": 2.0, "ewe": 3.0}[k] for k in kind])
     path = write_csv(tmp_path / "pets.csv", {"kind": kind, "size": size, "noise": size * 0})
     for target in ("kind", 0, -3):
-        dataset = data.load(path, target=target, scaling="raw")
+        dataset = data.load_dataset(path, target=target, scaling="raw")
         assert dataset.task == "classification"
         assert dataset.classes == ("cat", "dog", "ewe")
         x, y = all_rows(dataset)
         assert torch.equal(x[:, 0], y + 1.0)
         assert dataset.target_scaling is None
     with pytest.raises(ValueError, match=r"'knid' is unknown; did you mean 'kind'"):
-        data.load(path, target="knid")
+        data.load_dataset(path, target="knid")
     with pytest.raises(ValueError, match="has 3 columns, and none has number 3"):
-        data.load(path, target=3)
+        data.load_dataset(path, target=3)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_the_target_may_be_any_column(tmp_path, rng):
 )
 def test_the_task_is_guessed_or_given(tmp_path, values, task, expected):
     path = write_csv(tmp_path / "t.csv", {"x": np.arange(len(values)), "y": values})
-    dataset = data.load(path, task=task)
+    dataset = data.load_dataset(path, task=task)
     assert dataset.task == expected
     assert dataset.train.y.is_floating_point() == (expected == "regression")
     assert len(dataset.classes) == (len(set(values)) if expected == "classification" else 0)
@@ -77,7 +77,7 @@ def test_the_task_is_guessed_or_given(tmp_path, values, task, expected):
 
 def test_the_split_depends_on_the_seed_alone(tmp_path, rng):
     path = write_csv(tmp_path / "t.csv", {"x": rng.normal(size=50), "y": rng.normal(size=50)})
-    first, again, other = (data.load(path, seed=s, scaling="raw").test.x for s in (1, 1, 2))
+    first, again, other = (data.load_dataset(path, seed=s, scaling="raw").test.x for s in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -98,46 +98,46 @@ def test_tables_that_cannot_be_used_say_why(tmp_path, text, message):
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
-        data.load(str(path))
+        data.load_dataset(str(path))
 
 
 def test_shares_that_leave_a_part_empty_are_refused(tmp_path):
     path = write_csv(tmp_path / "t.csv", {"x": range(10), "y": range(10)})
     for test, validation in ((0.0, 0.1), (0.5, 0.5), (1.5, 0.1), (0.1, -0.2)):
         with pytest.raises(ValueError, match="leave a part empty; give shares between 0 and 1"):
-            data.load(path, test=test, validation=validation)
-    assert data.load(path, validation=0.0).validation is None
+            data.load_dataset(path, test=test, validation=validation)
+    assert data.load_dataset(path, validation=0.0).validation is None
 
 
 def test_a_file_that_does_not_exist():
     with pytest.raises(FileNotFoundError, match=r"nothing\.csv does not exist"):
-        data.load("nothing.csv")
+        data.load_dataset("nothing.csv")
 
 
 def test_arrays_are_split_at_random_or_as_they_say(tmp_path, rng):
     x, y = rng.normal(size=(40, 3, 2)), rng.normal(size=40)
     np.savez(tmp_path / "one.npz", x=x, y=y)
-    one = data.load(str(tmp_path / "one.npz"), target_scaling="raw")
+    one = data.load_dataset(str(tmp_path / "one.npz"), target_scaling="raw")
     assert (len(one.train), len(one.validation), len(one.test)) == (32, 4, 4)
     assert torch.allclose(all_rows(one)[0].sort(0).values, torch.tensor(x).float().sort(0).values)
     arrays = {"x_train": x[:20], "y_train": y[:20], "x_test": x[20:], "y_test": y[20:, None]}
     np.savez(tmp_path / "two.npz", **arrays)
-    two = data.load(str(tmp_path / "two.npz"), target_scaling="raw")
+    two = data.load_dataset(str(tmp_path / "two.npz"), target_scaling="raw")
     assert two.validation is None
     assert torch.equal(two.test.x, torch.tensor(x[20:]).float())
     assert torch.equal(two.train.y, torch.tensor(y[:20, None]).float())
     np.savez(tmp_path / "three.npz", **arrays, x_validation=x[:5], y_validation=y[:5])
-    assert len(data.load(str(tmp_path / "three.npz")).validation) == 5
+    assert len(data.load_dataset(str(tmp_path / "three.npz")).validation) == 5
 
 
 def test_arrays_of_bytes_are_images(tmp_path, rng):
     x, y = rng.integers(0, 256, (40, 1, 6, 6), dtype=np.uint8), rng.integers(0, 3, 40)
     np.savez(tmp_path / "images.npz", x=x, y=y)
-    images = data.load(str(tmp_path / "images.npz"), test=0.5, validation=0.0)
+    images = data.load_dataset(str(tmp_path / "images.npz"), test=0.5, validation=0.0)
     assert images.train.stored.dtype == torch.uint8
     assert images.classes == ("0", "1", "2")
     assert "pixels in [0, 1]" in images.preprocessing
-    scaled = data.load(str(tmp_path / "images.npz"), scaling="symmetric")
+    scaled = data.load_dataset(str(tmp_path / "images.npz"), scaling="symmetric")
     assert float(scaled.train.x.min()) < -0.9
 
 
@@ -156,4 +156,4 @@ def test_arrays_of_bytes_are_images(tmp_path, rng):
 def test_arrays_that_cannot_be_used_say_why(tmp_path, arrays, message):
     np.savez(tmp_path / "t.npz", **arrays)
     with pytest.raises(ValueError, match=message):
-        data.load(str(tmp_path / "t.npz"))
+        data.load_dataset(str(tmp_path / "t.npz"))

@@ -10,7 +10,7 @@ from scipy.ndimage import gaussian_filter
 
 import leanbayes as lb
 from leanbayes.lab.corrupt import CORRUPTIONS, SEVERITIES, corrupt, corrupt_examples
-from leanbayes.lab.data import Examples, load
+from leanbayes.lab.data import Examples, load_dataset
 from leanbayes.lab.predictions import predict_file
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
@@ -65,11 +65,11 @@ def table_of(path):
 
 
 def raw_digits(count=20):
-    return load("digits").test.stored[:count].numpy()
+    return load_dataset("digits").test.stored[:count].numpy()
 
 
 def right_labels(rows):
-    y = load("digits").test.y[: len(rows)].tolist()
+    y = load_dataset("digits").test.y[: len(rows)].tolist()
     return sum(row["label"] == str(label) for row, label in zip(rows, y, strict=True))
 
 
@@ -90,7 +90,9 @@ def test_classes_are_those_of_the_scaled_inputs(digits_run, tmp_path, kind):
     source = write(tmp_path, kind, raw_digits())
     rows = table_of(predict_file(digits_run, source, tmp_path / "out.csv", samples=7))
     model, _ = Run(digits_run).load()
-    expected = lb.predict(model, load("digits").test.x[:20], samples=7, batch_size=100, seed=42)
+    expected = lb.predict(
+        model, load_dataset("digits").test.x[:20], samples=7, batch_size=100, seed=42
+    )
     assert list(rows[0]) == [
         "label",
         *(f"p_{i}" for i in range(10)),
@@ -126,7 +128,9 @@ def test_numbers_come_in_the_units_of_the_targets(regression, tmp_path):
         width = 2 * 1.6449 * math.sqrt(values["aleatoric"] + values["epistemic"])
         assert values["q95"] - values["q05"] == pytest.approx(width, rel=0.15)  # nearly normal
     _, likelihood = Run(run).load()
-    stretch = float(load(str(source.parent / "train.csv"), task="regression").target_scaling.scale)
+    stretch = float(
+        load_dataset(str(source.parent / "train.csv"), task="regression").target_scaling.scale
+    )
     learnt = float(likelihood.log_scale.detach().exp())
     assert learnt != pytest.approx(0.5)
     assert float(rows[0]["aleatoric"]) == pytest.approx((learnt * stretch) ** 2, rel=1e-5)
@@ -210,7 +214,7 @@ def test_contrast_keeps_the_mean_and_brightness_adds():
 
 
 def test_pictures_of_a_data_set_are_damaged_before_scaling():
-    test = load("digits", scaling="symmetric").test[:10]
+    test = load_dataset("digits", scaling="symmetric").test[:10]
     damaged = corrupt_examples(test, "brightness", 5)
     expected = (test.stored / 16 + 0.3).clamp(0, 1) * 2 - 1
     torch.testing.assert_close(damaged.x, expected)

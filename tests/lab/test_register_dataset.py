@@ -35,7 +35,7 @@ def define(**changes):
 
 def test_a_function_is_a_data_set(forget):
     define()
-    dataset = data.load("line", points=7)
+    dataset = data.load_dataset("line", points=7)
     assert (len(dataset.train), dataset.name, dataset.task) == (7, "line", "regression")
     assert (dataset.licence, dataset.source) == ("CC0", "made up")
     (entry,) = [entry for entry in data.listing(checksums=True) if entry.name == "line"]
@@ -43,7 +43,7 @@ def test_a_function_is_a_data_set(forget):
     assert data.check("line") == ()
     assert data.fetch("line") is None
     with pytest.raises(ValueError, match="option of line 'pionts' is unknown; did you mean"):
-        data.load("line", pionts=3)
+        data.load_dataset("line", pionts=3)
 
 
 def test_a_definition_may_run_again_and_a_name_is_taken_once(forget):
@@ -65,10 +65,10 @@ def test_a_function_with_files_gets_their_content(forget, tmp_path, monkeypatch)
         return Dataset("", "regression", Examples(rows[:-last]), Examples(rows[-last:]))
 
     with pytest.raises(FileNotFoundError, match="numbers was not found in"):
-        data.load("numbers", download=False)
+        data.load_dataset("numbers", download=False)
     (tmp_path / "numbers").mkdir()
     (tmp_path / "numbers" / "numbers.txt").write_text("1\n2\n3\n")
-    assert data.load("numbers", last=2).test.x.tolist() == [[2.0], [3.0]]
+    assert data.load_dataset("numbers", last=2).test.x.tolist() == [[2.0], [3.0]]
     assert [state.state for state in data.check("numbers")] == ["unknown"]
 
 

@@ -14,14 +14,14 @@ from pages import Page
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 import leanbayes as lb
-from leanbayes.lab.data import load
+from leanbayes.lab.data import load_dataset
 from leanbayes.lab.judge import foreign_auroc, foreign_images
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import register_section, write_report
 from leanbayes.lab.report.classes import rejection_curve
 from leanbayes.lab.report.html import element, section, table
 from leanbayes.lab.report.study import SECTIONS
-from leanbayes.lab.report.weights import explained
+from leanbayes.lab.report.weights import shares_shown
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.lab.weights import mean_matrices, scale_matrices
@@ -310,7 +310,7 @@ def test_missing_data_cost_their_sections_and_one_sentence(copied, tmp_path):
 def test_a_report_downloads_nothing(tied, tmp_path, monkeypatch):
     asked = []
     refuse = lambda name, **options: asked.append(options) or 1 / 0  # noqa: E731
-    monkeypatch.setattr("leanbayes.lab.build.load", refuse)
+    monkeypatch.setattr("leanbayes.lab.build.load_dataset", refuse)
     with pytest.raises(ZeroDivisionError):
         report(tied, tmp_path)
     assert asked == [{"download": False}]
@@ -366,7 +366,7 @@ def test_auroc_is_the_share_of_pairs_in_order():
 
 @pytest.mark.parametrize("scaling", ["unit", "symmetric"])
 def test_images_outside_the_distribution_keep_their_pixels(scaling):
-    digits = load("digits", scaling=scaling)
+    digits = load_dataset("digits", scaling=scaling)
     x = digits.test.x
     low, high = x.min(), x.max()
     inverted, moved = foreign_images(x, digits, 0).values()
@@ -380,7 +380,7 @@ def test_scales_and_spectra_are_those_of_the_posterior():
     (scale,) = scale_matrices(model).values()
     u, v = (model.posterior.value(name) for name in "uv")
     torch.testing.assert_close(scale, (u.T @ v).detach())
-    shares = explained(scale)
+    shares = shares_shown(scale)
     eigenvalues = torch.linalg.eigvalsh(scale.T @ scale).flip(0)[:2]
     torch.testing.assert_close(shares[:2], eigenvalues / eigenvalues.sum())
     assert math.isclose(float(shares.sum()), 1.0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import leanbayes as lb
-from leanbayes.lab.data import load
+from leanbayes.lab.data import load_dataset
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
@@ -36,7 +36,7 @@ def test_a_compressed_run_has_a_row_for_every_rank(folder):
     rows, model = compressed["rows"], Run(folder).load()[0]
     assert rows["full"]["parameters"] == lb.count_parameters(model).total
     assert rows["tied 2"]["parameters"] == lb.count_parameters(lb.to_k_tied(model, 2)).total
-    per_example = float(lb.kl(lb.truncate(model, 1)).detach()) / len(load("digits").train)
+    per_example = float(lb.kl(lb.truncate(model, 1)).detach()) / len(load_dataset("digits").train)
     assert rows["truncated 1"]["metrics"]["kl"]["value"] == pytest.approx(per_example)
     assert set(compressed["spectra"]) == set(compressed["maps"]) == {"dense1", "dense2"}
     assert len(compressed["maps"]["dense1"]) == 12

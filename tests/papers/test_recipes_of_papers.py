@@ -92,7 +92,7 @@ SIZES = {
 def test_its_data_can_be_loaded(kind):
     given = KINDS[kind]
     try:
-        dataset = data.load(given.name, download=False, **given.options)
+        dataset = data.load_dataset(given.name, download=False, **given.options)
     except FileNotFoundError:
         pytest.skip(f"{given.name} is not here")
     held_out = 0 if dataset.validation is None else len(dataset.validation)

@@ -10,7 +10,7 @@ from torch import nn
 from leanbayes.convert import convert
 from leanbayes.estimators import ESTIMATORS
 from leanbayes.lab.architectures import build
-from leanbayes.lab.data import Dataset, load
+from leanbayes.lab.data import Dataset, load_dataset
 from leanbayes.lab.recipe import Recipe
 from leanbayes.likelihoods import Likelihood
 
@@ -19,7 +19,7 @@ __all__ = ["build_model", "likelihood_of", "load_data"]
 
 def load_data(recipe: Recipe, **options: Any) -> Dataset:
     """The recipe's data set, with more options of its loader."""
-    return load(recipe.data.name, **{**recipe.data.options, **options})
+    return load_dataset(recipe.data.name, **{**recipe.data.options, **options})
 
 
 def build_model(recipe: Recipe) -> nn.Module:

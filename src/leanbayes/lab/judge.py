@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from leanbayes import metrics
 from leanbayes.errors import require
 from leanbayes.lab.corrupt import corrupt_examples
-from leanbayes.lab.data import Dataset, Examples, load
+from leanbayes.lab.data import Dataset, Examples, load_dataset
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
@@ -89,7 +89,7 @@ def evaluate_run(
     """
     run = Run(folder)
     model, likelihood = run.load()
-    examples = (run.dataset if data is None else load(data)).test
+    examples = (run.dataset if data is None else load_dataset(data)).test
     if corrupt is not None:
         examples = corrupt_examples(examples, corrupt, severity, seed=run.recipe.seed)
     size = run.data_size if data is None else None

@@ -1,12 +1,12 @@
 """Data sets by name, checked and in memory; batches of them without Python per example.
 
-``load("mnist")`` looks into the folders that ``LEANBAYES_DATA`` names, then where the system's
-packages put data, then into the cache, and downloads what is in none of them.
+``load_dataset("mnist")`` looks into the folders that ``LEANBAYES_DATA`` names, then where the
+system's packages put data, then into the cache, and downloads what is in none of them.
 """
 
 from leanbayes.lab.data.augment import Augmentation, Flip, PadCropFlip, augmentation
 from leanbayes.lab.data.batches import Batches
-from leanbayes.lab.data.catalogue import Entry, FileState, check, fetch, listing, load, names
+from leanbayes.lab.data.catalogue import Entry, check, fetch, listing, load_dataset, names
 from leanbayes.lab.data.dataset import Dataset, Examples, Task
 from leanbayes.lab.data.scaling import Scaling
 from leanbayes.lab.data.search import cache_folder
@@ -18,7 +18,6 @@ __all__ = [
     "Dataset",
     "Entry",
     "Examples",
-    "FileState",
     "Flip",
     "PadCropFlip",
     "Scaling",
@@ -28,7 +27,7 @@ __all__ = [
     "check",
     "fetch",
     "listing",
-    "load",
+    "load_dataset",
     "names",
     "register_dataset",
 ]

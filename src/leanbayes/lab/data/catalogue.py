@@ -11,13 +11,13 @@ from typing import Any
 from leanbayes.errors import unknown
 from leanbayes.lab.data import search
 from leanbayes.lab.data.dataset import Dataset, Task
-from leanbayes.lab.data.files import Copy, State
+from leanbayes.lab.data.files import ChecksumState, Copy
 from leanbayes.lab.data.sources import SOURCES, Source
 from leanbayes.lab.data.user import load_csv, load_npz
 
 from leanbayes.lab.data import mnist, cifar, imdb, uci  # noqa: F401  # isort: skip
 
-__all__ = ["Entry", "FileState", "check", "check_options", "fetch", "listing", "load", "names"]
+__all__ = ["Entry", "FileState", "check", "fetch", "listing", "load_dataset", "names"]
 
 OWN: dict[str, Callable[..., Dataset]] = {".csv": load_csv, ".npz": load_npz}
 
@@ -27,7 +27,7 @@ class Entry:
     """What there is to say of a data set on this machine.
 
     Args:
-        name: what :func:`load` takes.
+        name: what :func:`load_dataset` takes.
         task: what is to be learnt.
         licence: what it may be used under.
         source: as one would cite it.
@@ -42,7 +42,7 @@ class Entry:
     source: str
     where: Path | None
     size: int
-    state: State | str
+    state: ChecksumState | str
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class FileState:
 
     name: str
     path: Path
-    state: State
+    state: ChecksumState
 
 
 def names() -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def names() -> tuple[str, ...]:
     return tuple(SOURCES)
 
 
-def load(name: str, *, download: bool = True, **options: Any) -> Dataset:
+def load_dataset(name: str, *, download: bool = True, **options: Any) -> Dataset:
     """A data set by its name, or from your own ``.csv`` or ``.npz`` file.
 
     Args:
@@ -73,18 +73,18 @@ def load(name: str, *, download: bool = True, **options: Any) -> Dataset:
         options: what the data set allows, for instance ``scaling`` and ``validation`` for images.
 
     Example:
-        >>> load("digits", scaling="symmetric")
+        >>> load_dataset("digits", scaling="symmetric")
         Dataset(digits: train=1257, validation=180, test=360, inputs (1, 8, 8), 10 classes)
     """
     path = Path(name)
     if path.suffix.lower() in OWN:
         reader = OWN[path.suffix.lower()]
-        check_options(reader, options, path.name)
+        _check_options(reader, options, path.name)
         if not path.is_file():
             raise FileNotFoundError(f"{path} does not exist")
         return reader(path, **options)
     source = _source(name)
-    check_options(source.build, options, source.name)
+    _check_options(source.build, options, source.name)
     copy = _copy(source, download)
     contents = () if copy is None else (copy.form.read(copy.paths),)
     return replace(
@@ -126,7 +126,7 @@ def listing(*, checksums: bool = False) -> tuple[Entry, ...]:
     return tuple(_entry(source, checksums) for source in SOURCES.values())
 
 
-def check_options(function: Callable[..., Any], options: Iterable[str], name: str) -> None:
+def _check_options(function: Callable[..., Any], options: Iterable[str], name: str) -> None:
     """Raise if a function has no such keyword arguments."""
     parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]

@@ -70,7 +70,7 @@ class Dataset:
     """Training, validation and test examples, with what a report has to say of them.
 
     Args:
-        name: as :func:`leanbayes.lab.data.load` knows it.
+        name: as :func:`leanbayes.lab.data.load_dataset` knows it.
         task: what is to be learnt.
         train: what the parameters are fitted to.
         validation: what choices are made on; None where nothing was set apart.

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from leanbayes.lab.files import reading
 
-__all__ = ["Copy", "File", "Form", "State", "opened"]
+__all__ = ["ChecksumState", "Copy", "File", "Form", "opened"]
 
-State = Literal["right", "wrong", "unknown"]
+ChecksumState = Literal["right", "wrong", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Copy:
         """Bytes on the disk."""
         return sum(path.stat().st_size for path in self.paths if path.is_file())
 
-    def states(self) -> dict[Path, State]:
+    def states(self) -> dict[Path, ChecksumState]:
         """Whether each file is what it should be."""
         listed = _listed(self.root / "SHA256SUMS")
         files = zip(self.paths, self.form.files, strict=True)
@@ -100,7 +100,7 @@ def opened(path: Path) -> Any:
     return openers.get(path.suffix, open)(path, "rb")
 
 
-def _state(path: Path, file: File, listed: str | None) -> State:
+def _state(path: Path, file: File, listed: str | None) -> ChecksumState:
     """The digest listed in the data folder is tried first, then those known for this file."""
     known = file.digests if listed is None else (f"sha256:{listed}", *file.digests)
     if not known or not path.is_file():

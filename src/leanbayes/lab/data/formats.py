@@ -17,7 +17,7 @@ from leanbayes.lab.files import reading
 
 __all__ = [
     "Bytes",
-    "members",
+    "archive_members",
     "parts",
     "read_amat",
     "read_bytes",
@@ -68,7 +68,7 @@ def read_column_of_images(path: Path) -> Bytes:
         return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
 
 
-def members(path: Path, folders: Iterable[str] = ("",)) -> Iterator[tuple[str, bytes]]:
+def archive_members(path: Path, folders: Iterable[str] = ("",)) -> Iterator[tuple[str, bytes]]:
     """Names and contents of the files in an archive or a folder, in these inner folders."""
     wanted = tuple(folders)
     with reading(path):
@@ -92,7 +92,7 @@ def parts(paths: Iterable[Path]) -> dict[str, bytes]:
     contents: dict[str, bytes] = {}
     for path in paths:
         if path.name.endswith(".tar.gz"):
-            contents |= {name.rpartition("/")[2]: content for name, content in members(path)}
+            contents |= {name.rpartition("/")[2]: part for name, part in archive_members(path)}
         else:
             contents[path.name] = read_bytes(path)
     return contents

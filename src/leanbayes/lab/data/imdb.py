@@ -18,7 +18,7 @@ import torch
 
 from leanbayes.lab.data.dataset import Dataset, Examples
 from leanbayes.lab.data.files import File, Form
-from leanbayes.lab.data.formats import members, read_bytes
+from leanbayes.lab.data.formats import archive_members, read_bytes
 from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.data.splits import split_last
 from leanbayes.lab.files import reading
@@ -96,7 +96,7 @@ def read_texts(paths: tuple[Path, ...]) -> Texts:
     """``aclImdb_v1.tar.gz``, or the folder it unpacks to: one file a review."""
     splits: dict[str, list[tuple[tuple[int, int], str, int]]] = {"train": [], "test": []}
     with reading(paths[0]):
-        for name, content in members(paths[0], INNER):
+        for name, content in archive_members(paths[0], INNER):
             split, sentiment, file = name.split("/")
             label, number = SENTIMENT[sentiment], int(file.partition("_")[0])
             splits[split].append(((1 - label, number), content.decode(), label))

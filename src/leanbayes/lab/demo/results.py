@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from leanbayes.lab.build import build_model
-from leanbayes.lab.data import Examples, load
+from leanbayes.lab.data import Examples, load_dataset
 from leanbayes.lab.demo.families import DETERMINISTIC, Family, Settings
 from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.judge import foreign_auroc, foreign_images
@@ -124,7 +124,7 @@ def run(families: Sequence[Family], settings: Settings, folder: Path) -> Iterato
 def _judge(family: Family, runs: Sequence[Path], settings: Settings, seconds: float) -> Result:
     """The mixture of all samples of all networks, on digits and on images that are none."""
     models = [Run(run).load()[0] for run in runs]
-    dataset = load("digits")
+    dataset = load_dataset("digits")
     x, y = dataset.test.x, dataset.test.y
 
     def prediction(x: Tensor) -> Prediction:

@@ -15,7 +15,7 @@ from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
 from leanbayes.predict import Prediction
 
-__all__ = ["Coverage", "coverage", "regression"]
+__all__ = ["Coverage", "interval_coverage", "regression"]
 
 LEVELS = tuple(i / 20 for i in range(1, 20))
 _INTERVAL = 0.9
@@ -30,7 +30,7 @@ class Coverage(NamedTuple):
     observed: Tensor
 
 
-def coverage(prediction: Prediction, y: Tensor) -> Coverage:
+def interval_coverage(prediction: Prediction, y: Tensor) -> Coverage:
     """The share of targets inside the central predictive interval of each level.
 
     With ``u = P(target ≤ y)`` under the predictive mixture, the interval of level ``p`` holds
@@ -39,7 +39,7 @@ def coverage(prediction: Prediction, y: Tensor) -> Coverage:
     Example:
         >>> import leanbayes as lb
         >>> prediction = Prediction(torch.zeros(1, 2), lb.Gaussian(1.0))
-        >>> coverage(prediction, torch.tensor([0.0, 9.0])).observed.unique()
+        >>> interval_coverage(prediction, torch.tensor([0.0, 9.0])).observed.unique()
         tensor([0.5000], dtype=torch.float64)
     """
     u = prediction.likelihood.cdf(prediction.samples.double(), y).flatten()
@@ -78,7 +78,7 @@ def _intervals(test: Prediction, y: Tensor, dataset: Dataset) -> Html:
 
 
 def _coverage(test: Prediction, y: Tensor) -> Html:
-    nominal, observed = coverage(test, y)
+    nominal, observed = interval_coverage(test, y)
     held = float(observed[LEVELS.index(_INTERVAL)])
     return figure(
         plots.coverage(nominal, observed, y.numel()),

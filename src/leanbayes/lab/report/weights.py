@@ -12,9 +12,9 @@ from leanbayes.lab.report.html import Html, element, figure, grid, section, tabl
 from leanbayes.lab.report.numbers import number
 from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
-from leanbayes.spectrum import explained as explained_by
+from leanbayes.spectrum import explained
 
-__all__ = ["dropout_rates", "explained", "scales"]
+__all__ = ["dropout_rates", "scales", "shares_shown"]
 
 _MOST_LAYERS = 12
 _FULL_SPECTRUM = 1024
@@ -54,16 +54,16 @@ def _signals(model: nn.Module) -> Html:
 
 def _spectra(matrices: Mapping[str, Tensor], what: str) -> list[Html]:
     """One picture, unless there is nothing but rank 1."""
-    spectra = {name: explained(matrix) for name, matrix in matrices.items()}
+    spectra = {name: shares_shown(matrix) for name, matrix in matrices.items()}
     if all(len(shares) < 2 for shares in spectra.values()):
         return []
     caption = f"Spectra of the {what}: the share of the sum of squares in each singular value."
     return [figure(plots.spectra(spectra), caption)]
 
 
-def explained(scale: Tensor) -> Tensor:
+def shares_shown(scale: Tensor) -> Tensor:
     """Squared singular values over their sum, the first that are not rounding."""
-    shares = explained_by(scale, None if min(scale.shape) <= _FULL_SPECTRUM else _SPECTRUM)
+    shares = explained(scale, None if min(scale.shape) <= _FULL_SPECTRUM else _SPECTRUM)
     return shares[shares > torch.finfo(scale.dtype).eps ** 2][:_SPECTRUM]
 
 
