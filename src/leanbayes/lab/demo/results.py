@@ -201,8 +201,8 @@ def legend(settings: Settings, seconds: float) -> str:
         "from these. Parameters and processor time of a training step are relative to the "
         "deterministic network; in one this small much of the step is overhead, "
         "benchmarks/step_cost.py has larger ones. Rank-1 networks have 4 members, and each sees "
-        "every image. The KL has a weight of 0.03 (cold posteriors); rate and epochs were chosen with "
-        "test scores in sight.\n"
+        "every image. The KL has a weight of 0.03 (cold posteriors); rate and epochs were chosen "
+        "with test scores in sight.\n"
         f"Seed {settings.seed}, {settings.epochs} epochs, {settings.samples} samples a "
         f"prediction, {seconds:.0f} s."
     )
