@@ -62,6 +62,7 @@ def test_a_run_folder_holds_everything(reference):
     assert result["metrics"]["nll"]["error"] > 0
     assert len(list((folder / "checkpoints").iterdir())) == 2
     assert set(result["versions"]) == {"leanbayes", "torch", "lightning"}
+    assert result["threads"] == torch.get_num_threads()
 
 
 def test_the_saved_model_is_the_trained_one(reference):

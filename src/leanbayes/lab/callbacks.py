@@ -11,7 +11,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from leanbayes.errors import nearest
+from leanbayes.errors import nearest, require
 from leanbayes.gradient_snr import Average, Definition
 from leanbayes.lab.data import Batches, augmentation
 from leanbayes.lab.recipe import Probe, Recipe
@@ -40,11 +40,10 @@ class RunData(L.LightningDataModule):
         self.recipe, dataset, chosen = run.recipe, run.dataset, run.recipe.data
         self.examples = run.training_examples
         self.validation = dataset.validation or dataset.test[:0]
-        if chosen.augment != "none" and len(dataset.input_shape) != 3:
-            raise ValueError(
-                f"data.augment is {chosen.augment!r}, and {dataset.name} has no images; leave it "
-                "out"
-            )
+        require(
+            chosen.augment == "none" or len(dataset.input_shape) == 3,
+            f"data.augment is {chosen.augment!r}, and {dataset.name} has no images; leave it out",
+        )
         self.augment = augmentation(chosen.augment, dataset, chosen.pad)
 
     def train_dataloader(self) -> _Loader:

@@ -151,6 +151,7 @@ def provenance(recipe: Recipe) -> dict[str, Any]:
         "seed": recipe.seed,
         "versions": {name: version(name) for name in ("leanbayes", "torch", "lightning")},
         "revision": _revision(),
+        "threads": torch.get_num_threads(),
         "recipe": parse_yaml(recipe.to_yaml()),
     }
 
