@@ -69,7 +69,7 @@ def recipe_path(recipe: str | Path) -> Path:
     if given.is_file():
         return given
     if given.suffix in (".yaml", ".yml"):
-        raise FileNotFoundError(f"recipe {given} does not exist")
+        raise FileNotFoundError(f"{given} does not exist; leanbayes recipes lists names")
     names = recipe_names()
     if given.as_posix() not in names:
         close = difflib.get_close_matches(given.as_posix(), names, 1)

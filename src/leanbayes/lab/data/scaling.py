@@ -100,9 +100,9 @@ IMAGE_SCALINGS: dict[str, tuple[Callable[[Tensor, int], Scaling], str]] = {
 }
 """Scalings of pixels, and what a report says of them.
 
-``symmetric`` is the k-tied MLP, ``pixel-mean`` the k-tied supplement ResNet, ``raw`` the VGG of the
-variance-networks paper, ``cifar-2020`` and ``cifar`` the constants in the code of rank-1 BNNs when
-it was published and now.
+``symmetric`` is the MLP of the k-tied paper, ``pixel-mean`` the ResNet of its supplement, ``raw``
+the VGG of the variance-networks paper, ``cifar-2020`` and ``cifar`` the constants in the code of
+rank-1 BNNs when it was published and now.
 """
 
 TABLE_SCALINGS: dict[str, tuple[Callable[[Tensor], Scaling], str]] = {
