@@ -319,6 +319,9 @@ def test_a_bag_says_what_it_needs():
         model(torch.tensor([1, 2]))
     with pytest.raises(ValueError, match="the first offset is 1"):
         model(torch.tensor([1, 2]), torch.tensor([1]))
+    for offsets in ([0, 9], [0, 2, 1]):
+        with pytest.raises(ValueError, match="must not fall, nor exceed 2 indices"):
+            model(torch.tensor([1, 2]), torch.tensor(offsets))
     with pytest.raises(ValueError, match="need mode='sum'"):
         model(torch.tensor([[1, 2]]), per_sample_weights=torch.ones(1, 2))
 

@@ -81,5 +81,9 @@ class EmbeddingBag(Layer):
         """A list cut at the offsets, each part padded with zeros: ``[batch, indices]``."""
         bounds = offsets.tolist() + ([] if self.include_last_offset else [len(values)])
         require(bounds[0] == 0, f"the first offset is {bounds[0]}; bags begin at index 0")
+        require(
+            bounds == sorted(bounds) and bounds[-1] <= len(values),
+            f"offsets are {offsets.tolist()}; they must not fall, nor exceed {len(values)} indices",
+        )
         parts = [values[start:end] for start, end in itertools.pairwise(bounds)]
         return pad_sequence(parts, batch_first=True) if parts else values.reshape(0, 0)

@@ -97,7 +97,7 @@ class Likelihood(nn.Module, ABC):
         law = self.distribution(outputs)
         cdf = self._cdf(law, outputs)
         laws.check_targets(law, y)
-        return cdf(self.targets(y, outputs).unsqueeze(0))[0]
+        return cdf(y.to(outputs.dtype).unsqueeze(0))[0]
 
     def quantiles(self, outputs: Tensor, levels: Sequence[float]) -> Tensor:
         """The least values, ``[levels, batch, …]``, at which the predictive cdf reaches levels."""

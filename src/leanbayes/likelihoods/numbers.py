@@ -119,6 +119,18 @@ class StudentTNoise(Likelihood):
         return _StudentT(df, loc, scale, validate_args=False)
 
 
+class _Counts(Likelihood):
+    """Targets are counts; a compiled model does not look."""
+
+    def targets(self, y: Tensor, outputs: Tensor) -> Tensor:
+        require(
+            torch.compiler.is_compiling() or bool(((y >= 0) & (y == y.round())).all()),
+            f"{type(self).__name__} is for counts, and a target is below zero or no whole number; "
+            "give raw counts, or take lb.Gaussian",
+        )
+        return super().targets(y, outputs)
+
+
 class _Poisson(distributions.Poisson):
     """Torch's, from a log rate that may be far below zero, with its distribution function."""
 
@@ -135,7 +147,7 @@ class _Poisson(distributions.Poisson):
 
 
 @register_likelihood("poisson")
-class Poisson(Likelihood):
+class Poisson(_Counts):
     """Counts whose variance is their mean; outputs are log rates.
 
     Example:
@@ -160,7 +172,7 @@ class _NegativeBinomial(distributions.NegativeBinomial):
 
 
 @register_likelihood("negative_binomial")
-class NegativeBinomial(Likelihood):
+class NegativeBinomial(_Counts):
     """Counts that vary more than their mean ``m``, by ``m + dispersion · m²``; outputs are log m.
 
     Args:

@@ -5,59 +5,11 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 __all__ = ["Html", "element", "figure", "grid", "join", "page", "section", "table"]
 
-STYLE = """
-:root { color-scheme: light; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem; max-width: 72rem; background: #fff; color: #1a1a1a;
-  font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
-  overflow-wrap: break-word; }
-h1 { font-size: 1.7rem; line-height: 1.2; }
-h2 { margin-top: 3rem; padding-top: .6rem; border-top: 3px solid #0072b2; font-size: 1.4rem; }
-h3 { margin-top: 2rem; font-size: 1.1rem; }
-a { color: #0072b2; }
-.scroll { overflow-x: auto; background:
-  linear-gradient(to right, #fff 30%, #fff0) 0 0 / 3rem 100% no-repeat local,
-  linear-gradient(to left, #fff 30%, #fff0) 100% 0 / 3rem 100% no-repeat local,
-  linear-gradient(to right, #0003, #0000) 0 0 / .7rem 100% no-repeat scroll,
-  linear-gradient(to left, #0003, #0000) 100% 0 / .7rem 100% no-repeat scroll; }
-table { border-collapse: collapse; font-size: .95rem; font-variant-numeric: tabular-nums; }
-p.caption { margin: .3rem 0; color: #444; }
-.facts td { overflow-wrap: anywhere; }
-th, td { padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #ddd; text-align: left;
-  vertical-align: top; }
-td:first-child { min-width: 8rem; }
-.numbers { font-size: .875rem; }
-@media (min-width: 60rem) { .numbers td:first-child { min-width: 12.5rem; } }
-thead th { border-bottom: 2px solid #888; }
-td.number { text-align: right; white-space: nowrap; }
-th.number { text-align: right; }
-.grid { display: grid; gap: 1.5rem; margin-top: 1.2rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
-figure { margin: 0; max-width: 36rem; break-inside: avoid; }
-img { display: block; width: 100%; height: auto; }
-figcaption { color: #444; font-size: .9rem; }
-.notice { padding: .6rem .9rem; border-left: 4px solid #d55e00; background: #fdf3ec; }
-pre { padding: .8rem; overflow-x: auto; background: #f5f5f5; font-size: .85rem; }
-summary { cursor: pointer; }
-footer { margin-top: 3rem; color: #444; font-size: .9rem; }
-@media print {
-  body { max-width: none; padding: 0; font-size: 10pt; }
-  nav, details { display: none; }
-  article + article { break-before: page; }
-  h3 { break-after: avoid; }
-  tr, .notice { break-inside: avoid; }
-  .scroll { overflow: visible; background: none; }
-  .facts, figcaption { font-size: 8.5pt; }
-  p.caption { break-after: avoid; }
-  .numbers { font-size: 7pt; }
-  .numbers th, .numbers td { padding: .15rem .4rem .15rem 0; }
-  .numbers td:first-child { min-width: 6rem; }
-  .grid { grid-template-columns: 1fr 1fr; }
-}
-"""
+STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 
 
 class Html(str):
