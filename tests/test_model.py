@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import leanbayes as lb
+from leanbayes.context import switched
 from leanbayes.distributions import LocationScale
 from registry import POSTERIORS, suitable_prior
 from test_convert import LAYERS, POSTERIOR, PRIOR, Net, first, mlp
@@ -87,9 +88,9 @@ def test_using_nests():
     model = small_model()
     with lb.using(model, lb.weights):
         with lb.using(model, lb.mean):
-            assert {m.estimator for m in affines(model)} == {lb.mean}
-        assert {m.estimator for m in affines(model)} == {lb.weights}
-    assert {m.estimator for m in affines(model)} == {lb.auto}
+            assert {switched(m) for m in affines(model)} == {lb.mean}
+        assert {switched(m) for m in affines(model)} == {lb.weights}
+    assert {switched(m) for m in affines(model)} == {None}
 
 
 def test_held_nests():

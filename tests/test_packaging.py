@@ -28,8 +28,9 @@ LEVELS = (
     {"learned"},
     {"kl", "scales"},
     {"posteriors", "priors", "estimators"},
+    {"context"},
     {"layers"},
-    {"model", "convert"},
+    {"model", "convert", "modes", "seeding"},
     {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
         "spectrum",

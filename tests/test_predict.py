@@ -106,7 +106,7 @@ def test_a_coherent_draw_is_one_function_over_all_batches():
 
 def test_samples_have_the_law_of_the_output():
     linear = lb.convert(nn.Linear(3, 2).double(), lb.MeanField(0.5), PRIOR)
-    mean = (X @ linear.weight.T + linear.bias).detach()
+    mean = (X @ linear.mean_weight.T + linear.bias).detach()
     variance = (X.square() @ linear.posterior().variance.T).detach()
     for coherent in (False, True):
         y = lb.predict(linear, X, samples=2000, coherent=coherent).samples

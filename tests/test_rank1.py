@@ -93,7 +93,7 @@ def test_R1_drawn_weights_are_the_weight_written_out(name):
     layer = LAYERS[name][0]()
     model = lb.convert(layer, replace(RECIPE, factors="fixed"), lb.Flat())
     q = model.posterior()
-    for weight in (model.weight, *model.op.unmatrix(q.rsample((2,)))):
+    for weight in (model.mean_weight, *model.op.unmatrix(q.rsample((2,)))):
         explicit = [written_out(layer, r, s).weight for r, s in zip(q.r, q.s, strict=True)]
         close(weight, torch.stack(explicit))
 

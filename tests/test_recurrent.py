@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import leanbayes as lb
+from leanbayes.context import Held, switch
 from leanbayes.distributions import FixedMap
 from leanbayes.ops import Linear
 from test_convert import POSTERIOR, PRIOR
@@ -149,9 +150,9 @@ def test_a_drawn_sequence_runs_with_one_set_of_weights(name, packed):
         assert not torch.allclose(drawn["weight_hh_l0"], net.weight_hh_l0)
         net.load_state_dict(drawn)
         assert_same(model(x), net(x))
-        for _, layer in lb.random_maps(model):
-            layer.held = opaque(layer.held)
-        if not packed:
+        with switch(
+            {layer: Held(opaque(layer.held), layer.op) for _, layer in lb.random_maps(model)}
+        ):
             assert_same(model(x), net(x))
 
 
@@ -202,11 +203,31 @@ def test_every_parameter_learns(kind, posterior, prior, estimator):
         assert parameter.grad.any(), name
 
 
-def test_noise_per_example_cannot_be_packed():
-    model = lb.convert(build("lstm_plain"), POSTERIOR, PRIOR, lb.flipout)
-    packed = pack_padded_sequence(torch.zeros(5, 2, IN).double(), torch.tensor([5, 3]))
-    with pytest.raises(ValueError, match=r"use estimator=lb\.weights, or pass a padded tensor"):
-        model(packed)
+@pytest.mark.tried(
+    "Batch axis",
+    what="a packed sequence with noise per example",
+    holds="it runs as the padded one does, sequence by sequence",
+)
+@pytest.mark.parametrize("name", ["lstm_stacked_bidirectional", "gru_plain", "lstm_projected"])
+@pytest.mark.parametrize("family", ["rank1", "flipout"])
+def test_noise_per_example_can_be_packed(name, family):
+    posterior = lb.Rank1(members=2) if family == "rank1" else POSTERIOR
+    prior = lb.Normal(0.1, loc=1.0) if family == "rank1" else PRIOR
+    estimator = lb.auto if family == "rank1" else lb.flipout
+    model = lb.convert(build(name), posterior, prior, estimator)
+    lengths, x = torch.tensor([2, 5, 3, 1]), torch.randn(5, 4, IN).double()
+    packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
+    torch.manual_seed(0)
+    y, state = model(packed)
+    padded, given = pad_packed_sequence(y)
+    assert given.equal(lengths)
+    for row, length in enumerate(lengths.tolist()):
+        torch.manual_seed(0)
+        alone = model(x[:length])  # the same draws, cut where the sequence ends
+        torch.testing.assert_close(padded[:length, row], alone[0][:, row])
+        last, whole = (s if isinstance(s, tuple) else (s,) for s in (state, alone[1]))
+        for part, expected in zip(last, whole, strict=True):
+            torch.testing.assert_close(part[:, row], expected[:, row])
 
 
 @pytest.mark.parametrize("estimator", [lb.weights, lb.local], ids=["fused", "unrolled"])

@@ -55,7 +55,7 @@ from leanbayes.posteriors import (
     ZeroMean,
     register_posterior,
 )
-from leanbayes.predict import Prediction, predict
+from leanbayes.predict import Prediction, predict, predict_batches
 from leanbayes.priors import (
     ARD,
     Cauchy,
@@ -148,6 +148,7 @@ __all__ = [
     "ops",
     "plan",
     "predict",
+    "predict_batches",
     "random_maps",
     "register_estimator",
     "register_layer",

@@ -106,7 +106,7 @@ def plan(
         if not included.isdisjoint(names) and excluded.isdisjoint(names):
             with _naming(names[0], module):
                 check_convertible(module)
-            choice = default
+            choice = replace(default, batch_dim=_batch_dim(model, names[0]))
             for changed, change in changes:
                 if not changed.isdisjoint(names):
                     choice = replace(choice, **change)
@@ -235,6 +235,14 @@ def _exchange(model: nn.Module, layers: Iterable[tuple[Sequence[str], nn.Module]
     for owner in owners:
         settle_fused_path(owner)
     return model
+
+
+def _batch_dim(model: nn.Module, name: str) -> int:
+    """Which dimension counts examples: 1 in the linear layers of a time-first transformer layer."""
+    parent = model.get_submodule(name.rpartition(".")[0])
+    if not isinstance(parent, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) or not name:
+        return 0
+    return 0 if getattr(parent.self_attn, "batch_first", True) else 1
 
 
 @contextmanager

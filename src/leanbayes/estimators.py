@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.distributions import Map, WeightDistribution
+from leanbayes.distributions.base import rows_for
 from leanbayes.errors import require
 from leanbayes.ops import LinearOp, Usage
 from leanbayes.registry import Registry
@@ -68,13 +69,17 @@ def local(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     keeps its law, but the correlation between positions is lost. Bernoulli and uniform weights are
     matched by their first two moments. Rank-one factors are drawn per example, exactly, everywhere.
     """
-    return q.local_map(op, _batch(usage, "local"))
+    return q.local_map(op, usage.batch)
 
 
 @register_estimator
 def flipout(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     """One draw for the batch, decorrelated by random signs per example and channel."""
-    batch = _batch(usage, "flipout")
+    if usage.batch is None:
+        raise ValueError(
+            "flipout draws signs for every example, and here nothing counts examples, so there is "
+            "no one function to hold; use held(model, lb.weights) or estimator=lb.weights"
+        )
     if not q.sign_symmetric:
         raise ValueError(
             f"flipout flips the signs of single weights, and {type(q).__name__} does not stay the "
@@ -84,7 +89,7 @@ def flipout(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     rows, columns = mean.shape
     noise = q.rsample() - mean
     signs = (
-        torch.randint(2, (batch, n), device=mean.device).to(mean.dtype) * 2 - 1
+        torch.randint(2, (usage.batch, n), device=mean.device).to(mean.dtype) * 2 - 1
         for n in (rows, op.input_channels(columns))
     )
     return _FlipoutMap(op, mean, noise, *signs)
@@ -109,14 +114,6 @@ class _FlipoutMap:
     s: Tensor
 
     def __call__(self, x: Tensor, /) -> Tensor:
-        perturbation = self.op.scaled(x, self.s, self.noise)
-        return self.op(x, self.mean) + self.op.spread(self.r, perturbation.ndim) * perturbation
-
-
-def _batch(usage: Usage, name: str) -> int:
-    if usage.batch is None:
-        raise ValueError(
-            f"{name} draws noise per example, so there is no one function to hold; "
-            "use held(model, lb.weights)"
-        )
-    return usage.batch
+        r, s = (rows_for(signs, x.shape[self.op.batch_dim]) for signs in (self.r, self.s))
+        perturbation = self.op.scaled(x, s, self.noise)
+        return self.op(x, self.mean) + self.op.spread(r, perturbation.ndim) * perturbation

@@ -226,7 +226,7 @@ def _rebuild(net: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> nn.Modu
             part.estimator = ESTIMATORS[values["estimator"]]
             posterior, prior = _specs(values)
             if part.posterior.spec != posterior:
-                part.posterior = posterior(part.weight, part.op)
+                part.posterior = posterior(part.mean_weight, part.op)
             if part.prior.spec != prior:
-                part.prior = prior(part.op.matrix(part.weight))
+                part.prior = prior(part.op.matrix(part.mean_weight))
     return model

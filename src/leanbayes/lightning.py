@@ -15,14 +15,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from leanbayes.context import one_pass
 from leanbayes.errors import require
 from leanbayes.gradient_snr import GradientSNR
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.model import kl, members, random_maps, tile, update_priors
 from leanbayes.objective import Elbo, elbo, mixture_nll
 from leanbayes.parameters import parameter_groups
-from leanbayes.predict import predict
+from leanbayes.predict import predict, shared_layers
 from leanbayes.schedules import Constant, Schedule
+from leanbayes.seeding import is_compiled
 
 __all__ = [
     "BayesianModule",
@@ -94,6 +96,7 @@ class BayesianModule(L.LightningModule):
         self.train_samples, self.validation_samples = train_samples, validation_samples
         self._make_optimizer, self._make_scheduler = optimizer, scheduler
         self._make_groups = groups
+        self._shared: frozenset[nn.Module] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.model(x)
@@ -115,7 +118,12 @@ class BayesianModule(L.LightningModule):
     def objective(self, batch: Batch) -> Elbo:
         """The ELBO of one batch, which every member sees whole; mean over ``train_samples``."""
         x, y = (tile(part, members(self.model)) for part in batch)
-        nlls = [self.likelihood.nll(self.model(x), y) for _ in range(self.train_samples)]
+        if self._shared is None:
+            self._shared = frozenset() if is_compiled(self.model) else shared_layers(self.model, x)
+        nlls = []
+        for _ in range(self.train_samples):
+            with one_pass(len(x), self._shared):
+                nlls.append(self.likelihood.nll(self.model(x), y))
         nll = torch.stack(nlls).mean()
         return elbo(nll, self.model_kl(), data_size=self.data_size, weight=self.kl_weight)
 

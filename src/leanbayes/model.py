@@ -10,7 +10,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from leanbayes.context import Held, announce, switch
 from leanbayes.distributions import GroupRelevanceNormal, WeightDistribution
+from leanbayes.distributions.base import LocalMap
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, weights
 from leanbayes.layers import RandomMap
@@ -62,6 +64,8 @@ def kl(model: nn.Module) -> Tensor:
 def using(model: nn.Module, estimator: Estimator) -> Iterator[None]:
     """Use one estimator in every layer for the length of a ``with`` block.
 
+    Other threads and tasks that run the model meanwhile do not notice; the innermost block wins.
+
     Example:
         >>> import leanbayes as lb
         >>> model, x = lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.Normal(1.0)), torch.ones(1, 3)
@@ -69,7 +73,7 @@ def using(model: nn.Module, estimator: Estimator) -> Iterator[None]:
         ...     torch.equal(model(x), model(x))
         True
     """
-    with _each(model, "estimator", lambda layer: estimator):
+    with switch({layer: estimator for _, layer in random_maps(model)}):
         yield
 
 
@@ -77,7 +81,8 @@ def using(model: nn.Module, estimator: Estimator) -> Iterator[None]:
 def held(model: nn.Module, estimator: Estimator = weights) -> Iterator[None]:
     """Draw every layer once and keep the draw for the length of a ``with`` block.
 
-    The model is then one function: the same for every batch, of any size.
+    The model is then one function: the same for every batch, of any size. Other threads and tasks
+    that run the model meanwhile do not notice.
 
     Example:
         >>> import leanbayes as lb
@@ -87,21 +92,16 @@ def held(model: nn.Module, estimator: Estimator = weights) -> Iterator[None]:
         True
     """
     usage = Usage(None, reused=True)
-    with _each(model, "held", lambda layer: estimator(layer.posterior(), layer.op, usage)):
+    drawn = {
+        layer: estimator(layer.posterior(), layer.op, usage) for _, layer in random_maps(model)
+    }
+    require(
+        not any(isinstance(each, LocalMap) for each in drawn.values()),
+        "local draws noise for every output, so there is no one function to hold; use "
+        "held(model, lb.weights)",
+    )
+    with switch({layer: Held(each, layer.op) for layer, each in drawn.items()}):
         yield
-
-
-@contextmanager
-def _each(model: nn.Module, name: str, value: Callable[[RandomMap], object]) -> Iterator[None]:
-    """Give an attribute of every random map another value for the length of a ``with`` block."""
-    before = [(layer, getattr(layer, name)) for _, layer in random_maps(model)]
-    try:
-        for layer, _ in before:
-            setattr(layer, name, value(layer))
-        yield
-    finally:
-        for layer, previous in before:
-            setattr(layer, name, previous)
 
 
 def members(model: nn.Module) -> int:
@@ -114,14 +114,25 @@ def members(model: nn.Module) -> int:
     return counts.pop() if counts else 1
 
 
-def tile(x: Tensor, members: int) -> Tensor:
+def tile(x: Tensor, members: int, dim: int = 0) -> Tensor:
     """Repeat a batch for every member, in contiguous blocks.
+
+    As long as the result lives, layers compare their inputs with its number of examples.
+
+    Args:
+        x: the batch.
+        members: how often.
+        dim: which dimension counts examples.
 
     Example:
         >>> tile(torch.tensor([1, 2]), 2)
         tensor([1, 2, 1, 2])
     """
-    return x.repeat(members, *(1,) * (x.ndim - 1))
+    repeats = [1] * x.ndim
+    repeats[dim] = members
+    tiled = x.repeat(repeats)
+    announce(tiled, dim)
+    return tiled
 
 
 def map_posteriors(

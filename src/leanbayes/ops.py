@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import ClassVar, NamedTuple
 
@@ -34,7 +34,8 @@ class Usage(NamedTuple):
     """How a drawn map will be used.
 
     Attributes:
-        batch: the number of examples; ``None`` for a map that is kept and applied to any batch.
+        batch: the number of examples; ``None`` for a map that is kept and applied to any batch, or
+            for an input in which no dimension counts examples.
         reused: whether a weight meets the same example more than once (positions, time steps).
     """
 
@@ -46,6 +47,7 @@ class LinearOp(ABC):
     """How a matrix ``a [rows, in]`` acts on an input; a value without parameters."""
 
     channel_dim: ClassVar[int]
+    batch_dim: int = 0
     groups: int = 1
 
     @abstractmethod
@@ -58,7 +60,7 @@ class LinearOp(ABC):
 
     @abstractmethod
     def is_batched(self, x: Tensor) -> bool:
-        """Whether the first dimension of ``x`` counts examples."""
+        """Whether dimension ``batch_dim`` of ``x`` counts examples."""
 
     @abstractmethod
     def matrix(self, weight: Tensor) -> Tensor:
@@ -93,10 +95,9 @@ class LinearOp(ABC):
 
     def spread(self, v: Tensor, ndim: int) -> Tensor:
         """Reshape ``[batch, channels]`` so that it broadcasts with ``ndim``-dimensional data."""
-        ones = (1,) * (ndim - 2)
-        if self.channel_dim == -1:
-            return v.reshape(v.shape[0], *ones, v.shape[1])
-        return v.reshape(*v.shape, *ones)
+        sizes = [1] * ndim
+        sizes[self.batch_dim], sizes[self.channel_dim] = v.shape
+        return v.reshape(sizes)
 
     def scaled(self, x: Tensor, s: Tensor, a: Tensor) -> Tensor:
         """``op(x ∘ s, a)`` for a factor ``s [batch, channels]`` on the input channels."""
@@ -115,12 +116,16 @@ class LinearOp(ABC):
 class Linear(LinearOp):
     """A matrix times the last dimension.
 
+    Args:
+        batch_dim: which dimension counts examples: 0, or 1 for inputs ``[time, batch, in]``.
+
     Example:
         >>> x, a = torch.randn(5, 3), torch.randn(2, 3)
         >>> torch.allclose(Linear()(x, a), torch.nn.functional.linear(x, a), atol=1e-6)
         True
     """
 
+    batch_dim: int = field(default=0, kw_only=True, repr=False)
     channel_dim: ClassVar[int] = -1
 
     def __call__(self, x: Tensor, a: Tensor) -> Tensor:
@@ -137,10 +142,10 @@ class Linear(LinearOp):
         )
 
     def usage(self, x: Tensor) -> Usage:
-        return Usage(x.shape[0], x.ndim > 2)
+        return Usage(x.shape[self.batch_dim], x.ndim > 2)
 
     def is_batched(self, x: Tensor) -> bool:
-        return x.ndim > 1
+        return x.ndim > self.batch_dim + 1
 
     def matrix(self, weight: Tensor) -> Tensor:
         return weight
@@ -310,7 +315,7 @@ class Lookup(LinearOp):
     """
 
     padding_index: int | None = None
-
+    batch_dim: int = field(default=0, kw_only=True, repr=False)
     channel_dim: ClassVar[int] = -1
 
     def __call__(self, x: Tensor, a: Tensor) -> Tensor:
@@ -328,10 +333,10 @@ class Lookup(LinearOp):
         """Indices are checked by the look-up itself."""
 
     def usage(self, x: Tensor) -> Usage:
-        return Usage(x.shape[0], x.ndim > 1)
+        return Usage(x.shape[self.batch_dim], x.ndim > 1)
 
     def is_batched(self, x: Tensor) -> bool:
-        return x.ndim > 0
+        return x.ndim > self.batch_dim
 
     def matrix(self, weight: Tensor) -> Tensor:
         return weight.t()
@@ -343,7 +348,9 @@ class Lookup(LinearOp):
         if s.shape[0] == 1:
             factor = s[0][x]
         else:
-            factor = s.gather(1, x.reshape(x.shape[0], prod(x.shape[1:]))).reshape(x.shape)
+            index = x.movedim(self.batch_dim, 0)
+            factor = s.gather(1, index.reshape(len(index), prod(index.shape[1:])))
+            factor = factor.reshape(index.shape).movedim(0, self.batch_dim)
         return self(x, a) * factor.unsqueeze(-1)
 
     def shifted(self, x: Tensor, s: Tensor, a: Tensor) -> Tensor:

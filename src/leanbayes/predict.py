@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from leanbayes.context import one_pass
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.likelihoods.laws import entropy, log_mean
 from leanbayes.metrics import Score
 from leanbayes.model import held, members, tile
+from leanbayes.modes import evaluating
+from leanbayes.seeding import seeded
 
-__all__ = ["Prediction", "predict"]
+__all__ = ["Prediction", "predict", "predict_batches", "shared_layers"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,17 +134,23 @@ def predict(
     *,
     samples: int = 100,
     batch_size: int | None = None,
+    batch_dim: int | Sequence[int] = 0,
     coherent: bool = False,
     seed: int | None = None,
     likelihood: Likelihood | None = None,
 ) -> Prediction:
     """Draw predictive samples in eval mode, without gradients; the model is left as it was.
 
+    Threads and tasks may predict with one model at the same time. A layer that the model calls
+    more than once in a forward pass keeps its draw for the whole pass.
+
     Args:
         model: any model; one without random layers gives equal samples.
         x: the inputs, or a tuple of them if the model takes several.
         samples: how many draws (of every member).
         batch_size: how many examples to run at once; all, if not given.
+        batch_dim: which dimension of the inputs counts examples, or one for each of them: 1 for
+            ``[time, batch, …]``. In the samples examples come first.
         coherent: let each draw be one function over the whole data set, instead of new noise for
             every batch.
         seed: makes the draws repeatable; the global generator is left as it was.
@@ -155,49 +164,164 @@ def predict(
     """
     require(samples >= 1, f"samples is {samples}; it must be at least 1")
     require(batch_size is None or batch_size >= 1, f"batch_size is {batch_size}; it must be ≥ 1")
-    inputs = x if isinstance(x, tuple) else (x,)
-    with torch.no_grad(), _eval_mode(model), _seeded(seed, inputs[0].device):
+    passes = _Passes(model, *_dimensions(x, batch_dim), batch_size)
+    with torch.no_grad(), evaluating(model):
+        while True:
+            with seeded(seed, model):
+                drawn = passes.draw(samples, coherent)
+            if drawn is not None:
+                return Prediction(torch.cat(drawn), likelihood or Categorical())
+
+
+def predict_batches(
+    model: nn.Module,
+    x: Tensor | tuple[Tensor, ...],
+    *,
+    samples: int = 100,
+    batch_size: int | None = None,
+    batch_dim: int | Sequence[int] = 0,
+    coherent: bool = False,
+    seed: int | None = None,
+    likelihood: Likelihood | None = None,
+) -> Iterator[Prediction]:
+    """Predict one slice of the examples after the other: memory for one slice is enough.
+
+    What :func:`predict` would keep of all examples are ``samples`` outputs of each; here a loop
+    takes what it wants of every slice, and forgets the rest. ``coherent`` draws are the same
+    functions for every slice.
+
+    Args:
+        model: any model.
+        x: the inputs, or a tuple of them if the model takes several.
+        samples: how many draws (of every member).
+        batch_size: how many examples a slice has; if not given, fewer for more samples.
+        batch_dim: which dimension of the inputs counts examples, or one for each of them.
+        coherent: let each draw be one function over the whole data set.
+        seed: makes the draws repeatable.
+        likelihood: what the outputs mean; :class:`~leanbayes.Categorical` if not given.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.Normal(1.0))
+        >>> parts = predict_batches(model, torch.randn(500, 3), samples=1000)
+        >>> torch.cat([part.probs for part in parts]).shape
+        torch.Size([500, 2])
+    """
+    require(samples >= 1, f"samples is {samples}; it must be at least 1")
+    step = batch_size or max(_SLICE // samples, 1)
+    require(step >= 1, f"batch_size is {step}; it must be ≥ 1")
+    inputs, dims = _dimensions(x, batch_dim)
+    base = int(torch.randint(2**62, ())) if seed is None and coherent else seed
+    for start in range(0, max(inputs[0].shape[dims[0]], 1), step):
+        part = _slice(inputs, dims, start, step)
+        slice_seed = base if coherent or base is None else (base + start) % 2**63
+        yield predict(
+            model,
+            part,
+            samples=samples,
+            batch_dim=dims,
+            coherent=coherent,
+            seed=slice_seed,
+            likelihood=likelihood,
+        )
+
+
+def shared_layers(model: nn.Module, *inputs: Tensor) -> frozenset[nn.Module]:
+    """The random maps that one forward pass calls more than once, with other noise each time."""
+    with torch.no_grad(), evaluating(model), seeded(0, model), one_pass() as current:
+        model(*inputs)
+    return frozenset(current.repeated)
+
+
+_SLICE = 2**14
+"""How many samples of single examples :func:`predict_batches` keeps at once."""
+
+
+class _Passes:
+    """The forward passes of one prediction.
+
+    Args:
+        model: what runs.
+        inputs: all examples.
+        dims: which dimension of each input counts them.
+        batch_size: how many run at once.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: tuple[Tensor, ...],
+        dims: tuple[int, ...],
+        batch_size: int | None,
+    ) -> None:
+        self.model, self.inputs, self.dims = model, inputs, dims
+        self.members, self.total = members(model), inputs[0].shape[dims[0]]
+        self.step = batch_size or max(self.total, 1)
+        self.shared: frozenset[nn.Module] = frozenset()
+
+    def draw(self, samples: int, coherent: bool) -> list[Tensor] | None:
+        """Outputs of every draw; ``None`` if a layer turned out to be called more than once."""
         drawn = []
         for _ in range(samples):
-            with held(model) if coherent else nullcontext():
-                drawn.append(_outputs(model, inputs, batch_size))
-    return Prediction(torch.cat(drawn), likelihood or Categorical())
+            with held(self.model) if coherent else nullcontext():
+                outputs = self._outputs()
+            if outputs is None:
+                return None
+            drawn.append(outputs)
+        return drawn
+
+    def _outputs(self) -> Tensor | None:
+        """One draw for all examples: ``[members, examples, …]``."""
+        parts = []
+        for start in range(0, max(self.total, 1), self.step):
+            part = _slice(self.inputs, self.dims, start, self.step)
+            batch = [tile(t, self.members, d) for t, d in zip(part, self.dims, strict=True)]
+            rows = batch[0].shape[self.dims[0]]
+            with one_pass(rows, self.shared) as current:
+                y = self.model(*batch)
+            if current.repeated:
+                self.shared |= current.repeated
+                return None
+            y = _examples_first(y, rows, self.dims[0])
+            parts.append(y.unflatten(0, (self.members, y.shape[0] // self.members)))
+        return torch.cat(parts, 1)
 
 
-def _outputs(model: nn.Module, inputs: tuple[Tensor, ...], batch_size: int | None) -> Tensor:
-    """One draw for all examples: ``[members, examples, …]``."""
-    count, total = members(model), len(inputs[0])
-    step = batch_size or max(total, 1)
-    parts = []
-    for start in range(0, max(total, 1), step):
-        batch = [tile(part[start : start + step], count) for part in inputs]
-        y = model(*batch)
-        if not isinstance(y, Tensor):
-            raise TypeError(
-                f"the model gives a {type(y).__name__}, and predictions need one tensor; wrap it "
-                "in a module that returns the one to predict"
-            )
-        parts.append(y.unflatten(0, (count, y.shape[0] // count)))
-    return torch.cat(parts, 1)
+def _dimensions(
+    x: Tensor | tuple[Tensor, ...], batch_dim: int | Sequence[int]
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """The inputs, and which dimension of each counts examples."""
+    inputs = x if isinstance(x, tuple) else (x,)
+    dims = (batch_dim,) * len(inputs) if isinstance(batch_dim, int) else tuple(batch_dim)
+    require(
+        len(dims) == len(inputs)
+        and all(0 <= d < t.ndim for d, t in zip(dims, inputs, strict=True)),
+        f"batch_dim is {batch_dim}; inputs have shapes {[tuple(t.shape) for t in inputs]}",
+    )
+    return inputs, dims
 
 
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode for BatchNorm and Dropout; every module gets its own mode back."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
+def _slice(
+    inputs: tuple[Tensor, ...], dims: tuple[int, ...], start: int, step: int
+) -> tuple[Tensor, ...]:
+    return tuple(
+        t.narrow(d, start, min(step, t.shape[d] - start)) for t, d in zip(inputs, dims, strict=True)
+    )
 
 
-@contextmanager
-def _seeded(seed: int | None, device: torch.device) -> Iterator[None]:
-    kind = "cuda" if device.type == "cpu" else device.type
-    devices = [] if device.type == "cpu" else [device]
-    with torch.random.fork_rng(devices, enabled=seed is not None, device_type=kind):
-        if seed is not None:
-            torch.manual_seed(seed)
-        yield
+def _examples_first(y: object, rows: int, dim: int) -> Tensor:
+    """The output with examples in its first dimension: they are there, or where the input's are."""
+    if not isinstance(y, Tensor):
+        raise TypeError(
+            f"the model gives a {type(y).__name__}, and predictions need one tensor; wrap it "
+            "in a module that returns the one to predict"
+        )
+    if dim == 0:
+        return y
+    places = [d for d in (0, dim) if d < y.ndim and y.shape[d] == rows]
+    require(
+        len(places) == 1,
+        f"the output has shape {tuple(y.shape)}, in which the {rows} rows of the batch "
+        f"{'may stand in two places' if places else 'are not'}; let the model return [batch, …]",
+    )
+    return y.movedim(places[0], 0)

@@ -22,6 +22,7 @@ __all__ = [
     "Map",
     "Moments",
     "WeightDistribution",
+    "rows_for",
     "safe_sqrt",
 ]
 
@@ -31,6 +32,18 @@ ENTROPY_OF_UNIT_NORMAL = 0.5 * math.log(2 * math.pi * math.e)
 def safe_sqrt(variance: Tensor) -> Tensor:
     """Square root whose gradient at zero is zero instead of infinite (dead units, x = 0)."""
     return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+
+
+def rows_for(factor: Tensor, batch: int) -> Tensor:
+    """Rows that broadcast over a batch: those of a member, or of an example, repeat over its block.
+
+    Example:
+        >>> rows_for(torch.tensor([[1], [2]]), 4).flatten()
+        tensor([1, 1, 2, 2])
+    """
+    if factor.shape[0] in (1, batch):
+        return factor
+    return factor.repeat_interleave(batch // factor.shape[0], 0)
 
 
 class Map(Protocol):
@@ -202,8 +215,11 @@ class WeightDistribution(Distribution, ABC):
         """The map of one draw of the weights (one a member), for batches of any size."""
         return FixedMap(op, self.rsample())
 
-    def local_map(self, op: LinearOp, batch: int) -> Map:
-        """A map with noise of its own for every one of ``batch`` examples."""
+    def local_map(self, op: LinearOp, batch: int | None) -> Map:
+        """A map with noise of its own for every one of ``batch`` examples; ``None``: every output.
+
+        Only families whose examples share a draw between outputs need to know how many there are.
+        """
         return LocalMap(op, self)
 
 
@@ -240,5 +256,5 @@ class Delta(WeightDistribution):
     def local_is_exact(self, op: LinearOp, *, reused: bool) -> bool:
         return True
 
-    def local_map(self, op: LinearOp, batch: int) -> Map:
+    def local_map(self, op: LinearOp, batch: int | None) -> Map:
         return FixedMap(op, self.loc)

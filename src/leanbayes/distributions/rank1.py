@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Cauchy, Distribution, HalfCauchy
 
-from leanbayes.distributions.base import Map, WeightDistribution
+from leanbayes.distributions.base import Map, WeightDistribution, rows_for
 from leanbayes.ops import Linear, LinearOp
 
 __all__ = ["RandomFactor", "Rank1Mixture"]
@@ -53,7 +53,7 @@ class _PerturbedMap:
     add: bool
 
     def __call__(self, x: Tensor, /) -> Tensor:
-        batch = x.shape[0]
+        batch = x.shape[self.op.batch_dim]
         if batch % self.members:
             raise ValueError(
                 f"batch {batch} is not a multiple of {self.members} members; call tile(x, members)"
@@ -62,17 +62,11 @@ class _PerturbedMap:
             y = self.op(x, self.weight)
         else:
             perturbed = self.op.shifted if self.add else self.op.scaled
-            y = perturbed(x, self._rows(self.s, batch), self.weight)
+            y = perturbed(x, rows_for(self.s, batch), self.weight)
         if self.r is None:
             return y
-        r = self.op.spread(self._rows(self.r, batch), y.ndim)
+        r = self.op.spread(rows_for(self.r, batch), y.ndim)
         return self.op.silence(x, y + r) if self.add else y * r
-
-    def _rows(self, factor: Tensor, batch: int) -> Tensor:
-        """Factors that broadcast over the batch; those of a member repeat over its block."""
-        if factor.shape[0] in (1, batch):
-            return factor
-        return factor.repeat_interleave(batch // self.members, 0)
 
 
 class Rank1Mixture(WeightDistribution):
@@ -197,7 +191,13 @@ class Rank1Mixture(WeightDistribution):
     def weight_map(self, op: LinearOp) -> Map:
         return self._map(op, self._draw)
 
-    def local_map(self, op: LinearOp, batch: int) -> Map:
+    def local_map(self, op: LinearOp, batch: int | None) -> Map:
+        if batch is None:
+            raise ValueError(
+                "rank-one factors are drawn for every example, and here nothing counts examples, "
+                "so there is no one function to hold; use estimator=lb.weights"
+            )
+
         def per_example(factor: RandomFactor) -> Tensor:
             if isinstance(factor, Tensor):
                 return factor

@@ -68,7 +68,8 @@ class Affine(RandomMap, Layer):
     @classmethod
     def from_torch(cls, module: nn.Module, make: Maker) -> Self:
         tensors = dict(module.named_parameters())
-        return cls.of(tensors["weight"], tensors.get("bias"), cls.op_of(module), make)
+        op = make.placed(cls.op_of(module))
+        return cls.of(tensors["weight"], tensors.get("bias"), op, make)
 
     def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
         weight = {"weight": self.point(member)}
@@ -81,16 +82,17 @@ class Affine(RandomMap, Layer):
         """The output for an op that differs from the layer's own in the size of outputs at most."""
         op.check_input(x, self.channels)
         if not op.is_batched(x):
-            return self.transform(x.unsqueeze(0), op).squeeze(0)
-        usage = op.usage(x)
+            dim = min(op.batch_dim, x.ndim - 1) if x.ndim else 0
+            return self.transform(x.unsqueeze(dim), op).squeeze(dim)
+        usage = self.usage(x, op)
         y = self.draw(usage, op)(x)
         if self.bias is None:
             return y
         if isinstance(self.bias, RandomMap):
             draw = self.bias.draw(Usage(usage.batch, reused=False))
-            bias = draw(y.new_ones(y.shape[0], 1))
+            bias = draw(y.new_ones(y.shape[op.batch_dim], 1))
         else:
-            bias = bias_rows(self.bias, y.shape[0])
+            bias = bias_rows(self.bias, y.shape[op.batch_dim])
         return y + op.spread(bias, y.ndim).to(y.dtype)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -15,7 +15,7 @@ from leanbayes.estimators import Estimator, auto
 from leanbayes.kl import check_pair
 from leanbayes.layers.random_map import RandomMap
 from leanbayes.learned import Learned
-from leanbayes.ops import Linear, LinearOp
+from leanbayes.ops import Linear, LinearOp, Lookup
 from leanbayes.posteriors import Posterior, Rank1
 from leanbayes.priors import Prior
 
@@ -37,6 +37,8 @@ class Choice:
         estimator: how far noise is shared.
         bias: posterior of the biases; ``None`` keeps them deterministic.
         bias_prior: their prior; ``None`` takes that of the weights.
+        batch_dim: which dimension of a linear layer's or an embedding's input counts examples: 1
+            for ``[time, batch, …]``.
     """
 
     posterior: Posterior
@@ -44,6 +46,7 @@ class Choice:
     estimator: Estimator = auto
     bias: Posterior | None = None
     bias_prior: Prior | None = None
+    batch_dim: int = 0
 
     def __post_init__(self) -> None:
         for name, kinds, example in (
@@ -58,6 +61,10 @@ class Choice:
         require(
             callable(self.estimator),
             f"estimator is {self.estimator!r}; give a function such as lb.auto",
+        )
+        require(
+            self.batch_dim in (0, 1),
+            f"batch_dim is {self.batch_dim!r}; it is 0, or 1 for inputs [time, batch, …]",
         )
         if isinstance(self.posterior, Rank1):
             require(
@@ -82,6 +89,15 @@ class Maker:
 
     choice: Choice
     shared: SharedPriors
+
+    def placed(self, op: LinearOp) -> LinearOp:
+        """The op, told which dimension of its input counts examples."""
+        dim = self.choice.batch_dim
+        if dim == op.batch_dim:
+            return op
+        if not isinstance(op, Linear | Lookup):
+            raise ValueError(f"batch_dim is {dim}; {type(op).__name__} has examples in dimension 0")
+        return replace(op, batch_dim=dim)
 
     def learned(self, weight: Tensor, op: LinearOp) -> Pair:
         """The posterior, whose means start at ``weight`` and are frozen if it is; and the prior."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import warnings
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from leanbayes.distributions import Map, WeightDistribution
+from leanbayes.context import Held, current_pass, settle, switched
+from leanbayes.distributions import Delta, FixedMap, Map, WeightDistribution
 from leanbayes.errors import require
-from leanbayes.estimators import Estimator, auto
+from leanbayes.estimators import Estimator, auto, mean
 from leanbayes.kl import divergence
 from leanbayes.learned import Learned
 from leanbayes.ops import LinearOp, Usage
@@ -40,23 +40,29 @@ class RandomMap(nn.Module):
         self.posterior = posterior
         self.prior = prior
         self.estimator = estimator
-        self.held: Map | None = None
         q = posterior()
         self.members = q.members
         self.channels = op.input_channels(q.event_shape[1])
 
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy is not held: the draw belongs to a ``with`` block of the original."""
-        return {**self.__dict__, "held": None}
+    @property
+    def held(self) -> Map | None:
+        """The draw that a block around this code holds."""
+        estimator = switched(self)
+        return estimator.map if isinstance(estimator, Held) else None
+
+    def usage(self, x: Tensor, op: LinearOp) -> Usage:
+        """How an input uses each weight, compared with the batch that was announced."""
+        return settle(op.usage(x), op, x, self.members)
 
     def draw(self, usage: Usage, op: LinearOp | None = None) -> Map:
         """Draw a map, or give the one that is being held; ``op`` stands in for the layer's own."""
-        if self.held is None:
-            return self.estimator(self.posterior(), op or self.op, usage)
-        if op is None or op is self.op:
-            return self.held
-        held: Any = self.held  # the maps of this package are dataclasses with an op
-        return replace(held, op=op)
+        estimator, op = switched(self) or self.estimator, op or self.op
+        if isinstance(estimator, Held):
+            return estimator(None, op, usage)
+        current = current_pass()
+        if current is None:
+            return estimator(self.posterior(), op, usage)
+        return current.draw(self, self.posterior, estimator, op, usage)
 
     def kl(self) -> Tensor:
         """KL of the posterior from the prior: a function of the parameters alone."""
@@ -64,12 +70,29 @@ class RandomMap(nn.Module):
 
     @property
     def weight(self) -> Tensor:
+        """The held draw in torch's own shape, or the posterior mean, with a warning.
+
+        A mixture's has a first axis of members. :attr:`mean_weight` is the mean without a word.
+        """
+        held = self.held
+        if isinstance(held, FixedMap):
+            return self.op.unmatrix(held.weight)
+        if not isinstance(self.posterior(), Delta) and switched(self) is not mean:
+            warnings.warn(
+                "weight is the posterior mean here: code that computes with it has no noise. Call "
+                "the layer, or read weight within lb.held(model); mean_weight is the mean",
+                stacklevel=2,
+            )
+        return self.mean_weight
+
+    @property
+    def mean_weight(self) -> Tensor:
         """The posterior mean in torch's own shape (with a first axis of members for a mixture)."""
         return self.op.unmatrix(self.posterior().mean)
 
     def point(self, member: int | None = None) -> nn.Parameter:
         """The mean weight, of one member if there are several; frozen if the means are."""
-        weight = self.weight.detach()
+        weight = self.mean_weight.detach()
         count = self.members
         if count > 1:
             several = f"a mixture of {count} members has no single mean"

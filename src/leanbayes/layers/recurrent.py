@@ -9,8 +9,9 @@ from typing import Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from leanbayes.context import announced, settle
 from leanbayes.distributions import FixedMap, Map
 from leanbayes.errors import require
 from leanbayes.layers.base import Layer, register_layer
@@ -100,7 +101,7 @@ class Recurrent(Layer):
             return self._unbatched(x, hx)
         steps = x.transpose(0, 1) if self.batch_first else x
         state = self._initial(x, steps.shape[1], hx)
-        drawn = self._draw(steps.shape[1])
+        drawn = self._draw(self._usage(steps))
         if _is_fixed(drawn):
             y, *final = _FUSED[self.mode](x, *self._fused_arguments(drawn, state), self.batch_first)
         else:
@@ -108,8 +109,18 @@ class Recurrent(Layer):
             y = y.transpose(0, 1) if self.batch_first else y
         return y, self._as_state(final)
 
-    def _draw(self, batch: int) -> dict[str, Map]:
-        usage = Usage(batch, reused=True)
+    def _usage(self, steps: Tensor) -> Usage:
+        """How ``[time, batch, in]`` uses the weights; refuse steps that were taken for examples."""
+        time, batch = steps.shape[:2]
+        require(
+            announced() != time or batch == time or self.batch_first,
+            f"this {self.mode} has its {batch} examples in dimension 1 (batch_first=False), and a "
+            f"batch of {time} was announced, as many as there are steps; give batch_dim=1 to "
+            "predict and dim=1 to tile, or make it batch_first",
+        )
+        return settle(Usage(batch, reused=True), Linear(batch_dim=1), steps, self.members)
+
+    def _draw(self, usage: Usage) -> dict[str, Map]:
         return {name: self.map(name).draw(usage) for name in self.maps}
 
     def _as_state(self, tensors: Sequence[Tensor]) -> Tensor | State:
@@ -141,18 +152,29 @@ class Recurrent(Layer):
         data, sizes, order, inverse = x
         batch = int(sizes[0])
         state = self._initial(data, batch, hx)
-        drawn = self._draw(batch)
-        require(
-            _is_fixed(drawn),
-            "a packed sequence needs one weight draw for the batch; use estimator=lb.weights, or "
-            "pass a padded tensor",
-        )
+        drawn = self._draw(Usage(batch, reused=True))
+        if not _is_fixed(drawn):
+            return self._packed_unrolled(x, hx, drawn)
         if hx is not None and order is not None:
             state = tuple(s.index_select(1, order) for s in state)
         y, *final = _FUSED[self.mode](data, sizes, *self._fused_arguments(drawn, state))
         if inverse is not None:
             final = [s.index_select(1, inverse) for s in final]
         return PackedSequence(y, sizes, order, inverse), self._as_state(final)
+
+    def _packed_unrolled(
+        self, x: PackedSequence, hx: Tensor | State | None, drawn: Mapping[str, Map]
+    ) -> tuple[PackedSequence, Tensor | State]:
+        """A loop over padded steps, in which a sequence that has ended keeps its state."""
+        steps, lengths = pad_packed_sequence(x)
+        state = self._initial(steps, len(lengths), hx)
+        running = torch.arange(len(steps))[:, None] < lengths
+        y, final = self._unrolled(steps, state, drawn, running.to(steps.device))
+        order = x.sorted_indices
+        if order is not None:
+            y, lengths = y.index_select(1, order), lengths[order.cpu()]
+        data = pack_padded_sequence(y, lengths).data
+        return PackedSequence(data, *x[1:]), self._as_state(final)
 
     def _unbatched(self, x: Tensor, hx: Tensor | State | None) -> tuple[Tensor, Tensor | State]:
         axis = 0 if self.batch_first else 1
@@ -163,16 +185,16 @@ class Recurrent(Layer):
         return y.squeeze(axis), self._as_state([s.squeeze(1) for s in states])
 
     def _unrolled(
-        self, x: Tensor, state: State, drawn: Mapping[str, Map]
+        self, x: Tensor, state: State, drawn: Mapping[str, Map], running: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Loop over time; ``x`` is ``[time, batch, in]``."""
+        """Loop over time; ``x`` is ``[time, batch, in]``, ``running`` says where steps count."""
         finals: list[State] = []
         for layer in range(self.num_layers):
             outputs: list[Tensor] = []
             for backward in (False, True) if self.bidirectional else (False,):
                 row = len(finals)
                 first = tuple(s[row] for s in state)
-                y, last = self._direction(x, first, self.order[row], drawn, backward)
+                y, last = self._direction(x, first, self.order[row], drawn, backward, running)
                 outputs.append(y)
                 finals.append(last)
             x = torch.cat(outputs, -1)
@@ -181,15 +203,25 @@ class Recurrent(Layer):
         return x, [torch.stack(parts) for parts in zip(*finals, strict=True)]
 
     def _direction(
-        self, x: Tensor, state: State, names: list[str], drawn: Mapping[str, Map], backward: bool
+        self,
+        x: Tensor,
+        state: State,
+        names: list[str],
+        drawn: Mapping[str, Map],
+        backward: bool,
+        running: Tensor | None,
     ) -> tuple[Tensor, State]:
         by_kind = {name.rsplit("_l", 1)[0]: name for name in names}
         apply_x, apply_h = (self._affine(by_kind, kind, drawn, x) for kind in ("ih", "hh"))
-        steps, outputs = x.unbind(), []
-        for step in reversed(steps) if backward else steps:
-            state = STEPS[self.mode](apply_x(step), apply_h(state[0]), state)
+        outputs: list[Tensor] = []
+        for t in reversed(range(len(x))) if backward else range(len(x)):
+            new = STEPS[self.mode](apply_x(x[t]), apply_h(state[0]), state)
             if "weight_hr" in by_kind:
-                state = (drawn[by_kind["weight_hr"]](state[0]), *state[1:])
+                new = (drawn[by_kind["weight_hr"]](new[0]), *new[1:])
+            if running is not None:
+                pairs = zip(new, state, strict=True)
+                new = tuple(torch.where(running[t].unsqueeze(-1), a, b) for a, b in pairs)
+            state = new
             outputs.append(state[0])
         return torch.stack(outputs[::-1] if backward else outputs), state
 

@@ -1,0 +1,217 @@
+"""What holds for the code inside a ``with`` block: in its own thread and task, for no one else.
+
+A model is shared by threads and tasks, so nothing of this is written into it. Compiled code cannot
+read a :class:`~contextvars.ContextVar`; it sees the switches of its thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.distributions import FixedMap, Map, WeightDistribution
+from leanbayes.distributions.base import LocalMap
+from leanbayes.errors import require
+from leanbayes.estimators import Estimator, auto, mean, weights
+from leanbayes.ops import LinearOp, Lookup, Usage
+
+__all__ = [
+    "Held",
+    "Pass",
+    "announce",
+    "announced",
+    "current_pass",
+    "one_pass",
+    "settle",
+    "switch",
+    "switched",
+]
+
+Switches = Mapping[nn.Module, Estimator]
+_NONE: Switches = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """An estimator that always gives one and the same map, drawn for an op."""
+
+    map: Map
+    op: LinearOp
+
+    def __call__(self, q: object, op: LinearOp, usage: Usage) -> Map:
+        held: Any = self.map  # the maps of this package are dataclasses with an op
+        return self.map if op is self.op else replace(held, op=op)
+
+
+class _Thread(threading.local):
+    """What compiled code of a thread sees: nothing certain while tasks of it differ."""
+
+    def __init__(self) -> None:
+        self.switches: Switches | None = _NONE
+        self.blocks = 0
+
+    def enter(self, before: Switches, now: Switches) -> None:
+        self.switches = None if self.blocks and self.switches is not before else now
+        self.blocks += 1
+
+    def leave(self, before: Switches) -> None:
+        self.blocks -= 1
+        self.switches = self.switches and before if self.blocks else _NONE
+
+
+_SWITCHES: ContextVar[Switches] = ContextVar("leanbayes.switches", default=_NONE)
+_THREAD = _Thread()
+
+
+def switched(layer: nn.Module) -> Estimator | None:
+    """The estimator that the innermost block around this code gives a layer."""
+    if not torch.compiler.is_compiling():
+        return _SWITCHES.get().get(layer)
+    switches = _THREAD.switches
+    if switches is None:
+        raise ValueError(
+            "several tasks hold or switch layers at once, which compiled code cannot tell apart; "
+            "call the model that is not compiled"
+        )
+    return switches.get(layer)
+
+
+@contextmanager
+def switch(switches: Switches) -> Iterator[None]:
+    """Give layers other estimators for the length of a block."""
+    before = _SWITCHES.get()
+    now = {**before, **switches}
+    _SWITCHES.set(now)
+    _THREAD.enter(before, now)
+    try:
+        yield
+    finally:
+        _SWITCHES.set(before)
+        _THREAD.leave(before)
+
+
+@dataclass(eq=False)
+class Pass:
+    """One forward pass: a layer that is called again in it keeps its draw.
+
+    Attributes:
+        rows: how many examples the batch has, those of all members together.
+        shared: layers that are known to be called more than once, and draw whole weights then.
+        repeated: layers that were called again after they had drawn what fits one call only.
+    """
+
+    rows: int | None = None
+    shared: frozenset[nn.Module] = frozenset()
+    repeated: set[nn.Module] = field(default_factory=set)
+    _draws: dict[nn.Module, tuple[Usage, Held]] = field(default_factory=dict)
+    _gradients: bool = field(default_factory=torch.is_grad_enabled)
+
+    def draw(
+        self,
+        layer: nn.Module,
+        q: Callable[[], WeightDistribution],
+        estimator: Estimator,
+        op: LinearOp,
+        usage: Usage,
+    ) -> Map:
+        """The draw of this pass, or a first one."""
+        if estimator is mean or self._is_checkpointed():
+            return estimator(q(), op, usage)
+        if layer in self.shared and estimator is auto:
+            estimator = weights
+        if layer in self._draws:
+            first, drawn = self._draws[layer]
+            fixed = estimator is weights or isinstance(drawn.map, FixedMap)
+            if fixed or (first.batch == usage.batch and not isinstance(drawn.map, LocalMap)):
+                return drawn(None, op, usage)
+            if estimator is auto:
+                self.repeated.add(layer)
+        drawn = Held(estimator(q(), op, usage), op)
+        self._draws[layer] = usage, drawn
+        return drawn.map
+
+    def _is_checkpointed(self) -> bool:
+        """Whether activation checkpointing runs this part a second time, in the backward pass."""
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        in_backward = torch._C._current_graph_task_id() != -1
+        return hooks is not None or in_backward or torch.is_grad_enabled() != self._gradients
+
+
+_PASS: ContextVar[Pass | None] = ContextVar("leanbayes.pass", default=None)
+_TILED: ContextVar[tuple[weakref.ref[Tensor], int] | None] = ContextVar(
+    "leanbayes.tiled", default=None
+)
+
+
+def current_pass() -> Pass | None:
+    """The forward pass that is running, where someone said that one is."""
+    return None if torch.compiler.is_compiling() else _PASS.get()
+
+
+@contextmanager
+def one_pass(rows: int | None = None, shared: frozenset[nn.Module] = frozenset()) -> Iterator[Pass]:
+    """Say that one forward pass runs inside the block."""
+    before = _PASS.get()
+    current = Pass(rows, shared)
+    _PASS.set(current)
+    try:
+        yield current
+    finally:
+        _PASS.set(before)
+
+
+def announce(batch: Tensor, dim: int) -> None:
+    """Say how many examples there are, for as long as this batch lives."""
+    if not torch.compiler.is_compiling():
+        _TILED.set((weakref.ref(batch), batch.shape[dim]))
+
+
+def announced() -> int | None:
+    """How many examples the batch has, if that was said."""
+    if torch.compiler.is_compiling():
+        return None
+    current, tiled = _PASS.get(), _TILED.get()
+    if current is not None and current.rows is not None:
+        return current.rows
+    return tiled[1] if tiled is not None and tiled[0]() is not None else None
+
+
+def _blocks_differ(indices: Tensor, members: int) -> bool:
+    """Whether members would look up different entries: positions, and not a tiled batch."""
+    blocks = indices.unflatten(0, (members, -1)) if len(indices) % members == 0 else indices[None]
+    return not bool((blocks == blocks[:1]).all())
+
+
+def settle(usage: Usage, op: LinearOp, x: Tensor, members: int) -> Usage:
+    """Compare the examples that an op sees in its input with those that were announced.
+
+    An input with ``k`` rows for each example, as flattened tokens or patches have, uses every
+    weight ``k`` times. An input in which no dimension counts examples, such as the positions of a
+    sequence, has no noise of its own for each of them, and no part for each member.
+    """
+    rows, given = announced(), usage.batch
+    table = isinstance(op, Lookup)
+    if rows is None or given is None:
+        return usage
+    if given == rows and not (table and x.ndim == 1 and _blocks_differ(x, members)):
+        return usage
+    sizes = x.shape if table else x.shape[:-1]
+    elsewhere = rows in [size for axis, size in enumerate(sizes) if axis != op.batch_dim]
+    if rows and given % rows == 0 and not elsewhere and not (table and x.ndim == 1):
+        return Usage(rows, reused=True)
+    require(
+        members == 1,
+        f"a layer with {members} members has an input of shape {tuple(x.shape)}, whose dimension "
+        f"{op.batch_dim} does not count the {rows} rows of the batch; if another one does, give "
+        "predict that batch_dim, or the layer overrides={name: {'batch_dim': 1}}; if none does, "
+        "expand the input to the batch or exclude the layer",
+    )
+    return usage._replace(batch=None)
