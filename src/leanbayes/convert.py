@@ -51,10 +51,16 @@ class Plan:
     def __str__(self) -> str:
         names = [", ".join(name or "(the model)" for name in layer.names) for layer in self.layers]
         width = max(map(len, names), default=0)
-        return "\n".join(
+        lines = [
             f"{name:<{width}}  {kind:<18} {choice.posterior}  prior {choice.prior}"
             for name, (_, kind, choice) in zip(names, self.layers, strict=True)
-        )
+        ]
+        if any(len(layer.names) > 1 for layer in self.layers):
+            lines.append(
+                "A layer with several names draws at every call, except in predict; "
+                "lb.held(model) makes it one draw."
+            )
+        return "\n".join(lines)
 
     def apply(self, model: nn.Module) -> nn.Module:
         """Convert the model itself, or nothing of it if any layer cannot be; returns it.

@@ -16,7 +16,7 @@ from leanbayes.likelihoods.laws import entropy, log_mean
 from leanbayes.metrics import Score
 from leanbayes.model import held, members, tile
 from leanbayes.modes import evaluating
-from leanbayes.seeding import seeded
+from leanbayes.seeding import noise_by
 
 __all__ = ["Prediction", "predict", "predict_batches", "shared_layers"]
 
@@ -167,7 +167,7 @@ def predict(
     passes = _Passes(model, *_dimensions(x, batch_dim), batch_size)
     with torch.no_grad(), evaluating(model):
         while True:
-            with seeded(seed, model):
+            with noise_by(seed, model):
                 drawn = passes.draw(samples, coherent)
             if drawn is not None:
                 return Prediction(torch.cat(drawn), likelihood or Categorical())
@@ -186,19 +186,13 @@ def predict_batches(
 ) -> Iterator[Prediction]:
     """Predict one slice of the examples after the other: memory for one slice is enough.
 
-    What :func:`predict` would keep of all examples are ``samples`` outputs of each; here a loop
-    takes what it wants of every slice, and forgets the rest. ``coherent`` draws are the same
-    functions for every slice.
+    A loop takes what it wants of every slice and forgets the rest, where :func:`predict` keeps
+    ``samples`` outputs of all examples. ``coherent`` draws are the same functions for every slice.
 
     Args:
-        model: any model.
-        x: the inputs, or a tuple of them if the model takes several.
-        samples: how many draws (of every member).
         batch_size: how many examples a slice has; if not given, fewer for more samples.
-        batch_dim: which dimension of the inputs counts examples, or one for each of them.
-        coherent: let each draw be one function over the whole data set.
-        seed: makes the draws repeatable.
-        likelihood: what the outputs mean; :class:`~leanbayes.Categorical` if not given.
+
+    The other arguments are those of :func:`predict`.
 
     Example:
         >>> import leanbayes as lb
@@ -228,7 +222,7 @@ def predict_batches(
 
 def shared_layers(model: nn.Module, *inputs: Tensor) -> frozenset[nn.Module]:
     """The random maps that one forward pass calls more than once, with other noise each time."""
-    with torch.no_grad(), evaluating(model), seeded(0, model), one_pass() as current:
+    with torch.no_grad(), evaluating(model), noise_by(0, model), one_pass() as current:
         model(*inputs)
     return frozenset(current.repeated)
 

@@ -13,13 +13,13 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["is_compiled", "seeded"]
+__all__ = ["is_compiled", "noise_by"]
 
 _GLOBAL = threading.RLock()
 """Held while torch's global generators run by a seed."""
 
 
-def seeded(seed: int | None, model: nn.Module) -> AbstractContextManager[object]:
+def noise_by(seed: int | None, model: nn.Module) -> AbstractContextManager[object]:
     """Let a block draw by a seed; torch's global generators stay as they were.
 
     The numbers are those after ``torch.manual_seed(seed)``. Where other threads run, they come

@@ -16,7 +16,7 @@ from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.files import reading
 from leanbayes.lab.runs import Run
 from leanbayes.lab.tables import is_number, read_table, write_table
-from leanbayes.predict import Prediction, predict
+from leanbayes.predict import Prediction, predict_batches
 
 __all__ = ["LEVELS", "predict_file", "read_inputs"]
 
@@ -46,9 +46,13 @@ def predict_file(
     source = Run(run)
     model, likelihood = source.load()
     x = read_inputs(Path(input), source.dataset)
-    prediction = predict(model, x, likelihood=likelihood, **source.drawing(samples))
-    tabulate = _classes if prediction.has_classes else _numbers
-    return write_table(output, tabulate(prediction, source.dataset))
+    columns: Table = {}
+    seed = source.recipe.seed
+    for part in predict_batches(model, x, samples=samples, seed=seed, likelihood=likelihood):
+        tabulate = _classes if part.has_classes else _numbers
+        for name, values in tabulate(part, source.dataset).items():
+            columns.setdefault(name, []).extend(values)
+    return write_table(output, columns)
 
 
 def read_inputs(path: Path, dataset: Dataset) -> Tensor:

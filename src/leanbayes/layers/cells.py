@@ -59,7 +59,8 @@ class Cell(Layer):
     """An LSTM, GRU or RNN cell with random weight matrices.
 
     A cell does not know where a sequence begins, so that every call draws anew; under
-    ``lb.held(model)`` all steps of a sequence run with one draw, as those of ``nn.LSTM`` do.
+    ``lb.held(model)`` and in ``lb.predict`` all steps of a sequence run with one draw, as those of
+    ``nn.LSTM`` do.
 
     Args:
         mode: which step, by torch's name of the mode (``"LSTM"``, ``"GRU"``, ``"RNN_TANH"``, …).
