@@ -27,7 +27,7 @@ _PARTS = {"epoch", "global_step", "state_dict", "optimizer_states", "loops", "ca
 class Checkpoints:
     """The files ``epoch-N.ckpt`` of a folder, and the checksums of all of them beside it.
 
-    ``sha256sum -c checkpoints.sha256`` in the run folder compares them, too.
+    ``sha256sum --ignore-missing -c checkpoints.sha256`` in the run folder compares them, too.
 
     Args:
         folder: where they lie.
