@@ -21,7 +21,7 @@ PACKAGE = Path(lb.__file__).parent
 PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
-    {"errors"},
+    {"errors", "files"},
     {"ops", "registry", "spec"},
     {"distributions"},
     {"transforms"},
@@ -49,8 +49,8 @@ LEVELS = (
 """Imports only go up this list; ``leanbayes`` is the package itself, with its public names."""
 
 LAB_LEVELS = (
-    {"files", "plots", "weights", "interrupts", "timing"},
-    {"tables"},
+    {"files", "plots", "weights", "interrupts", "locks", "timing"},
+    {"tables", "checkpoints", "history"},
     {"data", "architectures"},
     {"recipe", "corrupt"},
     {"recipe_files", "build", "launch"},

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from leanbayes.convert import convert, topmost
 from leanbayes.errors import require
 from leanbayes.estimators import ESTIMATORS
+from leanbayes.files import replace_file
 from leanbayes.layers import RandomMap, is_bayesian, is_convertible
 from leanbayes.likelihoods import Likelihood
 from leanbayes.model import random_maps
@@ -57,13 +58,7 @@ def save(
         header["likelihood"] = likelihood.to_dict()
         tensors |= {f"{_LIKELIHOOD}{name}": t for name, t in likelihood.state_dict().items()}
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    partial = target.with_name(f"{target.name}.partial")
-    try:
-        partial.write_bytes(serialize(tensors, metadata={_KEY: json.dumps(header)}))
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return target
+    return replace_file(target, serialize(tensors, metadata={_KEY: json.dumps(header)}))
 
 
 def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:

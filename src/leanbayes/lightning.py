@@ -39,7 +39,20 @@ Batch = tuple[Tensor, Tensor]
 
 
 class NonFiniteLossError(RuntimeError):
-    """The loss became NaN or infinite; the message names the first layer where it shows."""
+    """The loss became NaN or infinite; the message names the first layer where it shows.
+
+    Args:
+        reason: where it shows, and when.
+        remedy: what can be done.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        remedy: str = "Lower the learning rate, clip gradients or start with smaller scales",
+    ) -> None:
+        super().__init__(f"{reason}. {remedy}")
+        self.reason = reason
 
 
 class BayesianModule(L.LightningModule):
@@ -262,7 +275,10 @@ class RecordSNR(L.Callback):
 
 
 class StopOnNonFinite(L.Callback):
-    """Stops as soon as the loss is not finite, before the step that would spoil the weights."""
+    """Stops at a loss that is not finite, and after an epoch whose last step spoilt the weights.
+
+    So neither a checkpoint nor the trained model holds numbers that are not finite.
+    """
 
     def on_before_backward(
         self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
@@ -270,18 +286,35 @@ class StopOnNonFinite(L.Callback):
         if not bool(loss.isfinite()):
             raise NonFiniteLossError(
                 f"the loss is {float(loss.detach())} in epoch {trainer.current_epoch}, step "
-                f"{trainer.global_step}; {first_non_finite(pl_module)}. Lower the learning rate or "
-                "the first scales, and resume from the last checkpoint"
+                f"{trainer.global_step}; {first_non_finite(pl_module)}"
+            )
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any
+    ) -> None:
+        if trainer.is_last_batch:  # validation comes next
+            self.on_train_epoch_end(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        where = _non_finite(pl_module)
+        if where is not None:
+            raise NonFiniteLossError(
+                f"the last step of epoch {trainer.current_epoch} went too far; {where}"
             )
 
 
-@torch.no_grad()
 def first_non_finite(model: nn.Module) -> str:
     """Where a number that is not finite shows first: a parameter, or the KL of a layer."""
+    inputs = "parameters and KLs are finite, so it comes from the inputs or the likelihood"
+    return _non_finite(model) or inputs
+
+
+@torch.no_grad()
+def _non_finite(model: nn.Module) -> str | None:
     for name, parameter in model.named_parameters():
         if not bool(parameter.isfinite().all()):
             return f"parameter {name!r} is not finite"
     for name, layer in random_maps(model):
         if not bool(layer.kl().isfinite()):
             return f"the KL of layer {name!r} is not finite"
-    return "parameters and KLs are finite, so it comes from the inputs or the likelihood"
+    return None

@@ -109,7 +109,9 @@ def test_ctrl_c_says_how_to_go_on(recipe, tmp_path, monkeypatch):
 
     monkeypatch.setattr(BayesianModule, "training_step", interrupted)
     result = run("train", recipe, "--out", tmp_path / "run")
-    assert "stopped; --resume goes on" in str(result.exception)
+    assert result.exit_code == 130
+    assert "stopped by Ctrl-C; go on with: leanbayes " in result.stderr
+    assert result.stderr.endswith(" --resume\n")
 
 
 @pytest.mark.parametrize(

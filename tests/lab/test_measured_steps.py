@@ -107,7 +107,7 @@ def test_a_stopped_run_has_the_same_probes(result, tmp_path, monkeypatch):
         patch.setattr(Run, "write_metrics", write_then_stop)
         with pytest.raises(RuntimeError, match="stopped"):
             train(spec, folder, progress=False)
-    kept = torch.load(Run(folder).last_checkpoint(), weights_only=True)["callbacks"]
+    kept = torch.load(Run(folder).checkpoints.paths()[-1], weights_only=True)["callbacks"]
     assert {"Record", "Probe"} <= set(kept)  # their names in the first checkpoints there were
     resumed = train(spec, folder, resume=True, progress=False)
     assert resumed["metrics"] == whole["metrics"]

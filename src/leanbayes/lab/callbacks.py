@@ -88,16 +88,21 @@ class _Loader:
 
 
 class FollowLearningRate(L.Callback):
-    """Sets the learning rate of an epoch from its number alone: nothing to restore."""
+    """Sets the learning rate of an epoch from its number and the recipe: nothing to restore."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        self._first: list[list[float]] = []
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Note the rates of the recipe, before a checkpoint brings its own."""
+        self._first = [[group["lr"] for group in o.param_groups] for o in trainer.optimizers]
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         factor = self.recipe.learning_rate(trainer.current_epoch, self.recipe.training.epochs)
-        for optimizer in trainer.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+        for optimizer, rates in zip(trainer.optimizers, self._first, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
 
 
 class Record(L.Callback):
@@ -118,16 +123,21 @@ class Record(L.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
 
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Write the lines of a checkpoint again: a kill may have come before the last of them."""
+        if self.rows and trainer.is_global_zero:
+            self.run.write_metrics(self.rows)
+
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         now = time.monotonic()
         self.seconds, self._clock = self.seconds + now - self._clock, now
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         epoch = float(trainer.current_epoch)
         self.rows.append({"epoch": epoch, **metrics, **_of_layers(pl_module)})
-        trainer.save_checkpoint(self.run.checkpoint(trainer.current_epoch))
+        trainer.save_checkpoint(self.run.checkpoints.path(trainer.current_epoch))
         if trainer.is_global_zero:
             self.run.write_metrics(self.rows)
-            self.run.drop_old_checkpoints()
+            self.run.checkpoints.drop_old()
 
 
 @torch.no_grad()

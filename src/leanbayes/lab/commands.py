@@ -6,6 +6,8 @@ data sets) is imported by the command that needs it.
 
 import functools
 import json
+import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable
@@ -59,17 +61,30 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        from leanbayes.lab.interrupts import interruptible
+        from leanbayes.lab.interrupts import exit_code, interruptible, stopped_by
 
         try:
             with interruptible():
                 command(*args, **kwargs)
         except (ValueError, OSError, RuntimeError) as error:
             sys.exit(f"leanbayes: {error}")
-        except KeyboardInterrupt:
-            sys.exit("leanbayes: stopped; --resume goes on from the last checkpoint")
+        except KeyboardInterrupt as stopped:
+            if os.environ.get("LOCAL_RANK", "0") == "0":  # one of several processes says it
+                way_on = _way_on(command.__name__)
+                print(f"leanbayes: stopped by {stopped_by(stopped)}; {way_on}", file=sys.stderr)
+            sys.exit(exit_code(stopped))
 
     return wrapped
+
+
+def _way_on(command: str) -> str:
+    """How to go on after a stop, as the very command where one process was started by hand."""
+    if command not in ("train", "sweep"):
+        return "start it again"
+    resume = ["--resume"] if command == "train" and "--resume" not in sys.argv else []
+    if any(variable in os.environ for variable in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS")):
+        return " ".join(["start it again", *(["with --resume"] if resume else [])])
+    return f"go on with: {shlex.join(['leanbayes', *sys.argv[1:], *resume])}"
 
 
 def leanbayes() -> None:
@@ -97,6 +112,7 @@ def demo(
     """
     from leanbayes.lab.demo.families import Settings
     from leanbayes.lab.demo.terminal import show
+    from leanbayes.lab.interrupts import interruptible
 
     if json is not None and not json.absolute().parent.is_dir():
         raise typer.BadParameter(f"the folder {json.parent} does not exist; make it first")
@@ -109,7 +125,9 @@ def demo(
             "another --out"
         ) from error
     settings = Settings(seed=seed, epochs=min(epochs, 2) if quick else epochs, samples=samples)
-    raise typer.Exit(show(settings, out / "report.html", quick=quick, json=json))
+    with interruptible():
+        code = show(settings, out / "report.html", quick=quick, json=json)
+    raise typer.Exit(code)
 
 
 def data_list(

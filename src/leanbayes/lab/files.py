@@ -6,7 +6,6 @@ import csv
 import errno
 import json
 import lzma
-import os
 import struct
 import tarfile
 import zipfile
@@ -15,6 +14,8 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from leanbayes.files import replace_file
 
 __all__ = ["read_object", "reading", "told_if_full", "write_bytes", "write_json", "write_text"]
 
@@ -63,29 +64,18 @@ def told_if_full(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: str | Path, content: bytes | memoryview) -> Path:
-    """Write a file through a neighbour that replaces it in one step.
-
-    A process that is killed at any moment, or a full disk, leaves the old file or the new one.
+    """Write a file, whole or not at all, with the folders above it; a full disk is told.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_bytes(Path(folder) / "a.bin", b"hello").read_bytes()
+        ...     write_bytes(Path(folder) / "new" / "a.bin", b"hello").read_bytes()
         b'hello'
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with told_if_full(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(partial, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-    return path
+        return replace_file(path, content)
 
 
 def write_text(path: str | Path, text: str) -> Path:

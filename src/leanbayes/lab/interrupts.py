@@ -1,25 +1,71 @@
-"""Ctrl-C, also while Lightning trains."""
+"""Ctrl-C and SIGTERM, also while Lightning trains."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
 
-__all__ = ["interruptible"]
+__all__ = ["exit_code", "interruptible", "stopped_by"]
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C arrive as ``KeyboardInterrupt``.
+    """Let Ctrl-C and SIGTERM arrive as ``KeyboardInterrupt``; its argument is the signal's number.
 
-    Lightning turns it into an exit and ignores Ctrl-C from then on.
+    Lightning turns the one into an exit, ignores Ctrl-C from then on, and ends after the other as
+    if all were well. What signals did before, they do again afterwards.
     """
-    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    received: list[int] = []
+
+    def interrupt(number: int, _: FrameType | None) -> NoReturn:
+        received.append(number)
+        raise KeyboardInterrupt(number)
+
+    if before[signal.SIGTERM] not in (signal.SIG_IGN, None):
+        signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     except SystemExit as stopped:
-        if not isinstance(stopped.__context__, KeyboardInterrupt):
-            raise
-        signal.signal(signal.SIGINT, before)
-        raise KeyboardInterrupt from stopped
+        if isinstance(stopped.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt(*stopped.__context__.args) from stopped
+        if received:
+            raise KeyboardInterrupt(received[0]) from stopped
+        raise
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
+
+
+def stopped_by(interrupt: KeyboardInterrupt) -> str:
+    """What stopped a command, in words.
+
+    Example:
+        >>> stopped_by(KeyboardInterrupt()), stopped_by(KeyboardInterrupt(signal.SIGTERM))
+        ('Ctrl-C', 'SIGTERM')
+    """
+    number = _signal(interrupt)
+    return "Ctrl-C" if number == signal.SIGINT else number.name
+
+
+def exit_code(interrupt: KeyboardInterrupt) -> int:
+    """What shells report for a command that a signal ended.
+
+    Example:
+        >>> exit_code(KeyboardInterrupt()), exit_code(KeyboardInterrupt(signal.SIGTERM))
+        (130, 143)
+    """
+    return 128 + _signal(interrupt)
+
+
+def _signal(interrupt: KeyboardInterrupt) -> signal.Signals:
+    """Python itself gives none for Ctrl-C."""
+    return signal.Signals(interrupt.args[0]) if interrupt.args else signal.SIGINT

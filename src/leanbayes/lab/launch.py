@@ -17,7 +17,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from leanbayes.lab.files import write_bytes
+from leanbayes.lab.checkpoints import Checkpoints
 from leanbayes.lab.recipe import Recipe
 
 __all__ = [
@@ -75,14 +75,15 @@ def is_first() -> bool:
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Checkpoints that are there whole or not at all, also where the disk is full."""
+    """Checkpoints that are there whole, with a checksum, or not at all; a full disk is told."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
         content = io.BytesIO()
         torch.save(checkpoint, content)
-        write_bytes(os.fspath(path), content.getbuffer())
+        target = Path(path)
+        Checkpoints(target.parent).write(target, content.getbuffer())
 
 
 def build_trainer(

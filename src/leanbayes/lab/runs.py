@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
@@ -15,10 +15,14 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from leanbayes.files import remove_partial_files
 from leanbayes.io import load, load_likelihood, save
 from leanbayes.lab.build import build_model, likelihood_of, load_data
+from leanbayes.lab.checkpoints import Checkpoints
 from leanbayes.lab.data import Dataset, Examples
 from leanbayes.lab.files import told_if_full, write_bytes, write_json, write_text
+from leanbayes.lab.history import History
+from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
 from leanbayes.lab.tables import read_numbers, write_table
@@ -27,7 +31,6 @@ from leanbayes.metrics import Score
 
 __all__ = ["Drawing", "Run"]
 
-_KEPT_CHECKPOINTS = 2
 _DESCRIBING = {"published", "cut", "choices"}
 """Keys of a recipe that may change before a run is resumed."""
 
@@ -44,7 +47,8 @@ class Run:
     """One run and its folder; nothing else knows the names of the files.
 
     ``recipe.yaml`` is what is run, ``metrics.csv`` has a line an epoch, ``checkpoints/`` the last
-    states, ``model.safetensors`` the trained model and ``result.json`` how it was judged.
+    states, ``model.safetensors`` the trained model and ``result.json`` how it was judged. A run
+    whose numbers were once not finite has a ``history.json``.
 
     Args:
         folder: the run folder.
@@ -57,6 +61,8 @@ class Run:
         self._recipe_file = self.folder / "recipe.yaml"
         self._metrics_file = self.folder / "metrics.csv"
         self._result_file = self.folder / "result.json"
+        self.checkpoints = Checkpoints(self.folder / "checkpoints")
+        self.history = History(self.folder / "history.json")
         if recipe is not None:
             self.recipe = recipe
 
@@ -70,28 +76,79 @@ class Run:
             )
         return read_recipe(self._recipe_file)
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes out of the folder, and clear away what killed ones left."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        taken = (
+            f"{self.folder} is in use: another process trains there; wait until it has ended, or "
+            "choose another --out"
+        )
+        with locked(self.folder / ".lock", taken):
+            remove_partial_files(self.folder)
+            remove_partial_files(self.checkpoints.folder)
+            yield
+
     def check(self, *, resume: bool) -> None:
-        """Refuse a folder of another recipe, or one that nobody asked to go on with."""
-        if not self._recipe_file.exists():
+        """Refuse a folder of another recipe, or one that nobody asked to go on with.
+
+        A run that has finished no epoch may be replaced. After numbers that were not finite, the
+        learning rate and the clipping of gradients may change.
+        """
+        if not self._has_begun:
             return
+        if not self._recipe_file.exists():
+            raise FileExistsError(
+                f"{self.folder} holds checkpoints or results and no recipe.yaml that says of what; "
+                "put it back, or choose another --out"
+            )
         if not resume:
             raise FileExistsError(
                 f"{self.folder} holds a run already; resume it with --resume, or choose another "
                 "--out"
             )
-        started = Run(self.folder).recipe
-        before, now = (parse_yaml(either.to_yaml()) for either in (started, self.recipe))
-        for key, value in now.items():
-            if key not in _DESCRIBING and before[key] != value:
+        for key, (before, now) in self._changes().items():
+            if self._result_file.exists() or not self.history.may_change(key):
                 raise ValueError(
-                    f"{self.folder} was started with another recipe: {key!r} was {before[key]!r} "
-                    f"and is now {value!r}; undo the change, or choose another --out"
+                    f"{self.folder} was started with another recipe: {key!r} was {before!r} and is "
+                    f"now {now!r}; undo the change, or choose another --out"
                 )
 
-    def open(self) -> None:
-        """Begin the folder with its recipe."""
-        if not self._recipe_file.exists():
-            write_text(self._recipe_file, self.recipe.to_yaml())
+    @property
+    def _has_begun(self) -> bool:
+        """Whether there is anything to lose."""
+        written = (self._metrics_file, self._result_file, self.model_file)
+        return bool(self.checkpoints.paths()) or any(path.exists() for path in written)
+
+    def _changes(self) -> dict[str, tuple[Any, Any]]:
+        """Keys that differ from the recipe of the folder, with their values then and now."""
+        started = Run(self.folder).recipe
+        before, now = (_flat(parse_yaml(either.to_yaml())) for either in (started, self.recipe))
+        return {
+            key: (before.get(key), now.get(key))
+            for key in sorted(before.keys() | now.keys())
+            if key.partition(".")[0] not in _DESCRIBING and before.get(key) != now.get(key)
+        }
+
+    def open(self, epoch: int = 0) -> None:
+        """Begin the folder with its recipe; what a run that goes on has changed is noted.
+
+        Args:
+            epoch: the first that follows the recipe.
+        """
+        changes = self._changes() if self._recipe_file.exists() else None
+        if changes == {}:
+            return
+        if changes and self._has_begun:
+            self.history.note_changes(epoch, changes)
+        elif changes:
+            self.history.clear()
+            warnings.warn(
+                f"{self.folder} held a run of another recipe, which had finished no epoch; it is "
+                "replaced",
+                stacklevel=2,
+            )
+        write_text(self._recipe_file, self.recipe.to_yaml())
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -159,40 +216,12 @@ class Run:
             except SafetensorError as error:
                 raise ValueError(f"{self.model_file} is damaged ({error})") from error
         else:
-            if not (kept := self.checkpoints()):
+            if not (kept := self.checkpoints.paths()):
                 raise FileNotFoundError(
                     f"{self.folder} has no checkpoint any more, which this model needs"
                 )
             state = torch.load(kept[-1], map_location="cpu", weights_only=True)["state_dict"]
         return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-
-    def checkpoint(self, epoch: int) -> Path:
-        """Where the state after an epoch lies."""
-        return self.folder / "checkpoints" / f"epoch-{epoch:05d}.ckpt"
-
-    def checkpoints(self) -> list[Path]:
-        """All of them, oldest first."""
-        return sorted((self.folder / "checkpoints").glob("epoch-*.ckpt"))
-
-    def drop_old_checkpoints(self) -> None:
-        """Keep the newest two."""
-        for old in self.checkpoints()[:-_KEPT_CHECKPOINTS]:
-            old.unlink()
-
-    def last_checkpoint(self, *, set_aside: bool = True) -> Path | None:
-        """The newest checkpoint that can be read; says so if one is damaged, and may move it."""
-        for path in reversed(self.checkpoints()):
-            try:
-                torch.load(path, map_location="cpu", weights_only=True)
-                return path
-            except (RuntimeError, OSError, EOFError, ValueError) as error:
-                reason = str(error).splitlines()[0]
-                warnings.warn(
-                    f"{path} is damaged ({reason}); going on from the one before", stacklevel=2
-                )
-                if set_aside:
-                    path.replace(path.with_suffix(".damaged"))
-        return None
 
     def write_metrics(self, rows: Sequence[Mapping[str, float]]) -> None:
         """One row an epoch; a column that some rows lack is empty there."""
@@ -216,8 +245,9 @@ class Run:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """One sentence for each file that is missing or damaged."""
-        return tuple(filter(None, (self._read_metrics()[1], self._read_result()[1])))
+        """One sentence for each file that is missing or damaged, and for each changed setting."""
+        damaged = filter(None, (self._read_metrics()[1], self._read_result()[1]))
+        return (*damaged, *self.history.sentences())
 
     @property
     def metrics(self) -> dict[str, Score]:
@@ -255,3 +285,12 @@ class Run:
 
 def _scores(metrics: Mapping[str, Any]) -> dict[str, Score]:
     return {name: Score(float(m["value"]), float(m["error"])) for name, m in metrics.items()}
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        nested = isinstance(value, Mapping) and value
+        flat |= _flat(value, f"{above}{key}.") if nested else {f"{above}{key}": value}
+    return flat

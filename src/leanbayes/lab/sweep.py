@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import sqlite3
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -17,12 +18,13 @@ import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import TPESampler
 from optuna.storages import RDBStorage, fail_stale_trials
-from optuna.storages.journal import JournalFileOpenLock
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from leanbayes.errors import require
+from leanbayes.files import remove_partial_files
 from leanbayes.lab.files import write_json, write_text
+from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import Recipe, check_recipe
 from leanbayes.lab.recipe_files import apply_settings, parse_yaml
 from leanbayes.lab.runs import Run
@@ -89,15 +91,9 @@ def _check(recipe: Recipe, trials: int | None) -> None:
             with_choices(recipe, {key: value})
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _alone(folder: Path) -> AbstractContextManager[None]:
     """What the processes of a study do one after another."""
-    lock = JournalFileOpenLock(str(folder / "study"))
-    lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+    return locked(folder / "study.lock")
 
 
 @contextmanager
@@ -109,6 +105,8 @@ def _opened(folder: Path, recipe: Recipe, trials: int | None, metric: Metric) ->
         "sampler": "grid" if trials is None else "tpe",
     }
     with _alone(folder):
+        remove_partial_files(folder)
+        _check_study(folder, grid=trials is None)
         storage = RDBStorage(
             f"sqlite:///{folder / 'study.db'}",
             engine_kwargs={"connect_args": {"timeout": 60}},
@@ -127,6 +125,23 @@ def _opened(folder: Path, recipe: Recipe, trials: int | None, metric: Metric) ->
         yield study
     finally:
         storage.engine.dispose()
+
+
+def _check_study(folder: Path, *, grid: bool) -> None:
+    """Refuse a study whose file is torn or no study; what was trained is in the run folders."""
+    file = folder / "study.db"
+    try:
+        with closing(sqlite3.connect(file, timeout=60)) as database:
+            ((verdict,), *_) = database.execute("PRAGMA integrity_check").fetchall()
+        require(verdict == "ok", f"it says {verdict!r}")
+    except (sqlite3.DatabaseError, ValueError) as error:
+        remedy = (
+            "remove it and sweep again: finished trials are not trained again"
+            if grid
+            else "choose another --out, because trials were suggested by what it held"
+        )
+        reason = str(error).replace("\n", " ")
+        raise ValueError(f"{file} is damaged ({reason}); {remedy}") from error
 
 
 def _points(recipe: Recipe, trials: int | None) -> list[dict[str, str]]:
@@ -180,7 +195,7 @@ def _work(trial: Trial, *, recipe: Recipe, folder: Path, metric: Metric, progres
         train(with_choices(recipe, settings), run, resume=True, progress=progress)
         return _last_value(run, f"validation/{metric}")
     except NonFiniteLossError as error:
-        trial.set_user_attr("reason", str(error))
+        trial.set_user_attr("reason", error.reason)
         raise
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
+from contextlib import nullcontext
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -16,12 +18,19 @@ from torch.optim import Optimizer
 
 from leanbayes.lab.build import build_model, likelihood_of
 from leanbayes.lab.callbacks import FollowLearningRate, MeasureSteps, Record, RunData
+from leanbayes.lab.checkpoints import epoch_of
+from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.judge import evaluate
 from leanbayes.lab.launch import build_trainer, is_first, processes, quiet_lightning
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
-from leanbayes.lightning import BayesianModule, PriorUpdates, StopOnNonFinite
+from leanbayes.lightning import (
+    BayesianModule,
+    NonFiniteLossError,
+    PriorUpdates,
+    StopOnNonFinite,
+)
 from leanbayes.likelihoods import Likelihood
 from leanbayes.parameters import count_parameters, parameter_groups
 
@@ -61,20 +70,47 @@ def train(
     record, probe = Record(run), recipe.probe
     measured = None if probe is None else MeasureSteps(probe, data.validation_batches())
     callbacks = _callbacks(recipe, record, measured)
-    if is_first():
-        run.open()
-    with quiet_lightning():
-        trainer = build_trainer(
-            recipe, run.folder, callbacks, together, progress=progress, loggers=loggers
-        )
-        last = run.last_checkpoint(set_aside=is_first())
-        trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
-    if not trainer.is_global_zero:
-        return {}
-    run.save(model, likelihood)
-    result = _result(run, module, trainer.current_epoch, record.seconds, measured)
-    run.write_result(result)
+    with run.alone() if is_first() else nullcontext():
+        if is_first():
+            run.check(resume=resume)  # again: another process may have been here
+        if run.result:
+            return run.result
+        with quiet_lightning():
+            trainer = build_trainer(
+                recipe, run.folder, callbacks, together, progress=progress, loggers=loggers
+            )
+            _fit(trainer, module, data, run)
+        if not trainer.is_global_zero:
+            return {}
+        run.save(model, likelihood)
+        result = _result(run, module, trainer.current_epoch, record.seconds, measured)
+        run.write_result(result)
     return result
+
+
+def _fit(trainer: L.Trainer, module: BayesianModule, data: RunData, run: Run) -> None:
+    """Train from the last good checkpoint; if that ends in no numbers, say what can be done."""
+    last = run.checkpoints.last(module, set_aside=is_first())
+    if is_first():
+        run.open(0 if last is None else epoch_of(last) + 1)
+    try:
+        with interruptible():
+            trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
+    except NonFiniteLossError as error:
+        if is_first():
+            run.history.note_stop(trainer.current_epoch, error.reason)
+        raise NonFiniteLossError(error.reason, _way_back(run)) from error
+
+
+def _way_back(run: Run) -> str:
+    kept = run.checkpoints.paths()
+    if not kept:
+        return f"No epoch was finished, so {run.folder} takes the corrected recipe"
+    lower = f"--set optimizer.lr={run.recipe.optimizer.lr / 10:g}"
+    return (
+        f"The same recipe would end here again; go on after epoch {epoch_of(kept[-1])}, the last "
+        f"whose numbers are finite, with --resume and {lower} or --set training.gradient_clip=1"
+    )
 
 
 def _callbacks(recipe: Recipe, record: Record, measured: MeasureSteps | None) -> list[L.Callback]:
@@ -101,9 +137,17 @@ def _result(
         "seconds": seconds,
         **provenance(run.recipe),
     }
+    if run.history.values["stopped"]:
+        result["history"] = run.history.values
     if measured is not None:
         result["metrics"].update(measured.metrics())
         result["probe"] = {str(step): values for step, values in measured.by_step.items()}
+    for name, score in result["metrics"].items():
+        if not math.isfinite(score["value"]):
+            raise NonFiniteLossError(
+                f"{name} is {score['value']} on the test set, though the parameters are finite",
+                "Look for test inputs or targets that are not, and resume",
+            )
     return result
 
 

@@ -17,11 +17,9 @@ from leanbayes.lab.demo import page, results
 from leanbayes.lab.demo.families import FAMILIES, QUICK, Family, Settings
 from leanbayes.lab.demo.results import COLUMNS, Column, Result
 from leanbayes.lab.files import write_json
+from leanbayes.lab.interrupts import exit_code, stopped_by
 
-__all__ = ["INTERRUPTED", "show"]
-
-INTERRUPTED = 130
-"""What a shell reports for Ctrl-C."""
+__all__ = ["show"]
 
 _WIDE = 110
 _SHORT = [column for column in COLUMNS if column.short]
@@ -39,13 +37,15 @@ def show(settings: Settings, out: Path, *, quick: bool = False, json: Path | Non
     console, done = Console(), list[Result]()
     families = QUICK if quick else FAMILIES
     torch.set_num_threads(1)  # matrices this small are slower on two
-    start, complete = time.perf_counter(), True
+    start, complete, code = time.perf_counter(), True, 0
     with TemporaryDirectory() as folder:
         try:
             _train(families, settings, Path(folder), console, done)
-        except KeyboardInterrupt:
-            complete = False
-            console.print(f"Stopped by Ctrl-C after {len(done)} of {len(families)} families.")
+        except KeyboardInterrupt as stopped:
+            complete, code = False, exit_code(stopped)
+            console.print(
+                f"Stopped by {stopped_by(stopped)} after {len(done)} of {len(families)} families."
+            )
         seconds = time.perf_counter() - start
         if done:
             console.print(_table(done, wide=console.width >= _WIDE))
@@ -54,16 +54,16 @@ def show(settings: Settings, out: Path, *, quick: bool = False, json: Path | Non
             write_json(json, results.report(done, settings, seconds=seconds, complete=complete))
             console.print(f"Written to {json}.", highlight=False, soft_wrap=True)
         if not complete:
-            return INTERRUPTED
+            return code
         try:
             with console.status("Writing the report"):
                 page.write_page(done, settings, Path(folder), out, seconds=seconds)
         except OSError as error:
             console.print(f"The report could not be written to {out}: {error}.", highlight=False)
             return 1
-        except KeyboardInterrupt:
-            console.print("Stopped by Ctrl-C before the report was written.")
-            return INTERRUPTED
+        except KeyboardInterrupt as stopped:
+            console.print(f"Stopped by {stopped_by(stopped)} before the report was written.")
+            return exit_code(stopped)
     console.print(f"Report: {out.absolute()}", highlight=False, soft_wrap=True)
     return 0
 

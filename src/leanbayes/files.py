@@ -1,0 +1,58 @@
+"""Files that are there whole or not at all, also after a kill or a power cut."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["remove_partial_files", "replace_file"]
+
+
+def replace_file(path: str | os.PathLike[str], content: bytes | memoryview) -> Path:
+    """Write a file through a neighbour that replaces it in one step, and see it onto the disk.
+
+    A process that is killed at any moment, or a full disk, leaves the old file or the new one.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     replace_file(Path(folder) / "a.bin", b"hello").read_bytes()
+        b'hello'
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        _sync_folder(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def remove_partial_files(folder: str | os.PathLike[str]) -> None:
+    """Remove what processes that were killed while they wrote have left in a folder.
+
+    Args:
+        folder: one that no other process writes to at the moment.
+    """
+    own = f".{os.getpid()}.partial"
+    for orphan in Path(folder).glob("*.partial"):
+        if not orphan.name.endswith(own):
+            orphan.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """See the new name onto the disk; where folders cannot be synced, the system does it later."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

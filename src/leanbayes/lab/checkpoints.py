@@ -1,0 +1,153 @@
+"""Checkpoints of a run: written with a checksum, and looked at before the run goes on from one."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.errors import require
+from leanbayes.lab.files import write_bytes, write_text
+
+__all__ = ["Checkpoints", "epoch_of"]
+
+_KEPT = 2
+_NAME = re.compile(r"epoch-(\d+)\.ckpt")
+_SUM = re.compile(r"^([0-9a-f]{64})  .*/(epoch-\d+\.ckpt)$", re.MULTILINE)
+_PARTS = {"epoch", "global_step", "state_dict", "optimizer_states", "loops", "callbacks"}
+
+
+class Checkpoints:
+    """The files ``epoch-N.ckpt`` of a folder, and the checksums of all of them beside it.
+
+    ``sha256sum --ignore-missing -c checkpoints.sha256`` in the run folder compares them, too.
+
+    Args:
+        folder: where they lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._sums_file = folder.with_suffix(".sha256")
+
+    def path(self, epoch: int) -> Path:
+        """Where the state after an epoch lies."""
+        return self.folder / f"epoch-{epoch:05d}.ckpt"
+
+    def paths(self) -> list[Path]:
+        """All of them, oldest first."""
+        named = (path for path in self.folder.glob("epoch-*.ckpt") if _NAME.fullmatch(path.name))
+        return sorted(named, key=epoch_of)
+
+    def write(self, path: Path, content: memoryview) -> None:
+        """Write one of them; its checksum is there before it is."""
+        sums = self._sums() or {known.name: _sha256(known) for known in self.paths()}
+        sums[path.name] = hashlib.sha256(content).hexdigest()
+        lines = (
+            f"{digest}  {self.folder.name}/{name}\n"
+            for name, digest in sums.items()
+            if name == path.name or (self.folder / name).exists()
+        )
+        write_text(self._sums_file, "".join(lines))
+        write_bytes(path, content)
+
+    def drop_old(self) -> None:
+        """Keep the newest two."""
+        for old in self.paths()[:-_KEPT]:
+            old.unlink()
+
+    def last(self, module: nn.Module, *, set_aside: bool = True) -> Path | None:
+        """The newest one that can be gone on from; says what is wrong with newer ones.
+
+        Args:
+            module: what is trained.
+            set_aside: whether to rename those that cannot, so that nobody meets them again.
+        """
+        faults: dict[Path, str] = {}
+        for path in reversed(self.paths()):
+            fault = self._fault(path, module)
+            if fault is None:
+                _tell(faults, f"going on from {path.name}", set_aside)
+                return path
+            faults[path] = fault
+        require(
+            not faults or epoch_of(min(faults, key=epoch_of)) == 0,
+            f"no checkpoint in {self.folder} can be gone on from: "
+            + "; ".join(f"{path.name} {fault}" for path, fault in faults.items())
+            + ". Put a good one there, or choose another --out",
+        )
+        _tell(faults, "starting again from the first epoch", set_aside)
+        return None
+
+    def _sums(self) -> dict[str, str]:
+        """Checksums by name; none in folders of the first runs."""
+        if not self._sums_file.is_file():
+            return {}
+        text = self._sums_file.read_text(encoding="utf-8", errors="replace")
+        return {name: digest for digest, name in _SUM.findall(text)}
+
+    def _fault(self, path: Path, module: nn.Module) -> str | None:
+        """What keeps a run from going on from a checkpoint, if anything does."""
+        sums = self._sums()
+        try:
+            if sums:
+                if path.name not in sums:
+                    return "was not written by this run"
+                if _sha256(path) != sums[path.name]:
+                    return "is damaged (its checksum is another)"
+            elif zipfile.ZipFile(path).testzip() is not None:
+                return "is damaged (a checksum inside it is another)"
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except PermissionError:
+            raise
+        except Exception as error:  # a damaged file may fail in any way
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            return f"is damaged ({reason})"
+        if not isinstance(state, dict) or not state.keys() >= _PARTS:
+            return "is no checkpoint of a run"
+        return _misfit(state, epoch_of(path), module)
+
+
+def epoch_of(path: Path) -> int:
+    """The epoch that a checkpoint's name tells.
+
+    Example:
+        >>> epoch_of(Path("epoch-00012.ckpt"))
+        12
+    """
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
+
+
+def _tell(faults: Mapping[Path, str], remedy: str, set_aside: bool) -> None:
+    for path, fault in faults.items():
+        warnings.warn(f"{path} {fault}; {remedy}", stacklevel=3)
+        if set_aside:
+            path.replace(path.with_suffix(".damaged"))
+
+
+def _misfit(state: Mapping[str, Any], epoch: int, module: nn.Module) -> str | None:
+    """What differs from the state of a module after an epoch, or is no number in it."""
+    if state["epoch"] != epoch:
+        return f"holds epoch {state['epoch']}"
+    weights: dict[str, Tensor] = state["state_dict"]
+    expected = {name: value.shape for name, value in module.state_dict().items()}
+    if {name: value.shape for name, value in weights.items()} != expected:
+        return "is of another network"
+    for name, _ in module.named_parameters():
+        if not bool(weights[name].isfinite().all()):
+            return f"holds numbers that are not finite, first in {name!r}"
+    return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
