@@ -27,8 +27,8 @@ app = typer.Typer(
     add_completion=False,
     help="The papers' tables and pages, from a checkout.",
 )
-LISTS = (DOCS / "papers" / "index.md", DOCS / "checklist.md")
-"""The pages about all papers."""
+LISTS = (DOCS / "papers" / "index.md", DOCS / "checklist.md", DOCS / "trust.md")
+"""The pages about all papers and all tests."""
 
 
 @app.command(epilog="Example: python -m papers table k_tied --runs runs")

@@ -1,4 +1,4 @@
-"""What stands in the blocks of the pages about all papers: the list of them, and the checklist."""
+"""What stands in the blocks of pages about all papers and all tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from papers.tools.attempts import attempts_table
 from papers.tools.page import Makers
 from papers.tools.paper import DOCS, RECIPES, ROOT, Item, Paper
 from papers.tools.rows import grid
@@ -23,6 +24,7 @@ def list_makers(papers: Iterable[Paper], page: Path) -> Makers:
     return {
         "papers": lambda _: "\n\n".join(_entry(paper, up) for paper in papers),
         "checklist": lambda _: "\n\n".join(_checklist(paper, tests, up) for paper in papers),
+        "attempts": lambda folder: attempts_table(ROOT / folder, up),
     }
 
 

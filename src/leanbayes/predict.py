@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -186,13 +186,17 @@ def predict_batches(
 ) -> Iterator[Prediction]:
     """Predict one slice of the examples after the other: memory for one slice is enough.
 
-    A loop takes what it wants of every slice and forgets the rest, where :func:`predict` keeps
-    ``samples`` outputs of all examples. ``coherent`` draws are the same functions for every slice.
+    A loop takes what it wants of each, where :func:`predict` keeps all samples of all examples.
 
     Args:
+        model: any model.
+        x: the inputs, or a tuple of them if the model takes several.
+        samples: how many draws (of every member).
         batch_size: how many examples a slice has; if not given, fewer for more samples.
-
-    The other arguments are those of :func:`predict`.
+        batch_dim: which dimension of the inputs counts examples, or one for each of them.
+        coherent: let each draw be one function over the whole data set.
+        seed: makes the draws repeatable.
+        likelihood: what the outputs mean; :class:`~leanbayes.Categorical` if not given.
 
     Example:
         >>> import leanbayes as lb
@@ -205,19 +209,13 @@ def predict_batches(
     step = batch_size or max(_SLICE // samples, 1)
     require(step >= 1, f"batch_size is {step}; it must be ≥ 1")
     inputs, dims = _dimensions(x, batch_dim)
-    base = int(torch.randint(2**62, ())) if seed is None and coherent else seed
+    if coherent and seed is None:
+        seed = int(torch.randint(2**62, ()))
     for start in range(0, max(inputs[0].shape[dims[0]], 1), step):
+        own = seed if coherent or seed is None else (seed + start) % 2**63
         part = _slice(inputs, dims, start, step)
-        slice_seed = base if coherent or base is None else (base + start) % 2**63
-        yield predict(
-            model,
-            part,
-            samples=samples,
-            batch_dim=dims,
-            coherent=coherent,
-            seed=slice_seed,
-            likelihood=likelihood,
-        )
+        drawn = predict(model, part, samples=samples, batch_dim=dims, coherent=coherent, seed=own)
+        yield replace(drawn, likelihood=likelihood or drawn.likelihood)
 
 
 def shared_layers(model: nn.Module, *inputs: Tensor) -> frozenset[nn.Module]:
