@@ -64,7 +64,10 @@ class _Thread(threading.local):
 
     def leave(self, before: Switches) -> None:
         self.blocks -= 1
-        self.switches = self.switches and before if self.blocks else _NONE
+        if self.switches is not None:
+            self.switches = before
+        if not self.blocks:
+            self.switches = _NONE
 
 
 _SWITCHES: ContextVar[Switches] = ContextVar("leanbayes.switches", default=_NONE)
