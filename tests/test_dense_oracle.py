@@ -83,6 +83,9 @@ def factor_covariance(log_diagonal, other, rank):
 def dense(learned, op):
     """Mean ``[out · in]`` and covariance of row-major ``vec W``, from the stored tensors alone."""
     recipe, stored = learned.spec, dict(learned.named_parameters())
+    if isinstance(recipe, lb.Pruned):
+        assert learned.mask.all()
+        recipe = recipe.base
     loc = op.matrix(stored["loc"]) if "loc" in stored else torch.zeros_like(stored["scale"])
     match recipe:
         case lb.Point():

@@ -32,8 +32,13 @@ LEVELS = (
     {"model", "convert"},
     {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
+        "scaled_layers",
         "spectrum",
         "compress",
+        "alpha",
+        "ablate",
+        "prune",
+        "pruning_curve",
         "gradient_snr",
         "sparsify",
         "export",
