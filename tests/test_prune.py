@@ -180,6 +180,18 @@ def test_a_pruned_weight_costs_nothing_and_feels_no_force(posterior):
 
 
 @pytest.mark.parametrize("prior", [lb.Normal(0.5), lb.ARD(), lb.Laplace(0.5)], ids=repr)
+def test_a_scale_of_exactly_zero_is_harmless_once_it_is_pruned(prior):
+    model = converted("mean_field_signed", prior=prior)
+    with torch.no_grad():
+        model.posterior.scale[0, :3] = 0.0
+    model = lb.prune(model, keep=0.9)
+    lb.kl(model).backward()
+    assert lb.kl(model).isfinite()
+    assert model.posterior().entropy().isfinite()
+    assert all(p.grad.isfinite().all() for p in model.posterior.parameters())
+
+
+@pytest.mark.parametrize("prior", [lb.Normal(0.5), lb.ARD(), lb.Laplace(0.5)], ids=repr)
 @pytest.mark.parametrize("posterior", CORRELATED)
 def test_the_kl_of_correlated_weights_lies_between_the_truth_and_that_of_all(posterior, prior):
     whole = converted(posterior, prior=prior)

@@ -164,12 +164,22 @@ def _kl_of_kept_weights(q: Masked, p: Distribution) -> Tensor:
     kept = q.mask.bool()
     if q.independent:
         _require_finite(q, p)
-        return torch.where(kept, _kl_per_weight(q.base, p), 0.0).sum()
+        return torch.where(kept, _kl_per_weight(_without_zero_scales(q), p), 0.0).sum()
     total = divergence(q.base, p)
     if not q.normal_marginals:
         return total
     marginals = LocationScale(q.base.mean, q.base.variance.sqrt(), validate_args=False)
     return total - torch.where(kept, 0.0, _kl_per_weight(marginals, p)).sum()
+
+
+def _without_zero_scales(q: Masked) -> WeightDistribution:
+    """The base, with other scales where it is masked: the slope at a scale of zero is infinite."""
+    base = q.base
+    if type(base) is not LocationScale:
+        return base
+    scale = torch.where(q.mask.bool(), base.scale, 1.0)
+    noise, known = base.noise, base.log_alpha
+    return LocationScale(base.loc, scale, noise, log_alpha=known, validate_args=False)
 
 
 @register_kl(Rank1Mixture, Distribution)

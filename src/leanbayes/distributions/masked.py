@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from leanbayes.distributions.base import WeightDistribution
@@ -60,7 +61,7 @@ class Masked(WeightDistribution):
         return self.base.rsample(sample_shape) * self.mask
 
     def entropies(self) -> Tensor:
-        return self.base.entropies() * self.mask
+        return torch.where(self.mask.bool(), self.base.entropies(), 0.0)
 
     def log_inverse_alpha(self) -> Tensor:
         """That of the base: a ratio says nothing of the weights that are masked."""
