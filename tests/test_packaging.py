@@ -33,8 +33,13 @@ LEVELS = (
     {"model", "convert", "modes", "seeding"},
     {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
+        "scaled_layers",
         "spectrum",
         "compress",
+        "alpha",
+        "ablate",
+        "prune",
+        "pruning_curve",
         "gradient_snr",
         "sparsify",
         "export",

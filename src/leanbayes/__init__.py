@@ -7,6 +7,8 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from leanbayes import distributions, ops, schedules, testing
+from leanbayes.ablate import permute_scales, zero_means
+from leanbayes.alpha import AlphaReport, LayerAlpha, alpha_report
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
 from leanbayes.estimators import auto, flipout, local, mean, register_estimator, weights
@@ -51,6 +53,7 @@ from leanbayes.posteriors import (
     MeanField,
     Point,
     Posterior,
+    Pruned,
     Rank1,
     ZeroMean,
     register_posterior,
@@ -72,6 +75,8 @@ from leanbayes.priors import (
     StudentT,
     register_prior,
 )
+from leanbayes.prune import density, prune, register_criterion
+from leanbayes.pruning_curve import PruningCurve, PruningPoint, pruning_curve
 from leanbayes.scales import Scale
 from leanbayes.schedules import register_schedule
 from leanbayes.spectrum import Spectrum, spectrum
@@ -84,6 +89,7 @@ except PackageNotFoundError:  # a source tree that is not installed
 __all__ = [
     "ARD",
     "Affine",
+    "AlphaReport",
     "Bernoulli",
     "Categorical",
     "Cauchy",
@@ -100,6 +106,7 @@ __all__ = [
     "KTied",
     "Laplace",
     "Layer",
+    "LayerAlpha",
     "Learned",
     "Likelihood",
     "LogNormal",
@@ -115,6 +122,9 @@ __all__ = [
     "Posterior",
     "Prediction",
     "Prior",
+    "Pruned",
+    "PruningCurve",
+    "PruningPoint",
     "RandomMap",
     "Rank1",
     "Scale",
@@ -124,11 +134,13 @@ __all__ = [
     "StudentT",
     "StudentTNoise",
     "ZeroMean",
+    "alpha_report",
     "auto",
     "average_nll",
     "compare",
     "convert",
     "count_parameters",
+    "density",
     "deterministic",
     "distributions",
     "elbo",
@@ -146,10 +158,14 @@ __all__ = [
     "mixture_nll",
     "named_kl",
     "ops",
+    "permute_scales",
     "plan",
     "predict",
     "predict_batches",
+    "prune",
+    "pruning_curve",
     "random_maps",
+    "register_criterion",
     "register_estimator",
     "register_layer",
     "register_likelihood",
@@ -166,4 +182,5 @@ __all__ = [
     "update_priors",
     "using",
     "weights",
+    "zero_means",
 ]
