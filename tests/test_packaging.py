@@ -48,13 +48,13 @@ LEVELS = (
 """Imports only go up this list; ``leanbayes`` is the package itself, with its public names."""
 
 LAB_LEVELS = (
-    {"files", "plots", "weights", "interrupts", "timing"},
+    {"files", "plots", "weights", "interrupts", "timing", "names", "console", "result_files"},
     {"tables"},
     {"data", "architectures"},
     {"recipe", "corrupt"},
     {"recipe_files", "build", "launch"},
     {"runs"},
-    {"callbacks", "judge", "predictions"},
+    {"callbacks", "checks", "judge", "predictions"},
     {"train"},
     {"sweep", "report"},
     {"demo"},

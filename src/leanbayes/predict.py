@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from leanbayes.errors import require
+from leanbayes.errors import require, require_seed
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.likelihoods.laws import entropy, log_mean
 from leanbayes.metrics import Score
@@ -155,6 +155,8 @@ def predict(
     """
     require(samples >= 1, f"samples is {samples}; it must be at least 1")
     require(batch_size is None or batch_size >= 1, f"batch_size is {batch_size}; it must be ≥ 1")
+    if seed is not None:
+        require_seed(seed)
     inputs = x if isinstance(x, tuple) else (x,)
     with torch.no_grad(), _eval_mode(model), _seeded(seed, inputs[0].device):
         drawn = []

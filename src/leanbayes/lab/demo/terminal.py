@@ -12,7 +12,9 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
+from leanbayes.lab.console import PlainConsole
 from leanbayes.lab.demo import page, results
 from leanbayes.lab.demo.families import FAMILIES, QUICK, Family, Settings
 from leanbayes.lab.demo.results import COLUMNS, Column, Result
@@ -36,7 +38,7 @@ def show(settings: Settings, out: Path, *, quick: bool = False, json: Path | Non
         quick: three families only.
         json: a file for the results.
     """
-    console, done = Console(), list[Result]()
+    console, done = PlainConsole(), list[Result]()
     families = QUICK if quick else FAMILIES
     torch.set_num_threads(1)  # matrices this small are slower on two
     start, complete = time.perf_counter(), True
@@ -95,14 +97,15 @@ def _train(
                 )
 
 
-def _cells(column: Column, results: Sequence[Result], *, wide: bool) -> list[str]:
+def _cells(column: Column, results: Sequence[Result], *, wide: bool) -> list[Text]:
     """The column's texts; those that show the best value are bold, wide ones say more."""
     texts = [column.text(result) for result in results]
     best = column.form.format(column.best(map(column.value, results))) if column.best else None
-    shown = [f"[bold]{text}[/]" if text == best else text for text in texts]
+    shown = [Text(text, "bold" if text == best else "") for text in texts]
     if not wide:
         return shown
-    return [f"{text}[dim]{column.more(r)}[/]" for text, r in zip(shown, results, strict=True)]
+    more = ((column.more(result), "dim") for result in results)
+    return [Text.assemble(*parts) for parts in zip(shown, more, strict=True)]
 
 
 def _table(results: Sequence[Result], *, wide: bool) -> Table:
