@@ -194,8 +194,8 @@ def _split(
     if len(pieces) > 1:
         held_out = pieces[1] if len(pieces) == 3 else None
         return (pieces[0], held_out, pieces[-1]), "split as in the file"
-    note = f"random split, {test:g} test, {validation:g} validation (seed {seed})"
-    return random_split(pieces[0], test, validation, seed), note
+    parts = random_split(pieces[0], test, validation, seed)
+    return parts, f"random split, {test:g} test, {validation:g} validation (seed {seed})"
 
 
 def _named(dataset: Dataset, path: Path) -> Dataset:

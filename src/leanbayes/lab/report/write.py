@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -81,10 +82,19 @@ def _overview(folders: Sequence[Run]) -> Html:
 
 def _run(run: Run, index: int, tell: Callable[[str], object]) -> Html:
     studied = study(run)
-    problems = (*run.problems, *studied.problems)
+    problems = (*run.problems, *_not_finite(run), *studied.problems)
     for problem in problems:
         tell(problem)
     notices = [element("p", problem, class_="notice") for problem in problems]
     parts = [section(run, studied) for section in SECTIONS.values()]
     heading = element("h2", run.recipe.name, id=f"run-{index}")
     return element("article", heading, join([*notices, *(part for part in parts if part)]))
+
+
+def _not_finite(run: Run) -> list[str]:
+    return [
+        f"On the test set {METRICS.get(name, name)} is {score.value}: look for examples or weights "
+        "that are not finite, and train again."
+        for name, score in run.metrics.items()
+        if not math.isfinite(score.value)
+    ]
