@@ -12,7 +12,6 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
-from rich.text import Text
 
 from leanbayes.lab.console import PlainConsole
 from leanbayes.lab.demo import page, results
@@ -38,7 +37,7 @@ def show(settings: Settings, out: Path, *, quick: bool = False, json: Path | Non
         quick: three families only.
         json: a file for the results.
     """
-    console, done = PlainConsole(), list[Result]()
+    console, done = Console(), list[Result]()
     families = QUICK if quick else FAMILIES
     torch.set_num_threads(1)  # matrices this small are slower on two
     start, complete = time.perf_counter(), True
@@ -54,19 +53,19 @@ def show(settings: Settings, out: Path, *, quick: bool = False, json: Path | Non
             console.print(results.legend(settings, seconds), style="dim", highlight=False)
         if json is not None:
             write_json(json, results.report(done, settings, seconds=seconds, complete=complete))
-            console.print(f"Written to {json}.", highlight=False, soft_wrap=True)
+            PlainConsole().print(f"Written to {json}.", soft_wrap=True)
         if not complete:
             return INTERRUPTED
         try:
             with console.status("Writing the report"):
                 page.write_page(done, settings, Path(folder), out, seconds=seconds)
         except OSError as error:
-            console.print(f"The report could not be written to {out}: {error}.", highlight=False)
+            PlainConsole().print(f"The report could not be written to {out}: {error}.")
             return 1
         except KeyboardInterrupt:
             console.print("Stopped by Ctrl-C before the report was written.")
             return INTERRUPTED
-    console.print(f"Report: {out.absolute()}", highlight=False, soft_wrap=True)
+    PlainConsole().print(f"Report: {out.absolute()}", soft_wrap=True)
     return 0
 
 
@@ -97,15 +96,14 @@ def _train(
                 )
 
 
-def _cells(column: Column, results: Sequence[Result], *, wide: bool) -> list[Text]:
+def _cells(column: Column, results: Sequence[Result], *, wide: bool) -> list[str]:
     """The column's texts; those that show the best value are bold, wide ones say more."""
     texts = [column.text(result) for result in results]
     best = column.form.format(column.best(map(column.value, results))) if column.best else None
-    shown = [Text(text, "bold" if text == best else "") for text in texts]
+    shown = [f"[bold]{text}[/]" if text == best else text for text in texts]
     if not wide:
         return shown
-    more = ((column.more(result), "dim") for result in results)
-    return [Text.assemble(*parts) for parts in zip(shown, more, strict=True)]
+    return [f"{text}[dim]{column.more(r)}[/]" for text, r in zip(shown, results, strict=True)]
 
 
 def _table(results: Sequence[Result], *, wide: bool) -> Table:
