@@ -253,10 +253,10 @@ def test_labels_that_outputs_do_not_have(case):
     likelihood, shape, labels, expected = LABELS[case]
     outputs, y = torch.zeros(2, *shape), torch.tensor(labels)
     for loss in (likelihood.nll, likelihood.averaged_log_prob, likelihood.metrics):
-        with pytest.raises(ValueError, match="target|label") as caught:
+        with pytest.raises(ValueError, match=r"target|label") as caught:
             loss(outputs, y)
         assert expected in sentence(caught)
-    with pytest.raises(ValueError, match="target|label"):
+    with pytest.raises(ValueError, match=r"target|label"):
         likelihood.check(outputs, y)
 
 

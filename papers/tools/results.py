@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from leanbayes.errors import require
 from leanbayes.lab.files import read_object
 from leanbayes.lab.recipe import Budget, Recipe, check_recipe
 from leanbayes.lab.recipe_files import read_recipe
@@ -151,5 +152,12 @@ def compressed_runs(folder: Path) -> dict[str, Mapping[str, Any]]:
 
 def read_compressed(file: Path) -> Mapping[str, Any]:
     """What ``papers compress`` wrote to this file."""
-    keys = {"name", "rows", "seed", "spectra", "maps"}
-    return read_object(file, keys, "what python -m papers compress writes", "compress its run")
+    keys, what = (
+        {"name", "rows", "seed", "spectra", "maps"},
+        "what python -m papers compress writes",
+    )
+    compressed = read_object(file, keys, what, "compress its run")
+    rows = compressed["rows"].values() if isinstance(compressed["rows"], dict) else [None]
+    whole = (isinstance(row, dict) and {"metrics", "parameters"} <= row.keys() for row in rows)
+    require(all(whole), f"{file} is not {what}: its rows are no metrics; compress its run")
+    return compressed

@@ -26,6 +26,7 @@ from leanbayes.lab.tables import read_table, write_table
 from leanbayes.lab.train import train
 from papers.__main__ import main as papers
 from papers.tools.archive import archive
+from papers.tools.results import read_compressed
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
@@ -276,7 +277,7 @@ def test_tables_that_cannot_be_used(tmp_path, case):
     assert code == 1
     assert "t.csv" in said
     assert sentence in said
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "recipe.yaml").exists()
 
 
 def test_a_mark_of_utf_8_does_no_harm(tmp_path):
@@ -316,7 +317,7 @@ def refused(tmp_path, *arguments, **changes):
     recipe = recipe_file(tmp_path / "r.yaml", **changes)
     code, said = command("train", recipe, "--out", tmp_path / "run", *arguments)
     assert code == 1
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "recipe.yaml").exists()
     return said
 
 
@@ -368,7 +369,7 @@ def test_data_sets_that_teach_nothing(tmp_path, registered, targets, kind, sente
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (the sentence is compared below)
         train(check_recipe(recipe), tmp_path / "run", progress=False)
     assert sentence in str(caught.value)
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "recipe.yaml").exists()
 
 
 def normalised() -> Chain:
@@ -390,7 +391,7 @@ def test_a_last_batch_of_one_with_batch_norm(tmp_path, registered):
     with pytest.raises(ValueError, match="17 training examples in batches of 8") as caught:
         train(check_recipe(recipe), tmp_path / "run", progress=False)
     assert "set training.batch_size: 7 or training.limit: 16" in str(caught.value)
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "recipe.yaml").exists()
     for better in ({"batch_size": 7}, {"batch_size": 8, "limit": 16}):
         good = check_recipe({**recipe, "training": {"epochs": 1, **better}})
         assert train(good, tmp_path / str(better["batch_size"]), progress=False)["metrics"]
@@ -546,6 +547,15 @@ def test_a_report_on_damaged_files_says_so(copied, tmp_path):
     assert (tmp_path / "r.html").exists()
     with pytest.raises(ValueError, match=r"metrics\.csv is damaged"):
         archive(copied, tmp_path / "out")
+
+
+@pytest.mark.parametrize("rows", [[], {"full": 3}, {"full": {"metrics": {}}}, "x"])
+def test_a_damaged_file_of_compressed_runs(tmp_path, rows):
+    file = tmp_path / "compress.json"
+    content = {"name": "x", "rows": rows, "seed": 1, "spectra": {}, "maps": {}}
+    file.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"compress\.json is not what"):
+        read_compressed(file)
 
 
 def test_a_metric_that_is_no_number_is_shown_as_such(copied, tmp_path):
