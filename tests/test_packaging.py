@@ -54,13 +54,14 @@ LEVELS = (
 """Imports only go up this list; ``leanbayes`` is the package itself, with its public names."""
 
 LAB_LEVELS = (
-    {"files", "plots", "weights", "interrupts", "locks", "timing"},
+    {"files", "plots", "weights", "interrupts", "locks", "timing"}
+    | {"names", "console", "result_files"},
     {"tables", "checkpoints", "history"},
     {"data", "architectures"},
     {"recipe", "corrupt"},
     {"recipe_files", "build", "launch"},
     {"runs"},
-    {"callbacks", "judge", "predictions"},
+    {"callbacks", "checks", "judge", "predictions"},
     {"train"},
     {"sweep", "report"},
     {"demo"},

@@ -44,6 +44,7 @@ def predict_file(
         samples: predictive samples (of every member).
     """
     source = Run(run)
+    source.check_result()
     model, likelihood = source.load()
     x = read_inputs(Path(input), source.dataset)
     columns: Table = {}

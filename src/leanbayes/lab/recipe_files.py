@@ -89,19 +89,31 @@ def read_recipe(
         settings: dotted keys and their values, such as ``{"optimizer.lr": 1e-3}``.
     """
     path = recipe_path(recipe)
+    values = _under_budget(_read_values(path), budget)
+    return check_recipe(apply_settings(values, settings or {}), str(path))
+
+
+def _read_values(path: Path) -> dict[str, Any]:
     try:
         values = parse_yaml(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         one_line = str(error).replace("\n", " ")
         raise ValueError(f"recipe {path} is not valid YAML: {one_line}") from error
     if not isinstance(values, dict):
         raise ValueError(f"recipe {path} is not a mapping of keys to values")
+    return values
+
+
+def _under_budget(values: dict[str, Any], budget: Budget) -> dict[str, Any]:
+    """With the budget's settings; budgets that are none stay as they are, to be refused."""
     budgets = values.get("budgets", {})
+    if not isinstance(budgets, Mapping):
+        return values
     if budgets and budget not in budgets:
         values = {**values, "cut": ""}
-    values = apply_settings(values, budgets.get(budget, {}))
-    values = apply_settings(values, settings or {})
-    return check_recipe(values, str(path))
+    settings = budgets.get(budget, {})
+    named = isinstance(settings, Mapping) and all(isinstance(key, str) for key in settings)
+    return apply_settings(values, settings) if named else values
 
 
 def apply_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
