@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
     {"errors"},
-    {"ops", "registry", "spec", "header"},
+    {"ops", "registry", "spec", "header", "allowance"},
     {"distributions"},
     {"transforms"},
     {"learned"},

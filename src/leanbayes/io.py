@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
+from leanbayes.allowance import Allowance
 from leanbayes.convert import Plan, plan, topmost
 from leanbayes.errors import LoadError, require
 from leanbayes.estimators import ESTIMATORS, Estimator
@@ -70,8 +72,8 @@ def save(
 def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     """Convert a copy of ``net`` as the saved model was, and load its numbers.
 
-    The file is refused, before any memory is taken for it, unless it has the tensors that the
-    network and the described specs need: their names, dtypes and shapes.
+    The file is refused, before it takes more memory than its size allows for, unless it has the
+    tensors that the network and the described specs need: their names, dtypes and shapes.
 
     Args:
         net: the deterministic network that was converted, with any weights, in the dtype of the
@@ -85,10 +87,8 @@ def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
         layers = _described(header.description)
         _check_names(source, net, layers)
         planned = _plan(net, layers)
-        skeleton = _without_numbers(lambda: _build(planned, _hollow(net), layers))
-        if skeleton is not None:
-            _compare(source, given, skeleton)
-        model = _build(planned, copy.deepcopy(net), layers)
+        with Allowance(_enough(given, net)):
+            model = _build(planned, copy.deepcopy(net), layers)
         _compare(source, given, model)
         stored = read_tensors(source)
         model.load_state_dict({name: stored[name] for name in given}, strict=False)
@@ -121,7 +121,9 @@ def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
         if name.startswith(_LIKELIHOOD)
     }
     with told(source, "its likelihood is not one of this version; save it again"):
-        likelihood = Likelihood.from_dict(header.description["likelihood"])
+        described = _object(header.description["likelihood"], "the likelihood")
+        with Allowance(_enough(given)):
+            likelihood = Likelihood.from_dict(described)
         expected = {name: Kind.of(tensor) for name, tensor in likelihood.state_dict().items()}
         alike = {name: (kind.shape, kind.is_float) for name, kind in expected.items()}
         if alike != {name: (kind.shape, kind.is_float) for name, kind in given.items()}:
@@ -271,22 +273,11 @@ def _build(planned: Plan, net: nn.Module, layers: _Layers) -> nn.Module:
     return model
 
 
-def _hollow(net: nn.Module) -> nn.Module:
-    """A copy of a network that has no numbers: on the meta device, where tensors take no memory."""
-    memo: dict[int, Any] = {
-        id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for p in net.parameters()
-    }
-    return copy.deepcopy(net, memo | {id(b): b.detach().to("meta") for b in net.buffers()})
-
-
-def _without_numbers(build: Callable[[], nn.Module]) -> nn.Module | None:
-    """What is built on the meta device; None where a spec of one's own looks at the numbers."""
-    try:
-        return build()
-    except RuntimeError as error:
-        if "meta tensor" in str(error):
-            return None
-        raise
+def _enough(given: Mapping[str, Kind], *nets: nn.Module) -> int:
+    """More elements than anything needs on the way to a model with these tensors."""
+    sizes = [math.prod(kind.shape) for kind in given.values()]
+    sizes += [tensor.numel() for net in nets for tensor in net.state_dict().values()]
+    return 2 * sum(sizes) + 2**20
 
 
 def _compare(source: Path, given: Mapping[str, Kind], model: nn.Module) -> None:

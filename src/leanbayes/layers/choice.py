@@ -102,7 +102,7 @@ class Maker:
 
     def _pair(self, weight: Tensor, op: LinearOp, posterior: Posterior, prior: Prior) -> Pair:
         require(
-            weight.is_meta or bool(torch.isfinite(weight).all()),
+            bool(torch.isfinite(weight).all()),
             "its weights are not finite; look for a NaN or an infinity before converting",
         )
         q = posterior(weight, op)
