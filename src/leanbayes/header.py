@@ -113,13 +113,14 @@ def read_header(path: Path) -> Header:
     with told(path, "it is damaged; copy it anew, or save the model again"):
         entries = _strict_json(head[_LENGTH:].decode())
         text = (entries.pop("__metadata__", None) or {}).get(KEY)
-    if text is None:
-        raise LoadError(f"{path} was not written by leanbayes; load weights into the net instead")
-    with told(path, "its description is damaged; copy it anew, or save the model again"):
+        if text is None:
+            raise LoadError(
+                f"{path} was not written by leanbayes; load weights into the net instead"
+            )
         description = _strict_json(text)
         if not isinstance(description, dict):
-            raise ValueError("the description is not an object")
-        _check_sum(path, head, description.get("checksum"))
+            raise ValueError("its description is not an object")
+        _check_sum(path, head, _stated_sum(description))
     kinds = {name: Kind(entry["dtype"], tuple(entry["shape"])) for name, entry in entries.items()}
     return Header(kinds, description)
 
@@ -177,6 +178,14 @@ def _read_head(path: Path) -> bytes:
     with told(path, remedy), safe_open(path, framework="pt"):
         pass
     return head
+
+
+def _stated_sum(description: Mapping[str, Any]) -> object:
+    """The checksum that a description states, known by its name or, were that damaged, its look."""
+    for name, value in description.items():
+        if name == "checksum" or (isinstance(value, str) and value.startswith("sha256:")):
+            return value
+    return None
 
 
 def _check_sum(path: Path, head: bytes, checksum: object) -> None:

@@ -206,7 +206,7 @@ def _described(description: Mapping[str, Any]) -> _Layers:
     for name, maps in layers.items():
         maps = _object(maps, f"layer {name!r}")
         require(not all(map(_is_bias, maps)), f"layer {name!r} has no weights")
-        made[name] = {inner: _made(_object(values, name)) for inner, values in maps.items()}
+        made[name] = {i: _made(_object(v, f"map {i!r} of {name!r}")) for i, v in maps.items()}
     return made
 
 
@@ -233,13 +233,17 @@ def _is_bias(inner: str) -> bool:
 
 
 def _check_names(source: Path, net: nn.Module, layers: _Layers) -> None:
-    names = {name for places in topmost(net, is_convertible).values() for name in places}
+    places = list(topmost(net, is_convertible).values())
+    known = {name for names in places for name in names}
     for name in layers:
-        if name not in names:
+        if name not in known:
             raise LoadError(
                 f"{source} was saved from another architecture: it has a layer "
                 f"{reprlib.repr(name)} that the given network has not"
             )
+    for first, *others in places:
+        for name in others:
+            require(layers.get(name) == layers.get(first), f"{first!r} and {name!r} are one layer")
 
 
 def _plan(net: nn.Module, layers: _Layers) -> Plan:

@@ -13,6 +13,9 @@ from leanbayes.errors import nearest, require
 
 __all__ = ["Spec"]
 
+_EXACT = 2**53
+"""Up to here a float holds every whole number."""
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -38,25 +41,26 @@ class Spec:
         arguments = dict(values)
         kind = arguments.pop("kind", None)
         if not isinstance(kind, str) or kind not in kinds:
-            raise ValueError(f"{kind!r} is unknown{nearest(str(kind), kinds)}")
+            raise ValueError(f"{reprlib.repr(kind)} is unknown{nearest(str(kind), kinds)}")
         for name, value in arguments.items():
             if isinstance(value, Mapping):
                 arguments[name] = Spec.from_dict(value, kinds)
             elif isinstance(value, list):
                 arguments[name] = tuple(value)
-        known = [field.name for field in fields(kinds[kind])]
-        for name in arguments:
+        made: Any = kinds[kind]
+        known = [field.name for field in fields(made)]
+        hints = _hints(made)
+        for name, value in arguments.items():
             require(name in known, f"{kind} has no argument {name!r}{nearest(name, known)}")
-        for name, hint in _hints(kinds[kind]).items():
-            value = arguments.get(name)
             require(
-                name not in arguments or _fits(value, hint),
-                f"{name} of {kind} is {reprlib.repr(value)}; it must be {_words(hint)}",
+                name not in hints or _fits(value, hints[name]),
+                f"{name} of {kind} is {reprlib.repr(value)}; it must be {_words(hints.get(name))}",
             )
         try:
-            return kinds[kind](**arguments)
+            spec: Spec = made(**arguments)
         except TypeError as error:
             raise ValueError(f"{kind} is not complete: {error}") from error
+        return spec
 
 
 @cache
@@ -83,7 +87,8 @@ def _fits(value: Any, hint: Any) -> bool:
             isinstance(value, tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
         )
     if hint in (int, float):
-        return isinstance(value, int | hint) and not isinstance(value, bool)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return hint is int or abs(value) <= _EXACT if whole else type(value) is float is hint
     return not isinstance(hint, type) or isinstance(value, hint)
 
 
