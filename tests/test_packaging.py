@@ -48,7 +48,7 @@ LEVELS = (
 """Imports only go up this list; ``leanbayes`` is the package itself, with its public names."""
 
 LAB_LEVELS = (
-    {"files", "plots", "weights", "interrupts", "timing"},
+    {"files", "plots", "weights", "interrupts", "timing", "unpickling"},
     {"tables"},
     {"data", "architectures"},
     {"recipe", "corrupt"},

@@ -16,7 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["read_object", "reading", "told_if_full", "write_bytes", "write_json", "write_text"]
+__all__ = [
+    "TooLargeError",
+    "read_object",
+    "reading",
+    "told_if_full",
+    "write_bytes",
+    "write_json",
+    "write_text",
+]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGE = (
@@ -31,7 +39,13 @@ _DAMAGE = (
     lzma.LZMAError,
     tarfile.TarError,
     zipfile.BadZipFile,
+    MemoryError,
+    RecursionError,
 )
+
+
+class TooLargeError(ValueError):
+    """A file that unpacks to more than it should: one sentence that names it."""
 
 
 @contextmanager
@@ -39,7 +53,7 @@ def reading(path: Path) -> Iterator[None]:
     """Turn every way a broken file can fail into one sentence that names it."""
     try:
         yield
-    except (FileNotFoundError, PermissionError):
+    except (FileNotFoundError, PermissionError, TooLargeError):
         raise
     except _DAMAGE as error:
         reason = str(error) or type(error).__name__

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import safetensors.torch
-import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -22,6 +21,7 @@ from leanbayes.lab.files import told_if_full, write_bytes, write_json, write_tex
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
 from leanbayes.lab.tables import read_numbers, write_table
+from leanbayes.lab.unpickling import read_checkpoint
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
 
@@ -163,7 +163,7 @@ class Run:
                 raise FileNotFoundError(
                     f"{self.folder} has no checkpoint any more, which this model needs"
                 )
-            state = torch.load(kept[-1], map_location="cpu", weights_only=True)["state_dict"]
+            state = read_checkpoint(kept[-1])["state_dict"]
         return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
     def checkpoint(self, epoch: int) -> Path:
@@ -183,7 +183,7 @@ class Run:
         """The newest checkpoint that can be read; says so if one is damaged, and may move it."""
         for path in reversed(self.checkpoints()):
             try:
-                torch.load(path, map_location="cpu", weights_only=True)
+                read_checkpoint(path)
                 return path
             except (RuntimeError, OSError, EOFError, ValueError) as error:
                 reason = str(error).splitlines()[0]
