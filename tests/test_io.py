@@ -250,7 +250,7 @@ def _described(path: pathlib.Path) -> dict[str, Any]:
 def _unsealed(path: pathlib.Path, **changes: Any) -> None:
     """The file with changes in its description and no checksum, as the first versions wrote it."""
     description = _described(path) | changes
-    del description["checksum"]
+    description.pop("checksum", None)
     _rewrite(path, json.dumps(description))
 
 
@@ -275,7 +275,7 @@ def test_a_description_that_asks_for_too_much(posterior, option, count, tmp_path
     layers[""][""]["posterior"][option] = count
     _unsealed(path, layers=layers)
     start = time.process_time()
-    with pytest.raises(LoadError, match="elements are asked for|another architecture"):
+    with pytest.raises(LoadError, match=r"elements are asked for|another architecture"):
         lb.load(net, path)
     assert time.process_time() - start < 0.5
 
@@ -327,13 +327,13 @@ def test_two_names_of_one_layer_cannot_be_two_layers(tmp_path):
     layers = _described(path)["layers"]
     layers["again"][""]["posterior"]["scale"] = 0.5
     _unsealed(path, layers=layers)
-    with pytest.raises(LoadError, match="'again' are one layer"):
+    with pytest.raises(LoadError, match="'again' and 'stem_twin' are one layer"):
         lb.load(Net(), path)
 
 
 def test_a_header_beyond_the_limit_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(header, "LIMIT", 1000)
-    with pytest.raises(ValueError, match="1000 are the limit"):
+    monkeypatch.setattr(header, "LIMIT", 500)
+    with pytest.raises(ValueError, match="500 are the limit"):
         lb.save(lb.convert(mlp(), POSTERIOR, PRIOR), tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
 
@@ -342,7 +342,7 @@ def test_a_likelihood_that_is_none(tmp_path):
     model = lb.convert(nn.Linear(3, 1), POSTERIOR, PRIOR)
     path = lb.save(model, tmp_path / "m", lb.Gaussian(0.5, "learnt"))
     for bad in ([], {}, {"kind": "gausian"}, {"kind": "gaussian", "scale": 10**400}, None):
-        _unsealed(path, likelihood=bad, checksum="")
+        _unsealed(path, likelihood=bad)
         with pytest.raises(LoadError, match="likelihood is not one of this version"):
             lb.load_likelihood(path)
 

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from leanbayes import distributions, ops, schedules, testing
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
+from leanbayes.errors import LoadError
 from leanbayes.estimators import auto, flipout, local, mean, register_estimator, weights
 from leanbayes.gradient_snr import GradientSNR
 from leanbayes.io import load, load_likelihood, save
@@ -102,6 +103,7 @@ __all__ = [
     "Layer",
     "Learned",
     "Likelihood",
+    "LoadError",
     "LogNormal",
     "LogUniform",
     "MatrixNormal",
