@@ -45,7 +45,7 @@ class Allowance(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func.__name__ in _MAKERS:
+        if getattr(func, "__name__", "") in _MAKERS:
             self.made += math.prod(_shape(args, kwargs or {}))
             if self.made > self.elements:
                 raise ValueError(

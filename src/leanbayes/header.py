@@ -73,8 +73,8 @@ class Kind(NamedTuple):
         """Those of a tensor.
 
         Example:
-            >>> str(Kind.of(torch.zeros(2, 3)))
-            'F32 of shape (2, 3)'
+            >>> Kind.of(torch.zeros(2, 3))
+            Kind(dtype='F32', shape=(2, 3))
         """
         name = _DTYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
         return Kind(name, tuple(tensor.shape))
@@ -83,9 +83,6 @@ class Kind(NamedTuple):
     def is_float(self) -> bool:
         """Whether it holds real numbers."""
         return self.dtype.startswith(("F", "BF"))
-
-    def __str__(self) -> str:
-        return f"{self.dtype} of shape {self.shape}"
 
 
 @dataclass(frozen=True)
