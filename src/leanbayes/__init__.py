@@ -11,6 +11,7 @@ from leanbayes.ablate import permute_scales, zero_means
 from leanbayes.alpha import AlphaReport, LayerAlpha, alpha_report
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
+from leanbayes.errors import LoadError
 from leanbayes.estimators import auto, flipout, local, mean, register_estimator, weights
 from leanbayes.gradient_snr import GradientSNR
 from leanbayes.io import load, load_likelihood, save
@@ -109,6 +110,7 @@ __all__ = [
     "LayerAlpha",
     "Learned",
     "Likelihood",
+    "LoadError",
     "LogNormal",
     "LogUniform",
     "MatrixNormal",

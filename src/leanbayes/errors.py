@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 __all__ = [
+    "LoadError",
     "UnknownNameError",
     "choose",
     "nearest",
@@ -29,6 +30,10 @@ class UnknownNameError(ValueError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class LoadError(ValueError):
+    """A file that cannot be loaded: one sentence that names it and says what to do."""
 
 
 def nearest(given: str, known: Iterable[str]) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import safetensors.torch
-import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -26,6 +25,7 @@ from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
 from leanbayes.lab.result_files import read_result
 from leanbayes.lab.tables import read_numbers, write_table
+from leanbayes.lab.unpickling import read_checkpoint
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
 
@@ -220,7 +220,7 @@ class Run:
                 raise FileNotFoundError(
                     f"{self.folder} has no checkpoint any more, which this model needs"
                 )
-            state = torch.load(kept[-1], map_location="cpu", weights_only=True)["state_dict"]
+            state = read_checkpoint(kept[-1])["state_dict"]
         return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
     def write_metrics(self, rows: Sequence[Mapping[str, float]]) -> None:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from leanbayes.errors import require, unknown
 from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
+from leanbayes.lab.data.formats import read_arrays
 from leanbayes.lab.data.labels import fits, read_targets
 from leanbayes.lab.data.splits import random_split
-from leanbayes.lab.files import reading
 from leanbayes.lab.tables import is_number, read_table
 
 __all__ = ["load_csv", "load_npz"]
@@ -115,8 +115,7 @@ def load_npz(
 
 def _pieces(path: Path, task: str | None) -> tuple[list[Examples], tuple[str, ...]]:
     """All examples; or those for training, perhaps for validation, and for test; and classes."""
-    with reading(path), np.load(path, allow_pickle=False) as file:
-        arrays = {key: file[key] for key in file.files}
+    arrays = read_arrays(path)
     parts = [part for part in ("train", "validation", "test") if f"x_{part}" in arrays]
     keys = [(f"x_{part}", f"y_{part}") for part in parts] or [("x", "y")]
     absent = {key for pair in keys for key in pair} - set(arrays)
