@@ -15,6 +15,7 @@ from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 from leanbayes.allowance import Allowance
+from leanbayes.context import switched
 from leanbayes.convert import Plan, plan, topmost
 from leanbayes.errors import LoadError, require
 from leanbayes.estimators import ESTIMATORS, Estimator
@@ -142,10 +143,11 @@ def _unique(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _describe_map(layer: RandomMap) -> dict[str, Any]:
-    estimators = [name for name, known in ESTIMATORS.items() if known is layer.estimator]
+    estimator = layer.estimator if layer.held else switched(layer) or layer.estimator
+    estimators = [name for name, known in ESTIMATORS.items() if known is estimator]
     require(
         bool(estimators),
-        f"{layer.estimator!r} is an estimator of your own, which a file cannot hold; save under "
+        f"{estimator!r} is an estimator of your own, which a file cannot hold; save under "
         "using(model, lb.auto)",
     )
     for learned in (layer.posterior, layer.prior):
@@ -155,7 +157,7 @@ def _describe_map(layer: RandomMap) -> dict[str, Any]:
         "posterior": layer.posterior.spec.to_dict(),
         "prior": layer.prior.spec.to_dict(),
         "estimator": estimators[0],
-    }
+    } | ({"batch_dim": layer.op.batch_dim} if layer.op.batch_dim else {})
 
 
 def _describe(model: nn.Module) -> dict[str, dict[str, Any]]:
@@ -188,6 +190,7 @@ class _Made(NamedTuple):
     posterior: Posterior
     prior: Prior
     estimator: Estimator
+    batch_dim: int | None = None
 
 
 _Layers = dict[str, dict[str, _Made]]
@@ -213,7 +216,9 @@ def _made(values: Mapping[str, Any]) -> _Made:
     estimator = values.get("estimator")
     if not isinstance(estimator, str):
         raise ValueError(f"estimator is {reprlib.repr(estimator)}, not a name")
-    return _Made(posterior, prior, ESTIMATORS[estimator])
+    dim = values.get("batch_dim")
+    require(dim is None or type(dim) is int, f"batch_dim is {reprlib.repr(dim)}, not 0 or 1")
+    return _Made(posterior, prior, ESTIMATORS[estimator], dim)
 
 
 def _object(value: Any, name: str) -> Mapping[str, Any]:
@@ -249,6 +254,8 @@ def _plan(net: nn.Module, layers: _Layers) -> Plan:
         for inner, made in maps.items():
             keys = ("bias", "bias_prior") if _is_bias(inner) else ("posterior", "prior")
             choice = dict(zip(keys, made[:2], strict=True)) | choice  # the first decides
+            if made.batch_dim is not None:
+                choice["batch_dim"] = made.batch_dim
         overrides[name] = choice
     first = next(iter(overrides.values()))
     return plan(
