@@ -34,6 +34,7 @@ LEVELS = (
     | {
         "spectrum",
         "compress",
+        "tying",
         "gradient_snr",
         "sparsify",
         "export",
