@@ -29,7 +29,7 @@ LEVELS = (
     {"kl", "scales"},
     {"posteriors", "priors", "estimators"},
     {"layers"},
-    {"model", "convert"},
+    {"model", "convert", "references"},
     {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
         "spectrum",
