@@ -98,7 +98,7 @@ def plan(
     default = Choice(posterior, prior, estimator, bias, bias_prior)
     layers = topmost(model, is_convertible)
     known = [name for names in layers.values() for name in names]
-    require(bool(known), "the model has no layer that can be converted")
+    require(bool(known), _nothing_to_convert(model))
     included, excluded = select(include, known), select(exclude, known)
     changes = [(select(pattern, known), change) for pattern, change in (overrides or {}).items()]
     _check_keys(overrides or {})
@@ -267,6 +267,15 @@ def _naming(name: str, module: nn.Module) -> Iterator[None]:
     except (ValueError, TypeError) as error:
         where = f"layer {name!r} ({type(module).__name__})"
         raise ValueError(f"{where} cannot be converted: {error}") from error
+
+
+def _nothing_to_convert(model: nn.Module) -> str:
+    if any(map(is_bayesian, model.modules())):
+        return (
+            "the model is converted already; call lb.deterministic(model) first, or "
+            "lb.map_posteriors to give its layers other posteriors"
+        )
+    return "the model has no layer that can be converted"
 
 
 def _check_keys(overrides: Mapping[str, Mapping[str, Any]]) -> None:

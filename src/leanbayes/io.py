@@ -228,5 +228,5 @@ def _rebuild(net: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> nn.Modu
             if part.posterior.spec != posterior:
                 part.posterior = posterior(part.weight, part.op)
             if part.prior.spec != prior:
-                part.prior = prior(part.op.matrix(part.weight))
+                part.prior = prior.of(part.weight, part.op)
     return model

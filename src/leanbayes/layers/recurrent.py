@@ -59,10 +59,10 @@ class Recurrent(Layer):
         self.order = [list(names) for names in order]
         maps = {name: part for name, part in parts.items() if isinstance(part, RandomMap)}
         self.maps = nn.ModuleDict(maps)
-        self.members = max(part.members for part in maps.values())
+        members = max(part.members for part in maps.values())
         for name, part in parts.items():
             if isinstance(part, Tensor):
-                self.register_parameter(name, plain_bias(part, self.members))
+                self.register_parameter(name, plain_bias(part, members))
 
     @classmethod
     def from_torch(cls, module: nn.RNNBase, make: Maker) -> Self:
