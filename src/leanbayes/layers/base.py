@@ -171,7 +171,10 @@ def to_bayesian(module: nn.Module, choice: Choice, shared: SharedPriors) -> Laye
 
 @torch.no_grad()
 def _refuse_more_parameters(module: nn.Module, layer: Layer) -> None:
-    kept = layer.torch_tensors(0)
+    try:
+        kept = layer.torch_tensors(0)
+    except NotImplementedError:  # an affine map, which has no mean weight
+        return
     for name, _ in module.named_parameters():
         require(
             name in kept,
