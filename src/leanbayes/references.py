@@ -96,10 +96,9 @@ def replaceable(model: nn.Module, layers: Mapping[nn.Module, str]) -> list[Refer
         followed.append(reference)
     tree = {id(module) for module in model.modules()}
     for layer, name in layers.items():
-        own = {id(part) for part in layer.modules()}
-        for path in (reference.path for reference in references(layer, tree - own)):
+        for path in (reference.path for reference in references(layer, tree)):
             raise ValueError(
-                f"layer {name!r} keeps another part of the model in its attribute {path!r}, which "
+                f"layer {name!r} keeps a part of the model in its attribute {path!r}, which "
                 "would be lost; keep it in the module that owns both"
             )
     return followed

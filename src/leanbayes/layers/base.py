@@ -148,11 +148,6 @@ def check_convertible(module: nn.Module) -> type[Layer]:
         own = _registered(part)
         subject = f"its {name}" if name else "it"
         refuse_custom(part, type(part) if own is None else own[0], subject)
-    require(
-        not any(parameter.is_meta for parameter in module.parameters()),
-        "its weights are on the meta device and have no numbers; give it memory with "
-        "to_empty(device=...) and load its weights first",
-    )
     kind.refuse(module)
     return kind
 

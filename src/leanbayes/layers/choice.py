@@ -102,6 +102,11 @@ class Maker:
 
     def _pair(self, weight: Tensor, op: LinearOp, posterior: Posterior, prior: Prior) -> Pair:
         require(
+            not weight.is_meta,
+            "its weights are on the meta device and have no numbers; give it memory with "
+            "to_empty(device=...) and load its weights first",
+        )
+        require(
             bool(torch.isfinite(weight).all()),
             "its weights are not finite; look for a NaN or an infinity before converting",
         )
