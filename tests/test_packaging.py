@@ -30,7 +30,7 @@ LEVELS = (
     {"posteriors", "priors", "estimators"},
     {"context"},
     {"layers"},
-    {"model", "convert", "modes", "seeding", "header", "allowance"},
+    {"model", "convert", "modes", "seeding", "header", "allowance", "references"},
     {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
         "scaled_layers",
@@ -40,6 +40,7 @@ LEVELS = (
         "ablate",
         "prune",
         "pruning_curve",
+        "tying",
         "gradient_snr",
         "sparsify",
         "export",
