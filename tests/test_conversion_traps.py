@@ -51,8 +51,12 @@ def identity(kept):
     return kept
 
 
+def mean_weight(layer: nn.Module) -> torch.Tensor:
+    return layer.mean_weight if isinstance(layer, lb.Affine) else layer.weight
+
+
 def by_weight(kept):
-    return sorted(kept, key=lambda layer: float(layer.weight.detach().sum()))
+    return sorted(kept, key=lambda layer: float(mean_weight(layer).detach().sum()))
 
 
 CONTAINERS = {
