@@ -95,7 +95,7 @@ def demo(
 ) -> None:
     """Train every family on scikit-learn's digits, say what came out and write a report.
 
-    No network is needed; two cores take less than two minutes, and --seeds 1 half of one.
+    No network is needed; two cores take less than two minutes, and --seeds 1 less than one.
     Ctrl-C stops and prints what is done so far.
     """
     from leanbayes.lab.demo.families import Settings

@@ -118,7 +118,7 @@ def _detection(kind: str, short: str, reference: Result) -> tuple[Column, Column
 
 def legend(results: Sequence[Result], settings: Settings, seconds: float) -> str:
     """What the numbers of the table mean, and what they depend on."""
-    seeds = settings.all_seeds
+    sources = "seeds and images" if settings.seeds > 1 else "images"
     shown = {result.name for result in results}
     longer = "".join(
         f" ({family.name} {family.longer * settings.epochs})"
@@ -126,9 +126,9 @@ def legend(results: Sequence[Result], settings: Settings, seconds: float) -> str
         if family.longer > 1 and family.name in shown
     )
     return (
-        f"All on the same 360 test images, and averaged over {len(seeds)} seeds "
-        f"({', '.join(map(str, seeds))}). ± is one standard error over seeds and images; "
-        f"differences to the {results[0].name} network are paired by seed and by image, and * is "
+        f"All on the same 360 test images, with {settings.named_seeds}. "
+        f"± is one standard error over {sources}; differences to the {results[0].name} network "
+        "are paired by seed and by image, and * is "
         "one of more than two standard errors (by chance alone about one in twenty has it). "
         "NLL: negative log likelihood, in nats. ECE: calibration error in 15 bins. "
         "AUROC: how well the entropy of a prediction tells inverted, or pixel-shuffled, images "

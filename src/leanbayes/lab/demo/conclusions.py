@@ -37,8 +37,8 @@ def _likelihood(reference: Result, others: Sequence[Result]) -> str:
 
 
 def _detection(reference: Result, others: Sequence[Result]) -> str:
-    ranges = " and ".join(
-        f"of {kind} images from {_extreme(least)} to {_extreme(most)}"
+    ranges = ", ".join(
+        f"{_extreme(least)} to {_extreme(most)} for {kind} images"
         for kind, metric in (("inverted", "auroc_inverted"), ("pixel-shuffled", "auroc_shuffled"))
         for least, most in [_ends([reference, *others], metric)]
     )
@@ -47,7 +47,7 @@ def _detection(reference: Result, others: Sequence[Result]) -> str:
     ]
     both = [name for name in above[0] if name in above[1]]
     return (
-        f"Detection of foreign images: the AUROC {ranges}. {len(both)} of {len(others)} families "
+        f"Detection of foreign images: the AUROC ranges from {ranges}. {len(both)} of {len(others)} families "
         f"detect both kinds better than the {reference.name} network by more than two standard "
         "errors."
     )

@@ -54,6 +54,16 @@ class Settings:
         """Every family is trained once with each."""
         return range(self.seed, self.seed + self.seeds)
 
+    @property
+    def named_seeds(self) -> str:
+        """The same in words.
+
+        Example:
+            >>> Settings().named_seeds
+            'seeds 42, 43, 44'
+        """
+        return f"seed{'s' * (self.seeds > 1)} {', '.join(map(str, self.all_seeds))}"
+
 
 @dataclass(frozen=True)
 class Family:

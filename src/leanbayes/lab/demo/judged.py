@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from leanbayes.lab.build import build_model
-from leanbayes.lab.data import Dataset, Examples, load_dataset
+from leanbayes.lab.data import Examples, load_dataset
 from leanbayes.lab.demo.families import DETERMINISTIC, Family, Settings
 from leanbayes.lab.demo.scores import auroc_by_image
 from leanbayes.lab.judge import foreign_images
@@ -55,12 +55,26 @@ def judge(family: Family, settings: Settings, seed: int, folder: Path) -> Judged
         seed: of weights, batches and noise.
         folder: where the run folders go, each by the name of its recipe.
     """
-    start = time.perf_counter()
-    recipes = family.recipes(settings, seed)
     with torch.random.fork_rng(devices=[]):
+        start = time.perf_counter()
+        recipes = family.recipes(settings, seed)
         for recipe in recipes:
             train(recipe, folder / recipe.name, progress=False)
-    models = [Run(folder / recipe.name).load()[0] for recipe in recipes]
+        models = [Run(folder / recipe.name).load()[0] for recipe in recipes]
+        values, error = _judge(models, settings, seed)
+        return Judged(
+            {name: each.tolist() for name, each in values.items()},
+            error,
+            sum(count_parameters(model).total for model in models),
+            _step_cost(family, settings) if seed == settings.seed else None,
+            time.perf_counter() - start,
+        )
+
+
+def _judge(
+    models: Sequence[nn.Module], settings: Settings, seed: int
+) -> tuple[dict[str, Tensor], float]:
+    """Scores of every test image, and the calibration error."""
     dataset = load_dataset("digits")
 
     def prediction(x: Tensor) -> Prediction:
@@ -68,16 +82,16 @@ def judge(family: Family, settings: Settings, seed: int, folder: Path) -> Judged
         drawn = (predict(m, x, samples=settings.samples, seed=seed) for m in models)
         return Prediction(torch.cat([each.samples for each in drawn]))
 
-    test = prediction(dataset.test.x)
-    values = _by_image(test, dataset.test.y)
-    values |= _detection(test, prediction, dataset, settings.seed)
-    return Judged(
-        {name: each.tolist() for name, each in values.items()},
-        calibration_error(test.probs, dataset.test.y),
-        sum(count_parameters(model).total for model in models),
-        _step_cost(family, settings) if seed == settings.seed else None,
-        time.perf_counter() - start,
-    )
+    x, y = dataset.test.x, dataset.test.y
+    test = prediction(x)
+    foreign = foreign_images(x, dataset, settings.seed)
+    entropies = prediction(torch.cat(list(foreign.values()))).entropy.chunk(len(foreign))
+    told = dict(zip(foreign, (auroc_by_image(test.entropy, e) for e in entropies), strict=True))
+    detection = {
+        "auroc_inverted": told["inverted"],
+        "auroc_shuffled": told["pixels shuffled"],
+    }
+    return _by_image(test, y) | detection, calibration_error(test.probs, y)
 
 
 def _by_image(test: Prediction, y: Tensor) -> dict[str, Tensor]:
@@ -90,16 +104,6 @@ def _by_image(test: Prediction, y: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _detection(
-    test: Prediction, prediction: Callable[[Tensor], Prediction], dataset: Dataset, seed: int
-) -> dict[str, Tensor]:
-    """How well entropy tells the same foreign images from digits, whatever the training's seed."""
-    foreign = foreign_images(dataset.test.x, dataset, seed)
-    entropies = prediction(torch.cat(list(foreign.values()))).entropy.chunk(len(foreign))
-    inverted, shuffled = (auroc_by_image(test.entropy, each) for each in entropies)
-    return {"auroc_inverted": inverted, "auroc_shuffled": shuffled}
-
-
 def _step_cost(family: Family, settings: Settings) -> Ratio:
     """Processor time of a training step of a family, relative to one plain network's."""
     examples = load_dataset("digits").train
@@ -108,8 +112,7 @@ def _step_cost(family: Family, settings: Settings) -> Ratio:
         "plain": _stepper([plain], examples, settings),
         "family": _stepper(family.recipes(settings, settings.seed), examples, settings),
     }
-    with torch.random.fork_rng(devices=[]):
-        seconds = interleaved(steps, settings.timing_rounds, time.process_time)
+    seconds = interleaved(steps, settings.timing_rounds, time.process_time)
     return ratio(seconds["family"], seconds["plain"])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leanbayes.lab import plots
-from leanbayes.lab.demo.columns import columns, legend
+from leanbayes.lab.demo.columns import Column, columns, legend
 from leanbayes.lab.demo.conclusions import conclusions
 from leanbayes.lab.demo.families import CLOSELY, FAMILIES, Settings
 from leanbayes.lab.demo.results import Result
@@ -55,7 +55,7 @@ def _introduction(settings: Settings) -> Html:
         "p",
         "A perceptron 64-128-128-10 learns the 1797 handwritten digits of scikit-learn, split once "
         "into 1257 images for training, 180 for validation and 360 for test, for every family of "
-        f"posteriors that leanbayes knows and with {settings.seeds} seeds of weights, batches and "
+        f"posteriors that leanbayes knows, with {settings.named_seeds} of weights, batches and "
         "noise. Families of one seed start from the same weights and see the same batches. "
         f"The KL has a weight of {settings.kl_weight:g}, so all posteriors are cold; rate and "
         "epochs were chosen with test scores in sight.",
@@ -63,15 +63,24 @@ def _introduction(settings: Settings) -> Html:
 
 
 def _families(results: Sequence[Result], settings: Settings, seconds: float) -> Html:
-    shown = columns(results)
+    detection = [column for column in columns(results) if column.title.startswith("AUROC")]
+    others = [column for column in columns(results) if column not in detection]
+    return section(
+        "Families",
+        _figures(results),
+        _table(results, others, f"All families on the test images, with {settings.named_seeds}."),
+        _table(results, detection, "How well they tell foreign images from the test images."),
+        element("p", legend(results, settings, seconds)),
+    )
+
+
+def _table(results: Sequence[Result], shown: Sequence[Column], caption: str) -> Html:
     header = ["Family", *(column.title for column in shown)]
     rows = [
         [r.name, *(column.text(r) + column.more(r) + column.mark(r).strip() for column in shown)]
         for r in results
     ]
-    compared = table(header, rows, "All families on the test images, averages over all seeds.")
-    notes = element("p", legend(results, settings, seconds))
-    return section("Families", _figures(results), compared, notes)
+    return table(header, rows, caption)
 
 
 def _figures(results: Sequence[Result]) -> Html:
@@ -104,11 +113,10 @@ def _figures(results: Sequence[Result]) -> Html:
 
 
 def _runs(names: Sequence[str], settings: Settings) -> Html:
-    """Which runs follow, and why their scores are not those of the table."""
+    """Which runs follow, and how their scores belong to those of the table."""
+    averaged = f"; the tables above average {settings.named_seeds}" if settings.seeds > 1 else ""
     return element(
         "p",
-        f"What follows is {' and '.join(names)}: runs with the seed {settings.seed} alone, judged "
-        "on the same test images as above, so their scores are one of the "
-        f"{settings.seeds} that the table averages. Learning curves show training and validation "
-        "images.",
+        f"What follows is {' and '.join(names)}: seed {settings.seed} alone, judged on the same "
+        f"test images{averaged}. Learning curves are of training and validation images.",
     )

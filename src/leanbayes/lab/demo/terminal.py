@@ -125,7 +125,7 @@ def _cells(column: Column, results: Sequence[Result], *, wide: bool) -> list[str
 
 def _table(results: Sequence[Result], *, wide: bool) -> Table:
     """One row a family; wide tables add standard errors."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("\nfamily", no_wrap=True)
     shown = [column for column in columns(results) if column.short]
     for column in shown:
