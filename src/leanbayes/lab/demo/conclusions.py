@@ -47,9 +47,9 @@ def _detection(reference: Result, others: Sequence[Result]) -> str:
     ]
     both = [name for name in above[0] if name in above[1]]
     return (
-        f"Detection of foreign images: the AUROC ranges from {ranges}. {len(both)} of {len(others)} families "
-        f"detect both kinds better than the {reference.name} network by more than two standard "
-        "errors."
+        f"Detection of foreign images: the AUROC ranges from {ranges}. "
+        f"{len(both)} of {len(others)} families detect both kinds better than the "
+        f"{reference.name} network by more than two standard errors."
     )
 
 
