@@ -121,7 +121,7 @@ def legend(results: Sequence[Result], settings: Settings, seconds: float) -> str
     sources = "seeds and images" if settings.seeds > 1 else "images"
     shown = {result.name for result in results}
     longer = "".join(
-        f" ({family.name} {family.longer * settings.epochs})"
+        f" ({family.name} {family.longer * settings.epochs}, and more would help it)"
         for family in FAMILIES
         if family.longer > 1 and family.name in shown
     )

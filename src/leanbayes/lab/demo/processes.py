@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 def in_order(
     work: Callable[..., R], arguments: Iterable[tuple[Any, ...]], processes: int
-) -> Iterator[R]:
+) -> Generator[R]:
     """What a function gives for each of many arguments, one after another.
 
     Args:

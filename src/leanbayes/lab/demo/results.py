@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -59,7 +60,7 @@ class Result:
 
 def run(
     families: Sequence[Family], settings: Settings, folder: Path, *, processes: int = 1
-) -> Iterator[Result]:
+) -> Generator[Result]:
     """Train and judge the families one by one; each depends on its seeds alone.
 
     Args:
@@ -71,8 +72,7 @@ def run(
     (plain,) = DETERMINISTIC.recipes(settings, settings.seed)
     fewest = count_parameters(build_model(plain)).total
     work = [(family, settings, seed, folder) for family in families for seed in settings.all_seeds]
-    with interruptible():
-        coming = in_order(judge, work, processes)
+    with interruptible(), closing(in_order(judge, work, processes)) as coming:
         for family in families:
             yield _result(family, list(islice(coming, settings.seeds)), fewest)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -51,8 +52,10 @@ def show(
     start, complete = time.perf_counter(), True
     with TemporaryDirectory() as folder:
         try:
-            coming = results.run(families, settings, Path(folder), processes=processes)
-            _train(families, coming, console, done)
+            with closing(
+                results.run(families, settings, Path(folder), processes=processes)
+            ) as coming:
+                _train(families, coming, console, done)
         except KeyboardInterrupt:
             complete = False
             console.print(f"Stopped by Ctrl-C after {len(done)} of {len(families)} families.")
