@@ -316,6 +316,8 @@ def _check_page(text, written):
         "Most and least certain images",
         "Standard deviations of the weights",
     ]
+    for kind in ("inverted", "shuffled"):
+        assert text.count(f">AUROC {kind}</th>") == 1
     assert all(html.escape(said) in text for said in written["conclusions"])
     for row in written["results"]:
         nll = row["nll"]

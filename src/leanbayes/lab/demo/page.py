@@ -63,8 +63,9 @@ def _introduction(settings: Settings) -> Html:
 
 
 def _families(results: Sequence[Result], settings: Settings, seconds: float) -> Html:
-    detection = [column for column in columns(results) if column.title.startswith("AUROC")]
-    others = [column for column in columns(results) if column not in detection]
+    shown = columns(results)
+    detection = [column for column in shown if column.title.startswith("AUROC")]
+    others = [column for column in shown if column not in detection]
     return section(
         "Families",
         _figures(results),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,10 +52,8 @@ def show(
     start, complete = time.perf_counter(), True
     with TemporaryDirectory() as folder:
         try:
-            with closing(
-                results.run(families, settings, Path(folder), processes=processes)
-            ) as coming:
-                _train(families, coming, console, done)
+            coming = results.run(families, settings, Path(folder), processes=processes)
+            _train(families, coming, console, done)
         except KeyboardInterrupt:
             complete = False
             console.print(f"Stopped by Ctrl-C after {len(done)} of {len(families)} families.")
@@ -83,13 +81,14 @@ def show(
 
 
 def _train(
-    families: Sequence[Family], coming: Iterator[Result], console: Console, done: list[Result]
+    families: Sequence[Family], coming: Generator[Result], console: Console, done: list[Result]
 ) -> None:
     """A bar over families on a terminal; one line a family anywhere else."""
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     width = max(len(family.name) for family in families)
     hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+    bars = Progress(*columns, console=console, transient=True, disable=hidden)
+    with closing(coming), bars as progress:
         bar = progress.add_task("", total=len(families))
         for family in families:
             progress.update(bar, description=f"{family.name:<{width}}")
