@@ -119,6 +119,19 @@ def test_positions_are_not_split_among_members(positions):
     assert lb.predict(kept, tokens, samples=2).samples.shape == (2 * MEMBERS, 2, 2)
 
 
+def test_one_row_for_all_examples_is_given_to_every_member():
+    class OneRow(WithPositions):
+        def forward(self, tokens):
+            places = self.positions(torch.arange(tokens.shape[1])[None])
+            return self.head(torch.tanh(self.tokens(tokens) + places).mean(1))
+
+    model = lb.convert(OneRow(), lb.Rank1(MEMBERS), FACTORS)
+    tokens = torch.randint(10, (2, 8))
+    with lb.using(model, lb.mean):
+        drawn = lb.predict(model, tokens, samples=1).samples
+    torch.testing.assert_close(drawn, member_means(model, tokens, 0), rtol=1e-5, atol=1e-6)
+
+
 def test_one_label_for_each_example_is_a_batch():
     model = lb.convert(nn.Embedding(10, 3), lb.Rank1(2), FACTORS)
     assert lb.predict(model, torch.arange(5), samples=1).samples.shape == (2, 5, 3)

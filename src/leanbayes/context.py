@@ -29,6 +29,7 @@ __all__ = [
     "announce",
     "announced",
     "current_pass",
+    "expanded",
     "one_pass",
     "settle",
     "switch",
@@ -193,6 +194,16 @@ def _blocks_differ(indices: Tensor, members: int) -> bool:
     return not bool((blocks == blocks[:1]).all())
 
 
+def expanded(x: Tensor, op: LinearOp, members: int) -> Tensor:
+    """An input with one row for all examples, repeated where each member needs its own."""
+    rows = announced()
+    if members == 1 or rows is None or x.shape[op.batch_dim] != 1:
+        return x
+    sizes = [-1] * x.ndim
+    sizes[op.batch_dim] = rows
+    return x.expand(sizes)
+
+
 def settle(usage: Usage, op: LinearOp, x: Tensor, members: int) -> Usage:
     """Compare the examples that an op sees in its input with those that were announced.
 
@@ -212,7 +223,7 @@ def settle(usage: Usage, op: LinearOp, x: Tensor, members: int) -> Usage:
         return Usage(rows, reused=True)
     require(
         members == 1,
-        f"a layer with {members} members has an input of shape {tuple(x.shape)}, whose dimension "
+        f"{op} with {members} members has an input of shape {tuple(x.shape)}, whose dimension "
         f"{op.batch_dim} does not count the {rows} rows of the batch; if another one does, give "
         "predict that batch_dim, or the layer overrides={name: {'batch_dim': 1}}; if none does, "
         "expand the input to the batch or exclude the layer",

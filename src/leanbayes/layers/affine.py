@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from leanbayes.context import expanded
 from leanbayes.distributions import WeightDistribution
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto
@@ -84,6 +85,7 @@ class Affine(RandomMap, Layer):
         if not op.is_batched(x):
             dim = min(op.batch_dim, x.ndim - 1) if x.ndim else 0
             return self.transform(x.unsqueeze(dim), op).squeeze(dim)
+        x = expanded(x, op, self.members)
         usage = self.usage(x, op)
         y = self.draw(usage, op)(x)
         if self.bias is None:
