@@ -110,7 +110,8 @@ class _FlipoutMap:
 
     def __call__(self, x: Tensor, /) -> Tensor:
         perturbation = self.op.scaled(x, self.s, self.noise)
-        return self.op(x, self.mean) + self.op.spread(self.r, perturbation.ndim) * perturbation
+        y = self.op(x, self.mean)
+        return (y + self.op.spread(self.r, perturbation.ndim) * perturbation).to(y.dtype)
 
 
 def _batch(usage: Usage, name: str) -> int:

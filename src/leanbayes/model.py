@@ -87,7 +87,7 @@ def held(model: nn.Module, estimator: Estimator = weights) -> Iterator[None]:
         True
     """
     usage = Usage(None, reused=True)
-    with _each(model, "held", lambda layer: estimator(layer.posterior(), layer.op, usage)):
+    with _each(model, "held", lambda layer: layer.fresh(estimator, usage)):
         yield
 
 

@@ -1,6 +1,13 @@
 """Values over weight matrices ``[out, in]``, in the manner of :mod:`torch.distributions`."""
 
-from leanbayes.distributions.base import Delta, FixedMap, Map, Moments, WeightDistribution
+from leanbayes.distributions.base import (
+    Delta,
+    FixedMap,
+    Map,
+    Moments,
+    WeightDistribution,
+    rounded,
+)
 from leanbayes.distributions.covariance import DiagonalLowRank, Factor, Triangular
 from leanbayes.distributions.k_tied import KTiedNormal
 from leanbayes.distributions.location_scale import LocationScale
@@ -34,4 +41,5 @@ __all__ = [
     "RelevanceNormal",
     "Triangular",
     "WeightDistribution",
+    "rounded",
 ]

@@ -66,7 +66,8 @@ class _PerturbedMap:
         if self.r is None:
             return y
         r = self.op.spread(self._rows(self.r, batch), y.ndim)
-        return self.op.silence(x, y + r) if self.add else y * r
+        z = self.op.silence(x, y + r) if self.add else y * r
+        return z.to(y.dtype)
 
     def _rows(self, factor: Tensor, batch: int) -> Tensor:
         """Factors that broadcast over the batch; those of a member repeat over its block."""

@@ -8,12 +8,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from leanbayes.distributions import Map, WeightDistribution
+from leanbayes.distributions import Map, WeightDistribution, rounded
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto
 from leanbayes.kl import divergence
 from leanbayes.learned import Learned
 from leanbayes.ops import LinearOp, Usage
+from leanbayes.precision import full_precision
 
 __all__ = ["RandomMap", "bias_rows", "plain_bias", "point_bias"]
 
@@ -51,21 +52,28 @@ class RandomMap(nn.Module):
 
     def draw(self, usage: Usage, op: LinearOp | None = None) -> Map:
         """Draw a map, or give the one that is being held; ``op`` stands in for the layer's own."""
-        if self.held is None:
-            return self.estimator(self.posterior(), op or self.op, usage)
-        if op is None or op is self.op:
-            return self.held
-        held: Any = self.held  # the maps of this package are dataclasses with an op
-        return replace(held, op=op)
+        drawn = self.held
+        if drawn is None:
+            drawn = self.fresh(self.estimator, usage, op)
+        elif op is not None and op is not self.op:
+            held: Any = drawn  # the maps of this package are dataclasses with an op
+            drawn = replace(held, op=op)
+        return rounded(drawn, self.posterior.like.dtype)
+
+    def fresh(self, estimator: Estimator, usage: Usage, op: LinearOp | None = None) -> Map:
+        """A new draw, in full precision under autocast too."""
+        with full_precision(self.posterior.like.device):
+            return estimator(self.posterior(), op or self.op, usage)
 
     def kl(self) -> Tensor:
         """KL of the posterior from the prior: a function of the parameters alone."""
-        return divergence(self.posterior(), self.prior())
+        with full_precision(self.posterior.like.device):
+            return divergence(self.posterior(), self.prior())
 
     @property
     def weight(self) -> Tensor:
         """The posterior mean in torch's own shape (with a first axis of members for a mixture)."""
-        return self.op.unmatrix(self.posterior().mean)
+        return self.op.unmatrix(self.posterior().mean).to(self.posterior.like.dtype)
 
     def point(self, member: int | None = None) -> nn.Parameter:
         """The mean weight, of one member if there are several; frozen if the means are."""
