@@ -111,7 +111,8 @@ class _FlipoutMap:
     def __call__(self, x: Tensor, /) -> Tensor:
         perturbation = self.op.scaled(x, self.s, self.noise)
         y = self.op(x, self.mean)
-        return (y + self.op.spread(self.r, perturbation.ndim) * perturbation).to(y.dtype)
+        z = y + self.op.spread(self.r, perturbation.ndim) * perturbation
+        return z if z.dtype == y.dtype else z.to(y.dtype)
 
 
 def _batch(usage: Usage, name: str) -> int:

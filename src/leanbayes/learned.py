@@ -98,7 +98,7 @@ class Learned(nn.Module, Generic[D]):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Follow the model, but keep numbers in full precision: a half may not hold them."""
         numbers = {name: getattr(self, name) for name in self.names if name not in self.roles}
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, number in numbers.items():
             moved: Tensor = getattr(self, name)
             if moved.dtype != wide_dtype(moved.dtype):

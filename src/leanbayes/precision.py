@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-__all__ = ["full_precision", "output_dtype", "wide", "wide_dtype"]
+__all__ = ["full_precision", "is_rounded", "output_dtype", "wide", "wide_dtype"]
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -34,7 +34,12 @@ def wide(tensor: Tensor) -> Tensor:
 
 def _autocasts(device: torch.device) -> bool:
     kind = device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def is_rounded(x: Tensor) -> bool:
+    """Whether torch would compute with ``x`` in half precision: it has it, or autocast is on."""
+    return x.dtype in _HALVES or _autocasts(x.device)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:

@@ -7,6 +7,7 @@ from leanbayes.distributions.base import (
     Moments,
     WeightDistribution,
     rounded,
+    with_op,
 )
 from leanbayes.distributions.covariance import DiagonalLowRank, Factor, Triangular
 from leanbayes.distributions.k_tied import KTiedNormal
@@ -42,4 +43,5 @@ __all__ = [
     "Triangular",
     "WeightDistribution",
     "rounded",
+    "with_op",
 ]

@@ -15,7 +15,7 @@ from torch.distributions import Distribution, constraints
 from leanbayes.distributions.covariance import Factor
 from leanbayes.errors import require
 from leanbayes.ops import LinearOp
-from leanbayes.precision import full_precision, output_dtype, wide, wide_dtype
+from leanbayes.precision import full_precision, is_rounded, output_dtype, wide, wide_dtype
 
 __all__ = [
     "ENTROPY_OF_UNIT_NORMAL",
@@ -27,6 +27,7 @@ __all__ = [
     "WeightDistribution",
     "rounded",
     "safe_sqrt",
+    "with_op",
 ]
 
 ENTROPY_OF_UNIT_NORMAL = 0.5 * math.log(2 * math.pi * math.e)
@@ -62,23 +63,28 @@ class LocalMap:
     q: WeightDistribution
 
     def __call__(self, x: Tensor, /) -> Tensor:
-        with full_precision(x.device):
-            y = self.q.moments(wide(x), self.op).rsample(self.op)
-        y = self.op.silence(x, y)
-        return y.to(output_dtype(x, x.dtype if x.is_floating_point() else y.dtype))
+        if is_rounded(x):
+            return RoundedMap(self)(x)
+        return self.op.silence(x, self.q.moments(x, self.op).rsample(self.op))
 
 
 @dataclass(frozen=True, eq=False)
 class RoundedMap:
-    """A map that was drawn in full precision, for inputs and outputs in half of it."""
+    """A map that is applied in full precision, for inputs and outputs in half of it.
+
+    Args:
+        drawn: the map.
+        dtype: the dtype of the layer's parameters; that of the input if not given.
+    """
 
     drawn: Map
-    dtype: torch.dtype
+    dtype: torch.dtype | None = None
 
     def __call__(self, x: Tensor, /) -> Tensor:
         with full_precision(x.device):
             y = self.drawn(wide(x))
-        return y.to(output_dtype(x, self.dtype))
+        same = x.dtype if x.is_floating_point() else y.dtype
+        return y.to(output_dtype(x, self.dtype or same))
 
 
 def rounded(drawn: Map, dtype: torch.dtype) -> Map:
@@ -92,6 +98,14 @@ def rounded(drawn: Map, dtype: torch.dtype) -> Map:
     if isinstance(drawn, FixedMap):
         return replace(drawn, weight=drawn.weight.to(dtype))
     return RoundedMap(drawn, dtype)
+
+
+def with_op(drawn: Map, op: LinearOp) -> Map:
+    """The same draw for an op that differs in the size of outputs."""
+    if isinstance(drawn, RoundedMap):
+        return replace(drawn, drawn=with_op(drawn.drawn, op))
+    held: Any = drawn  # the maps of this package are dataclasses with an op
+    return replace(held, op=op)
 
 
 class Moments(NamedTuple):

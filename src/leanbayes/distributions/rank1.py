@@ -67,7 +67,7 @@ class _PerturbedMap:
             return y
         r = self.op.spread(self._rows(self.r, batch), y.ndim)
         z = self.op.silence(x, y + r) if self.add else y * r
-        return z.to(y.dtype)
+        return z if z.dtype == y.dtype else z.to(y.dtype)
 
     def _rows(self, factor: Tensor, batch: int) -> Tensor:
         """Factors that broadcast over the batch; those of a member repeat over its block."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from leanbayes.distributions import Map, WeightDistribution, rounded
+from leanbayes.distributions import Map, WeightDistribution, rounded, with_op
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto
 from leanbayes.kl import divergence
@@ -52,28 +51,31 @@ class RandomMap(nn.Module):
 
     def draw(self, usage: Usage, op: LinearOp | None = None) -> Map:
         """Draw a map, or give the one that is being held; ``op`` stands in for the layer's own."""
-        drawn = self.held
-        if drawn is None:
-            drawn = self.fresh(self.estimator, usage, op)
-        elif op is not None and op is not self.op:
-            held: Any = drawn  # the maps of this package are dataclasses with an op
-            drawn = replace(held, op=op)
-        return rounded(drawn, self.posterior.like.dtype)
+        if self.held is None:
+            return self.fresh(self.estimator, usage, op)
+        if op is None or op is self.op:
+            return self.held
+        return with_op(self.held, op)
 
     def fresh(self, estimator: Estimator, usage: Usage, op: LinearOp | None = None) -> Map:
-        """A new draw, in full precision under autocast too."""
-        with full_precision(self.posterior.like.device):
-            return estimator(self.posterior(), op or self.op, usage)
+        """A new draw: made in full precision, for inputs of the parameters' dtype."""
+        posterior = self.posterior
+        stored = posterior.like
+        with full_precision(stored.device):
+            drawn = estimator(posterior(), op or self.op, usage)
+        return rounded(drawn, stored.dtype)
 
     def kl(self) -> Tensor:
         """KL of the posterior from the prior: a function of the parameters alone."""
-        with full_precision(self.posterior.like.device):
-            return divergence(self.posterior(), self.prior())
+        posterior = self.posterior
+        with full_precision(posterior.like.device):
+            return divergence(posterior(), self.prior())
 
     @property
     def weight(self) -> Tensor:
         """The posterior mean in torch's own shape (with a first axis of members for a mixture)."""
-        return self.op.unmatrix(self.posterior().mean).to(self.posterior.like.dtype)
+        posterior = self.posterior
+        return self.op.unmatrix(posterior().mean).to(posterior.like.dtype)
 
     def point(self, member: int | None = None) -> nn.Parameter:
         """The mean weight, of one member if there are several; frozen if the means are."""
