@@ -11,14 +11,13 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from leanbayes.distributions import FixedMap, Map, WeightDistribution
-from leanbayes.distributions.base import LocalMap
+from leanbayes.distributions import FixedMap, Map, with_op
+from leanbayes.distributions.base import draws_anew
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto, mean, weights
 from leanbayes.ops import LinearOp, Lookup, Usage
@@ -48,8 +47,7 @@ class Held:
     op: LinearOp
 
     def __call__(self, q: object, op: LinearOp, usage: Usage) -> Map:
-        held: Any = self.map  # the maps of this package are dataclasses with an op
-        return self.map if op is self.op else replace(held, op=op)
+        return self.map if op is self.op else with_op(self.map, op)
 
 
 class _Thread(threading.local):
@@ -121,24 +119,24 @@ class Pass:
     def draw(
         self,
         layer: nn.Module,
-        q: Callable[[], WeightDistribution],
+        fresh: Callable[[Estimator, Usage, LinearOp], Map],
         estimator: Estimator,
-        op: LinearOp,
         usage: Usage,
+        op: LinearOp,
     ) -> Map:
-        """The draw of this pass, or a first one."""
+        """The draw of this pass, or a first one, which ``fresh`` makes."""
         if estimator is mean or self._is_checkpointed():
-            return estimator(q(), op, usage)
+            return fresh(estimator, usage, op)
         if layer in self.shared and estimator is auto:
             estimator = weights
         if layer in self._draws:
             first, drawn = self._draws[layer]
             fixed = estimator is weights or isinstance(drawn.map, FixedMap)
-            if fixed or (first.batch == usage.batch and not isinstance(drawn.map, LocalMap)):
+            if fixed or (first.batch == usage.batch and not draws_anew(drawn.map)):
                 return drawn(None, op, usage)
             if estimator is auto:
                 self.repeated.add(layer)
-        drawn = Held(estimator(q(), op, usage), op)
+        drawn = Held(fresh(estimator, usage, op), op)
         self._draws[layer] = usage, drawn
         return drawn.map
 

@@ -116,4 +116,6 @@ class _FlipoutMap:
     def __call__(self, x: Tensor, /) -> Tensor:
         r, s = (rows_for(signs, x.shape[self.op.batch_dim]) for signs in (self.r, self.s))
         perturbation = self.op.scaled(x, s, self.noise)
-        return self.op(x, self.mean) + self.op.spread(r, perturbation.ndim) * perturbation
+        y = self.op(x, self.mean)
+        z = y + self.op.spread(r, perturbation.ndim) * perturbation
+        return z if z.dtype == y.dtype else z.to(y.dtype)

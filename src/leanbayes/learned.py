@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 
 from leanbayes.errors import require, unknown
 from leanbayes.ops import LinearOp
+from leanbayes.precision import wide, wide_dtype
 from leanbayes.transforms import AsMatrix, Transform
 
 __all__ = ["Learned", "Role", "Stored"]
@@ -47,7 +48,8 @@ class Stored:
 class Learned(nn.Module, Generic[D]):
     """The only owner of posterior and prior parameters.
 
-    Calling it builds the distribution from the current values; nothing is kept.
+    Calling it builds the distribution from the current values, in float32 where they are stored
+    in half precision; nothing is kept.
 
     Args:
         constructor: makes the distribution from its arguments, given by name.
@@ -55,8 +57,8 @@ class Learned(nn.Module, Generic[D]):
         like: gives numbers their dtype and device.
         **arguments: what the constructor takes. A :class:`Stored` is trained, and so is a tensor
             that is stored as it is. A :class:`torch.nn.Buffer` is saved and not trained. A number
-            is fixed: it follows the model to its device and dtype and is not saved, because the
-            spec says it.
+            is fixed: it follows the model to its device and dtype, but never to a half, and is not
+            saved, because the spec says it.
 
     Example:
         >>> from leanbayes.transforms import Exp
@@ -82,10 +84,9 @@ class Learned(nn.Module, Generic[D]):
         self.transforms: dict[str, Transform] = {}
         for name, argument in arguments.items():
             if isinstance(argument, int | float):
-                number = (
-                    torch.tensor(float(argument)) if like is None else like.new_tensor(argument)
-                )
-                self.register_buffer(name, number, persistent=False)
+                number = torch.empty(()) if like is None else like
+                exact = number.new_tensor(argument, dtype=wide_dtype(number.dtype))
+                self.register_buffer(name, exact, persistent=False)
                 continue
             if isinstance(argument, nn.Buffer):
                 self.register_buffer(name, argument)
@@ -99,9 +100,25 @@ class Learned(nn.Module, Generic[D]):
     def forward(self) -> D:
         return self.constructor(**{name: self.value(name) for name in self.names})
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follow the model, but keep numbers in full precision: a half may not hold them."""
+        numbers = {name: getattr(self, name) for name in self.names if name not in self.roles}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, number in numbers.items():
+            moved: Tensor = getattr(self, name)
+            if moved.dtype != wide_dtype(moved.dtype):
+                setattr(self, name, number.to(moved.device, wide_dtype(moved.dtype)))
+        return self
+
+    @property
+    def like(self) -> Tensor:
+        """A stored tensor, which has the dtype and device of all of them."""
+        tensor: Tensor = getattr(self, next(iter(self.roles or self.names)))
+        return tensor
+
     def value(self, name: str) -> Tensor:
         """One argument of the distribution, as it is now."""
-        tensor: Tensor = getattr(self, name)
+        tensor: Tensor = wide(getattr(self, name))
         transform = self.transforms.get(name)
         return tensor if transform is None else transform(tensor)
 
@@ -127,7 +144,7 @@ class Learned(nn.Module, Generic[D]):
                 f"{name} was given shape {tuple(value.shape)}; it needs {tuple(shape)}",
             )
             transform = self.transforms.get(name)
-            stored = value if transform is None else transform.inverse(value)
+            stored = value if transform is None else transform.inverse(wide(value))
             require(
                 bool(stored.isfinite().all()),
                 f"{name} was given a value that cannot be stored; look for a NaN, or for a scale "

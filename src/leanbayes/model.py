@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from leanbayes.context import Held, announce, switch
 from leanbayes.distributions import GroupRelevanceNormal, WeightDistribution
-from leanbayes.distributions.base import LocalMap
+from leanbayes.distributions.base import draws_anew
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, weights
 from leanbayes.layers import Layer, RandomMap
@@ -93,11 +93,9 @@ def held(model: nn.Module, estimator: Estimator = weights) -> Iterator[None]:
         True
     """
     usage = Usage(None, reused=True)
-    drawn = {
-        layer: estimator(layer.posterior(), layer.op, usage) for _, layer in random_maps(model)
-    }
+    drawn = {layer: layer.fresh(estimator, usage, layer.op) for _, layer in random_maps(model)}
     require(
-        not any(isinstance(each, LocalMap) for each in drawn.values()),
+        not any(draws_anew(each) for each in drawn.values()),
         "local draws noise for every output, so there is no one function to hold; use "
         "held(model, lb.weights)",
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from leanbayes.errors import require, require_choice, require_positive
 from leanbayes.learned import Stored
+from leanbayes.precision import wide_dtype
 from leanbayes.spec import Spec
 from leanbayes.transforms import Abs, Exp, Softplus, Transform
 
@@ -86,12 +87,12 @@ class Scale(Spec):
             like: gives dtype and device.
             fan_in: how many weights are added up in one output; by default the last dimension.
         """
-        empty = torch.empty(tuple(shape), dtype=like.dtype, device=like.device)
+        empty = torch.empty(tuple(shape), dtype=wide_dtype(like.dtype), device=like.device)
         if isinstance(self.start, str):
             bound = 1 / math.sqrt(fan_in or shape[-1])
-            return Stored(empty.uniform_(-bound, bound), self.transform)
+            return Stored(empty.uniform_(-bound, bound).to(like.dtype), self.transform)
         value = torch.full_like(empty, self.start)
         if self.spread:
             value = (value + self.spread * torch.randn_like(value)).clamp_min(1e-3 * self.start)
         first = self.transform.inverse(value) + self.raw_spread * torch.randn_like(value)
-        return Stored(first, self.transform)
+        return Stored(first.to(like.dtype), self.transform)

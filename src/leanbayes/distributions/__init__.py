@@ -1,6 +1,14 @@
 """Values over weight matrices ``[out, in]``, in the manner of :mod:`torch.distributions`."""
 
-from leanbayes.distributions.base import Delta, FixedMap, Map, Moments, WeightDistribution
+from leanbayes.distributions.base import (
+    Delta,
+    FixedMap,
+    Map,
+    Moments,
+    WeightDistribution,
+    rounded,
+    with_op,
+)
 from leanbayes.distributions.covariance import DiagonalLowRank, Factor, Triangular
 from leanbayes.distributions.k_tied import KTiedNormal
 from leanbayes.distributions.location_scale import LocationScale
@@ -34,4 +42,6 @@ __all__ = [
     "RelevanceNormal",
     "Triangular",
     "WeightDistribution",
+    "rounded",
+    "with_op",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from leanbayes.distributions.covariance import Factor
+from leanbayes.errors import require
 from leanbayes.ops import LinearOp
+from leanbayes.precision import full_precision, is_rounded, output_dtype, wide, wide_dtype
 
 __all__ = [
     "ENTROPY_OF_UNIT_NORMAL",
@@ -21,9 +23,13 @@ __all__ = [
     "FixedMap",
     "Map",
     "Moments",
+    "RoundedMap",
     "WeightDistribution",
+    "draws_anew",
+    "rounded",
     "rows_for",
     "safe_sqrt",
+    "with_op",
 ]
 
 ENTROPY_OF_UNIT_NORMAL = 0.5 * math.log(2 * math.pi * math.e)
@@ -71,7 +77,54 @@ class LocalMap:
     q: WeightDistribution
 
     def __call__(self, x: Tensor, /) -> Tensor:
-        return self.q.moments(x, self.op).rsample(self.op)
+        if is_rounded(x):
+            return RoundedMap(self)(x)
+        return self.op.silence(x, self.q.moments(x, self.op).rsample(self.op))
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedMap:
+    """A map that is applied in full precision, for inputs and outputs in half of it.
+
+    Args:
+        drawn: the map.
+        dtype: the dtype of the layer's parameters; that of the input if not given.
+    """
+
+    drawn: Map
+    dtype: torch.dtype | None = None
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        with full_precision(x.device):
+            y = self.drawn(wide(x))
+        same = x.dtype if x.is_floating_point() else y.dtype
+        return y.to(output_dtype(x, self.dtype or same))
+
+
+def rounded(drawn: Map, dtype: torch.dtype) -> Map:
+    """A drawn map for a layer whose parameters have this dtype.
+
+    One matrix for the whole batch is rounded and runs in torch's kernels for halves; noise is
+    applied in full precision, where its digits and its range are, and the output is rounded.
+    """
+    if dtype == wide_dtype(dtype):
+        return drawn
+    if isinstance(drawn, FixedMap):
+        return replace(drawn, weight=drawn.weight.to(dtype))
+    return RoundedMap(drawn, dtype)
+
+
+def draws_anew(drawn: Map) -> bool:
+    """Whether a map draws at every application, so that it is no one function."""
+    return isinstance(drawn.drawn if isinstance(drawn, RoundedMap) else drawn, LocalMap)
+
+
+def with_op(drawn: Map, op: LinearOp) -> Map:
+    """The same draw for an op that differs in the size of outputs."""
+    if isinstance(drawn, RoundedMap):
+        return replace(drawn, drawn=with_op(drawn.drawn, op))
+    held: Any = drawn  # the maps of this package are dataclasses with an op
+    return replace(held, op=op)
 
 
 class Moments(NamedTuple):
@@ -135,13 +188,19 @@ class WeightDistribution(Distribution, ABC):
             self._validate()
 
     def _validate(self) -> None:
-        """Raise on parameters that are not finite; called only when arguments are validated."""
+        """Raise on parameters that are not finite, or halves; called only where asked to."""
         for name, value in vars(self).items():
-            if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
-                raise ValueError(
-                    f"{type(self).__name__} was given a {name} that is not finite; "
-                    "look for a NaN or an infinity where it was computed"
-                )
+            if not isinstance(value, Tensor):
+                continue
+            given = f"{type(self).__name__} was given a {name}"
+            require(
+                value.dtype == wide_dtype(value.dtype),
+                f"{given} of {value.dtype}, which has no room for variances; give {name}.float()",
+            )
+            require(
+                bool(torch.isfinite(value).all()),
+                f"{given} that is not finite; look for a NaN or an infinity where it was computed",
+            )
 
     @property
     def support(self) -> Any:

@@ -66,7 +66,8 @@ class _PerturbedMap:
         if self.r is None:
             return y
         r = self.op.spread(rows_for(self.r, batch), y.ndim)
-        return self.op.silence(x, y + r) if self.add else y * r
+        z = self.op.silence(x, y + r) if self.add else y * r
+        return z if z.dtype == y.dtype else z.to(y.dtype)
 
 
 class Rank1Mixture(WeightDistribution):

@@ -12,6 +12,7 @@ from leanbayes.layers.affine import Affine
 from leanbayes.layers.base import Layer, register_layer
 from leanbayes.layers.choice import Maker
 from leanbayes.ops import Linear
+from leanbayes.precision import wide, wide_dtype
 
 __all__ = ["Bilinear", "OuterProduct"]
 
@@ -36,6 +37,10 @@ class OuterProduct(Linear):
     def unmatrix(self, matrix: Tensor) -> Tensor:
         return matrix.unflatten(-1, self.sizes)
 
+    def __call__(self, x: Tensor, a: Tensor) -> Tensor:
+        """The outer product of halves is no half: it may be as large as the square of one."""
+        return super().__call__(x, a.to(x.dtype))
+
 
 @register_layer(nn.Bilinear)
 class Bilinear(Layer):
@@ -58,4 +63,6 @@ class Bilinear(Layer):
         return self.affine.torch_tensors(member)
 
     def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
-        return self.affine((input1.unsqueeze(-1) * input2.unsqueeze(-2)).flatten(-2))
+        product = wide(input1).unsqueeze(-1) * wide(input2).unsqueeze(-2)
+        y: Tensor = self.affine(product.flatten(-2))
+        return y.to(input1.dtype) if input1.dtype != wide_dtype(input1.dtype) else y

@@ -8,12 +8,13 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from leanbayes.context import Held, current_pass, settle, switched
-from leanbayes.distributions import Delta, FixedMap, Map, WeightDistribution
+from leanbayes.distributions import Delta, FixedMap, Map, WeightDistribution, rounded
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto, mean
 from leanbayes.kl import divergence
 from leanbayes.learned import Learned
 from leanbayes.ops import LinearOp, Usage
+from leanbayes.precision import full_precision
 
 __all__ = ["RandomMap", "bias_rows", "plain_bias", "point_bias", "refitted_bias"]
 
@@ -61,12 +62,22 @@ class RandomMap(nn.Module):
             return estimator(None, op, usage)
         current = current_pass()
         if current is None:
-            return estimator(self.posterior(), op, usage)
-        return current.draw(self, self.posterior, estimator, op, usage)
+            return self.fresh(estimator, usage, op)
+        return current.draw(self, self.fresh, estimator, usage, op)
+
+    def fresh(self, estimator: Estimator, usage: Usage, op: LinearOp) -> Map:
+        """A new draw: made in full precision, for inputs of the parameters' dtype."""
+        posterior = self.posterior
+        stored = posterior.like
+        with full_precision(stored.device):
+            drawn = estimator(posterior(), op, usage)
+        return rounded(drawn, stored.dtype)
 
     def kl(self) -> Tensor:
         """KL of the posterior from the prior: a function of the parameters alone."""
-        return divergence(self.posterior(), self.prior())
+        posterior = self.posterior
+        with full_precision(posterior.like.device):
+            return divergence(posterior(), self.prior())
 
     @property
     def weight(self) -> Tensor:
@@ -88,7 +99,8 @@ class RandomMap(nn.Module):
     @property
     def mean_weight(self) -> Tensor:
         """The posterior mean in torch's own shape (with a first axis of members for a mixture)."""
-        return self.op.unmatrix(self.posterior().mean)
+        posterior = self.posterior
+        return self.op.unmatrix(posterior().mean).to(posterior.like.dtype)
 
     def point(self, member: int | None = None) -> nn.Parameter:
         """The mean weight, of one member if there are several; frozen if the posterior is."""

@@ -236,7 +236,7 @@ class Recurrent(Layer):
             bias = drawn[name](x.new_ones(x.shape[1], 1))
         else:
             bias = bias_rows(getattr(self, name), x.shape[1])
-        return lambda step: apply(step) + bias
+        return lambda step: (y := apply(step)) + bias.to(y.dtype)
 
 
 def _is_fixed(drawn: Mapping[str, Map]) -> bool:

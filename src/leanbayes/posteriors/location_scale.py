@@ -14,6 +14,7 @@ from leanbayes.errors import require, require_choice, require_positive
 from leanbayes.learned import Learned, Stored
 from leanbayes.ops import LinearOp
 from leanbayes.posteriors.base import Posterior, register_posterior
+from leanbayes.precision import wide
 from leanbayes.scales import Scale
 from leanbayes.transforms import Clamp, Exp
 
@@ -104,8 +105,8 @@ class Dropout(Posterior):
         matrix = op.matrix(loc.tensor)
         rows, columns = matrix.shape
         if self.alpha == "additive":
-            log_variance = 2 * matrix.abs().clamp_min(1e-8).log() + self.log_alpha
-            scale = Stored(log_variance.contiguous(), Exp(rate=0.5))
+            log_variance = 2 * wide(matrix).abs().clamp_min(1e-8).log() + self.log_alpha
+            scale = Stored(log_variance.to(weight.dtype).contiguous(), Exp(rate=0.5))
             return self.learned(LocationScale, loc=loc, scale=scale)
         shape = {"layer": (1, 1), "neuron": (rows, 1), "weight": (rows, columns)}[self.alpha]
         first = weight.new_full(shape, self.log_alpha)

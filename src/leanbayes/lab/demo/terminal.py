@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,16 +68,24 @@ def show(
             PlainConsole().print(f"Written to {json}.", soft_wrap=True)
         if not complete:
             return code
-        try:
-            with console.status("Writing the report"):
-                page.write_page(done, settings, Path(folder), out, seconds=seconds)
-        except OSError as error:
-            PlainConsole().print(f"The report could not be written to {out}: {error}.")
-            return 1
-        except KeyboardInterrupt as stopped:
-            console.print(f"Stopped by {stopped_by(stopped)} before the report was written.")
-            return exit_code(stopped)
-    PlainConsole().print(f"Report: {out.absolute()}", soft_wrap=True)
+        return _write(
+            lambda: page.write_page(done, settings, Path(folder), out, seconds=seconds), out
+        )
+
+
+def _write(page: Callable[[], object], out: Path) -> int:
+    """Write the page, and say where it is or why it is not; returns the exit code."""
+    console = PlainConsole()
+    try:
+        with console.status("Writing the report"):
+            page()
+    except OSError as error:
+        console.print(f"The report could not be written to {out}: {error}.")
+        return 1
+    except KeyboardInterrupt as stopped:
+        console.print(f"Stopped by {stopped_by(stopped)} before the report was written.")
+        return exit_code(stopped)
+    console.print(f"Report: {out.absolute()}", soft_wrap=True)
     return 0
 
 

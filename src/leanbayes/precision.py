@@ -1,0 +1,54 @@
+"""Half precision: parameters and inputs may have it, laws and divergences never do.
+
+Squares, products of scales and sums over weights leave the range of float16 and the three digits
+of bfloat16. So distributions are made of float32 tensors, autocast is off while they are drawn
+from and compared, and only a drawn weight and an output are rounded.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+__all__ = ["full_precision", "is_rounded", "output_dtype", "wide", "wide_dtype"]
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float32 instead of a half; any other dtype itself."""
+    return torch.float32 if dtype in _HALVES else dtype
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """The same numbers as float32 if they are halves.
+
+    Example:
+        >>> wide(torch.ones(2, dtype=torch.bfloat16)).dtype, wide(torch.ones(2).double()).dtype
+        (torch.float32, torch.float64)
+    """
+    return tensor.float() if tensor.dtype in _HALVES else tensor
+
+
+def _autocasts(device: torch.device) -> bool:
+    kind = device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def is_rounded(x: Tensor) -> bool:
+    """Whether torch would compute with ``x`` in half precision: it has it, or autocast is on."""
+    return x.dtype in _HALVES or _autocasts(x.device)
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """A ``with`` block without autocast; nothing is entered where there is none."""
+    return torch.autocast(device.type, enabled=False) if _autocasts(device) else nullcontext()
+
+
+def output_dtype(x: Tensor, weight: torch.dtype) -> torch.dtype:
+    """The dtype of torch's own product of ``x`` with a weight of this dtype, autocast included."""
+    if x.is_floating_point() and x.dtype != torch.float64 and _autocasts(x.device):
+        return torch.get_autocast_dtype(x.device.type)
+    return weight
