@@ -33,6 +33,7 @@ LEVELS = (
     {"model", "convert", "modes", "seeding"},
     {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
+        "attack",
         "spectrum",
         "compress",
         "gradient_snr",

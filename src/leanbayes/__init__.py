@@ -7,6 +7,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from leanbayes import distributions, ops, schedules, testing
+from leanbayes.attack import Attack, fast_sign_attack
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
 from leanbayes.estimators import auto, flipout, local, mean, register_estimator, weights
@@ -84,6 +85,7 @@ except PackageNotFoundError:  # a source tree that is not installed
 __all__ = [
     "ARD",
     "Affine",
+    "Attack",
     "Bernoulli",
     "Categorical",
     "Cauchy",
@@ -132,6 +134,7 @@ __all__ = [
     "deterministic",
     "distributions",
     "elbo",
+    "fast_sign_attack",
     "flipout",
     "held",
     "kl",
