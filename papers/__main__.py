@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from leanbayes.errors import choose
+from leanbayes.lab.console import one_line
 from leanbayes.lab.files import write_bytes, write_json
 from papers import PAPERS
 from papers.tools.archive import archive as keep
@@ -109,8 +110,8 @@ def main() -> None:
     """Run the command; what can be mended comes as one sentence instead of a traceback."""
     try:
         app()
-    except (ValueError, OSError) as error:
-        sys.exit(f"papers: {error}")
+    except (ValueError, OSError, RuntimeError) as error:
+        sys.exit(f"papers: {one_line(error)}")
 
 
 if __name__ == "__main__":

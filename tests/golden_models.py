@@ -60,6 +60,7 @@ MODELS: dict[str, Golden] = {
     "variance": Golden(mlp, X, lb.ZeroMean()),
     "dropout_layer": Golden(mlp, X, lb.Dropout(), lb.LogUniform()),
     "dropout_additive": Golden(mlp, X, lb.Dropout("additive"), lb.ARD()),
+    "pruned": Golden(mlp, X, lb.Pruned(lb.MeanField())),
     "rank1": Golden(mlp, X, lb.Rank1(2), FACTORS),
     "rank1_batch_ensemble": Golden(mlp, X, lb.Rank1(2, factors="fixed"), lb.Flat()),
     "random_biases": Golden(
@@ -123,6 +124,9 @@ def write(name: str, golden: Golden) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
+        for kept, buffer in model.named_buffers():
+            if kept.endswith(".mask"):
+                buffer.copy_(torch.rand(buffer.shape) < 0.5)
     inputs = golden.draw_inputs()
     lb.save(model, FOLDER / name)
     answers = {

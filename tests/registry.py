@@ -40,6 +40,7 @@ POSTERIORS: dict[str, lb.Posterior] = {
     "dropout_neuron": lb.Dropout("neuron", log_alpha=-1.0),
     "dropout_weight": lb.Dropout("weight", log_alpha=-1.0),
     "dropout_additive": lb.Dropout("additive", log_alpha=-1.0),
+    "pruned": lb.Pruned(lb.MeanField(scale=0.3)),
     "rank1_normal": lb.Rank1(members=3, rate=0.1),
     "rank1_single": lb.Rank1(members=1, rate=0.1),
     "rank1_cauchy": lb.Rank1(members=2, factors="cauchy"),

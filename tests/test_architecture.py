@@ -20,6 +20,7 @@ from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import study, write_report
 from leanbayes.lab.train import train
+from leanbayes.prune import CRITERIA
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -122,6 +123,15 @@ def test_a_schedule(added):
     described = recipe(kl={"kind": "sawtooth", "options": {"period": 10}})
     assert described.kl.make() == mine.Sawtooth(10)
     assert described.kl.make()(25) == 0.5
+
+
+def test_a_criterion_of_pruning(added):
+    mine = added("criterion", CRITERIA, "second_moment")
+    model = lb.convert(nn.Linear(10, 4), lb.MeanField(0.1), lb.Normal(1.0))
+    data = [(torch.randn(8, 10), torch.randint(4, (8,)))]
+    curve = lb.pruning_curve(model, data, by="second_moment", keep=(1.0, 0.5), samples=2)
+    assert [point.kept for point in curve.points] == [1.0, 0.5]
+    assert mine.second_moment(model.posterior(), model.prior()).shape == (4, 10)
 
 
 def test_a_data_set(added):

@@ -231,3 +231,43 @@ def test_weights_that_became_nan_are_named_before_they_are_converted():
     with pytest.raises(ValueError, match="layer '2'") as caught:
         lb.convert(net, POSTERIOR, PRIOR)
     assert "look for a NaN" in sentence(caught)
+
+
+LABELS = {
+    "a label above": (lb.Categorical(), (4, 3), [0, 1, 2, 3], "a label is 3, and the 3 outputs"),
+    "a label below": (lb.Categorical(), (4, 3), [0, 1, 2, -1], "labels 0 to 2"),
+    "no number for a label": (lb.Categorical(), (4, 3), [0, 1, NAN, 2.0], "not finite, the first"),
+    "two for on or off": (lb.Bernoulli(), (4,), [0, 1, 2, 0], "targets go from 0 to 2"),
+    "minus one for off": (lb.Bernoulli(), (4,), [-1, 1, 1, -1], "targets go from -1 to 1"),
+    "half a count": (lb.Poisson(), (4,), [0, 1, 2.5, 0], "Poisson is for counts"),
+}
+
+
+@pytest.mark.tried(
+    "Input",
+    what="labels outside of a likelihood's outputs",
+    holds="refused on a CPU: the sentence says which labels there can be",
+)
+@pytest.mark.parametrize("case", LABELS)
+def test_labels_that_outputs_do_not_have(case):
+    likelihood, shape, labels, expected = LABELS[case]
+    outputs, y = torch.zeros(2, *shape), torch.tensor(labels)
+    for loss in (likelihood.nll, likelihood.averaged_log_prob, likelihood.metrics):
+        with pytest.raises(ValueError, match=r"target|label") as caught:
+            loss(outputs, y)
+        assert expected in sentence(caught)
+    with pytest.raises(ValueError, match=r"target|label"):
+        likelihood.check(outputs, y)
+
+
+@pytest.mark.parametrize("likelihood", [lb.Categorical(), lb.Bernoulli(), lb.Gaussian()])
+def test_targets_that_fit_pass(likelihood):
+    likelihood.check(torch.zeros(5, 3, 2), torch.tensor([0, 1, 1]))
+    likelihood.check(torch.zeros(5, 3, 2), torch.tensor([0.0, 1.0, 1.0]))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "1"])
+def test_seeds(seed):
+    with pytest.raises(ValueError, match="whole number from 0 to") as caught:
+        lb.predict(mlp(), torch.zeros(2, 3), seed=seed)
+    sentence(caught)

@@ -167,6 +167,19 @@ def test_a_layer_can_be_told_its_batch_dimension():
     assert model(x[:, 0].unsqueeze(1).expand(-1, MEMBERS, -1)).shape == (TIME, MEMBERS, 2)
 
 
+def test_a_batch_dimension_is_saved(tmp_path):
+    net = nn.Sequential(nn.Linear(WIDTH, 2), encoder(False))
+    given = {"0": {"batch_dim": 1}}
+    model = lb.convert(net[0], lb.KTied(2), lb.Normal(1.0), overrides={"": {"batch_dim": 1}})
+    again = lb.load(net[0], lb.save(model, tmp_path / "alone"))
+    assert again.op.batch_dim == 1
+    whole = lb.convert(net, lb.KTied(2), lb.Normal(1.0), overrides=given)
+    loaded = lb.load(net, lb.save(whole, tmp_path / "whole"))
+    dims = [part.op.batch_dim for _, part in lb.random_maps(loaded)]
+    assert dims == [part.op.batch_dim for _, part in lb.random_maps(whole)]
+    assert sum(dims) == 3
+
+
 def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="batch_dim is 2; it is 0, or 1"):
         lb.convert(nn.Linear(2, 2), lb.KTied(2), lb.Normal(1.0), overrides={"**": {"batch_dim": 2}})

@@ -130,6 +130,7 @@ PARAMETERS = {
     "dropout_neuron": lambda m, n, c: m * n + n,
     "dropout_weight": lambda m, n, c: 2 * m * n,
     "dropout_additive": lambda m, n, c: 2 * m * n,
+    "pruned": lambda m, n, c: 2 * m * n,
     "rank1_normal": lambda m, n, c: m * n + 3 * 2 * (c + n),
     "rank1_single": lambda m, n, c: m * n + 2 * (c + n),
     "rank1_cauchy": lambda m, n, c: m * n + 2 * 2 * (c + n),
@@ -166,11 +167,13 @@ def test_parameter_count(posterior, layer):
 
 @pytest.mark.parametrize("posterior", POSTERIORS)
 def test_nothing_but_parameters_is_stored(posterior):
-    """No noise, no prior and no scale is kept in the state dict, also after a forward pass."""
+    """No noise, no prior and no scale is kept in the state dict, also after a forward pass; but
+    which weights are pruned is."""
     recipe = POSTERIORS[posterior]
     model = lb.convert(nn.Linear(7, 5), recipe, suitable_prior(recipe))
     model(torch.randn(2 * lb.members(model), 7))
-    assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
+    masks = {"posterior.mask"} if isinstance(recipe, lb.Pruned) else set()
+    assert set(model.state_dict()) == {name for name, _ in model.named_parameters()} | masks
 
 
 @pytest.mark.parametrize(("learn", "extra"), [(None, 0), ("layer", 2), ("model", 1)])

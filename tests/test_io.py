@@ -4,16 +4,19 @@ import ast
 import json
 import pathlib
 import resource
+import time
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 import leanbayes as lb
-from leanbayes import io
+from leanbayes import header, io
+from leanbayes.errors import LoadError
 from leanbayes.ops import Linear
 from registry import ESTIMATORS, POSTERIORS, PRIORS, suitable_prior
 from test_convert import LAYERS, POSTERIOR, PRIOR, Net, assert_unchanged, first, mlp, snapshot
@@ -237,6 +240,111 @@ def test_a_bad_file_gives_one_sentence_and_changes_nothing(case, tmp_path):
     assert phrase in str(caught.value)
     assert "\n" not in str(caught.value)
     assert_unchanged(net, before)
+
+
+def _described(path: pathlib.Path) -> dict[str, Any]:
+    with safe_open(path, framework="pt") as file:
+        return json.loads(file.metadata()["leanbayes"])
+
+
+def _unsealed(path: pathlib.Path, **changes: Any) -> None:
+    """The file with changes in its description and no checksum, as the first versions wrote it."""
+    description = _described(path) | changes
+    description.pop("checksum", None)
+    _rewrite(path, json.dumps(description))
+
+
+@pytest.mark.tried(
+    "Files",
+    what="a file whose description asks for rank 300 000, or for 10^30 members",
+    holds="refused in milliseconds: no more is made than the file and the network hold",
+)
+@pytest.mark.parametrize(
+    ("posterior", "option", "count"),
+    [
+        (lb.KTied(2), "rank", 300_000),
+        (lb.MatrixNormal(rank=2), "rank", 300_000),
+        (lb.Rank1(2), "members", 10**30),
+        (lb.KTied(2), "rank", 3),
+    ],
+)
+def test_a_description_that_asks_for_too_much(posterior, option, count, tmp_path):
+    net = nn.Linear(500, 50)
+    path = lb.save(lb.convert(net, posterior, lb.Normal(0.1, loc=1.0)), tmp_path / "m")
+    layers = _described(path)["layers"]
+    layers[""][""]["posterior"][option] = count
+    _unsealed(path, layers=layers)
+    start = time.process_time()
+    with pytest.raises(LoadError, match=r"elements are asked for|another architecture"):
+        lb.load(net, path)
+    assert time.process_time() - start < 0.5
+
+
+@pytest.mark.tried(
+    "Files",
+    what="a file whose F32 numbers are relabelled I32 or stored in another precision",
+    holds="refused: the sentence names the tensor and both dtypes",
+)
+def test_another_dtype_is_refused(tmp_path):
+    net = nn.Linear(3, 2)
+    path = lb.save(lb.convert(net, POSTERIOR, PRIOR), tmp_path / "m")
+    with pytest.raises(LoadError, match=r"F32 in the file and F64 in the given network.*net\.to"):
+        lb.load(nn.Linear(3, 2).double(), path)
+    _unsealed(path)
+    path.write_bytes(path.read_bytes().replace(b'"F32"', b'"I32"'))
+    with pytest.raises(LoadError, match="I32 in the file and F32"):
+        lb.load(net, path)
+
+
+@pytest.mark.tried(
+    "Files",
+    what="a single flipped bit anywhere in a saved model",
+    holds="refused: every byte counts in the checksum; files without one load as before",
+)
+def test_a_flipped_bit_is_noticed(tmp_path):
+    path = lb.save(lb.convert(mlp(), POSTERIOR, PRIOR), tmp_path / "m")
+    content = path.read_bytes()
+    for place in range(0, len(content), 7):
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(changed)
+        with pytest.raises(LoadError, match=r"m\.safetensors"):
+            lb.load(mlp(), path)
+    path.write_bytes(content)
+    _unsealed(path)
+    assert lb.load(mlp(), path)
+
+
+def test_the_same_model_is_saved_in_the_same_bytes(tmp_path):
+    model = lb.convert(mlp(), POSTERIOR, PRIOR)
+    assert (
+        lb.save(model, tmp_path / "a").read_bytes() == lb.save(model, tmp_path / "b").read_bytes()
+    )
+
+
+def test_two_names_of_one_layer_cannot_be_two_layers(tmp_path):
+    path = lb.save(lb.convert(Net(), lb.KTied(3), lb.He()), tmp_path / "m")
+    layers = _described(path)["layers"]
+    layers["again"][""]["posterior"]["scale"] = 0.5
+    _unsealed(path, layers=layers)
+    with pytest.raises(LoadError, match="'again' and 'stem_twin' are one layer"):
+        lb.load(Net(), path)
+
+
+def test_a_header_beyond_the_limit_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(header, "LIMIT", 500)
+    with pytest.raises(ValueError, match="500 are the limit"):
+        lb.save(lb.convert(mlp(), POSTERIOR, PRIOR), tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_likelihood_that_is_none(tmp_path):
+    model = lb.convert(nn.Linear(3, 1), POSTERIOR, PRIOR)
+    path = lb.save(model, tmp_path / "m", lb.Gaussian(0.5, "learnt"))
+    for bad in ([], {}, {"kind": "gausian"}, {"kind": "gaussian", "scale": 10**400}, None):
+        _unsealed(path, likelihood=bad)
+        with pytest.raises(LoadError, match="likelihood is not one of this version"):
+            lb.load_likelihood(path)
 
 
 OTHER_ARCHITECTURES = {

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leanbayes.lab.files import write_json
+from leanbayes.lab.names import path_name
 from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
 
@@ -26,12 +27,16 @@ def archive(folder: Path, out: Path, label: str = "") -> Path:
     """
     run = Run(folder)
     recipe = parse_yaml(run.recipe.to_yaml())
+    if run.damage:
+        raise ValueError(run.damage[0])
     if not run.result:
         raise FileNotFoundError(f"{folder} holds no finished run; train or resume it first")
     kept = thinned(len(next(iter(run.columns.values()), [])), _POINTS)
     history = {name: [_rounded(values[i]) for i in kept] for name, values in run.columns.items()}
     name = "-".join(filter(None, (run.recipe.name, label, f"seed{run.recipe.seed}")))
-    return write_json(out / f"{name}.json", {**run.result, "recipe": recipe, "history": history})
+    return write_json(
+        out / f"{path_name(name)}.json", {**run.result, "recipe": recipe, "history": history}
+    )
 
 
 def _rounded(value: float) -> float | None:

@@ -49,6 +49,7 @@ def compress_run(
         layer, at most 64 rows and columns of them); and what a result has to say of itself.
     """
     started, source = time.monotonic(), Run(run)
+    source.check_result()
     model, likelihood = source.load()
     judged = partial(
         evaluate,

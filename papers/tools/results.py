@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from leanbayes.errors import require
 from leanbayes.lab.files import read_object
 from leanbayes.lab.recipe import Budget, Recipe, check_recipe
-from leanbayes.lab.recipe_files import parse_yaml, read_recipe
+from leanbayes.lab.recipe_files import read_recipe
+from leanbayes.lab.result_files import read_result
 from papers.tools.paper import Paper
 from papers.tools.rows import ALWAYS_SHOWN, Cell, Row
 
@@ -53,13 +55,12 @@ def table(paper: Paper, runs: Iterable[str | Path]) -> list[Row]:
 
 def _read(path: Path) -> dict[str, Any]:
     """A file of results, with the recipe inside it or beside it in a run folder."""
-    what = "the result of a run (it needs a name and metrics)"
-    result = read_object(path, {"name", "metrics"}, what, "run its recipe again")
-    beside = path.with_name("recipe.yaml")
-    values = result.pop("recipe", None)
-    if values is None and path.name == "result.json" and beside.is_file():
-        values = parse_yaml(beside.read_text(encoding="utf-8"))
-    return {**result, "recipe": None if values is None else check_recipe(values, str(path))}
+    result = read_result(path, "run its recipe again")
+    beside, values = path.with_name("recipe.yaml"), result.pop("recipe", None)
+    recipe = None if values is None else check_recipe(values, str(path))
+    if recipe is None and path.name == "result.json" and beside.is_file():
+        recipe = read_recipe(beside)
+    return {**result, "recipe": recipe}
 
 
 def _rows(folder: Path, results: Mapping[str, list[dict[str, Any]]]) -> Iterator[Row]:
@@ -151,5 +152,12 @@ def compressed_runs(folder: Path) -> dict[str, Mapping[str, Any]]:
 
 def read_compressed(file: Path) -> Mapping[str, Any]:
     """What ``papers compress`` wrote to this file."""
-    keys = {"name", "rows", "seed", "spectra", "maps"}
-    return read_object(file, keys, "what python -m papers compress writes", "compress its run")
+    keys, what = (
+        {"name", "rows", "seed", "spectra", "maps"},
+        "what python -m papers compress writes",
+    )
+    compressed = read_object(file, keys, what, "compress its run")
+    rows = compressed["rows"].values() if isinstance(compressed["rows"], dict) else [None]
+    whole = (isinstance(row, dict) and {"metrics", "parameters"} <= row.keys() for row in rows)
+    require(all(whole), f"{file} is not {what}: its rows are no metrics; compress its run")
+    return compressed

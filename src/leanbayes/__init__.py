@@ -7,9 +7,12 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from leanbayes import distributions, ops, schedules, testing
+from leanbayes.ablate import permute_scales, zero_means
+from leanbayes.alpha import AlphaReport, LayerAlpha, alpha_report
 from leanbayes.attack import Attack, fast_sign_attack
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
+from leanbayes.errors import LoadError
 from leanbayes.estimators import auto, flipout, local, mean, register_estimator, weights
 from leanbayes.gradient_snr import GradientSNR
 from leanbayes.io import load, load_likelihood, save
@@ -52,6 +55,7 @@ from leanbayes.posteriors import (
     MeanField,
     Point,
     Posterior,
+    Pruned,
     Rank1,
     ZeroMean,
     register_posterior,
@@ -73,6 +77,8 @@ from leanbayes.priors import (
     StudentT,
     register_prior,
 )
+from leanbayes.prune import density, prune, register_criterion
+from leanbayes.pruning_curve import PruningCurve, PruningPoint, pruning_curve
 from leanbayes.scales import Scale
 from leanbayes.schedules import register_schedule
 from leanbayes.spectrum import Spectrum, spectrum
@@ -85,6 +91,7 @@ except PackageNotFoundError:  # a source tree that is not installed
 __all__ = [
     "ARD",
     "Affine",
+    "AlphaReport",
     "Attack",
     "Bernoulli",
     "Categorical",
@@ -102,8 +109,10 @@ __all__ = [
     "KTied",
     "Laplace",
     "Layer",
+    "LayerAlpha",
     "Learned",
     "Likelihood",
+    "LoadError",
     "LogNormal",
     "LogUniform",
     "MatrixNormal",
@@ -117,6 +126,9 @@ __all__ = [
     "Posterior",
     "Prediction",
     "Prior",
+    "Pruned",
+    "PruningCurve",
+    "PruningPoint",
     "RandomMap",
     "Rank1",
     "Scale",
@@ -126,11 +138,13 @@ __all__ = [
     "StudentT",
     "StudentTNoise",
     "ZeroMean",
+    "alpha_report",
     "auto",
     "average_nll",
     "compare",
     "convert",
     "count_parameters",
+    "density",
     "deterministic",
     "distributions",
     "elbo",
@@ -149,10 +163,14 @@ __all__ = [
     "mixture_nll",
     "named_kl",
     "ops",
+    "permute_scales",
     "plan",
     "predict",
     "predict_batches",
+    "prune",
+    "pruning_curve",
     "random_maps",
+    "register_criterion",
     "register_estimator",
     "register_layer",
     "register_likelihood",
@@ -169,4 +187,5 @@ __all__ = [
     "update_priors",
     "using",
     "weights",
+    "zero_means",
 ]

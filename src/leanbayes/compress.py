@@ -21,7 +21,7 @@ from leanbayes.posteriors import KTied, MeanField, Posterior
 from leanbayes.predict import predict
 from leanbayes.spectrum import is_matrix
 
-__all__ = ["Comparison", "compare", "tied_factors", "to_k_tied", "truncate"]
+__all__ = ["Comparison", "compare", "tied_factors", "to_k_tied", "truncate", "with_scales"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -46,7 +46,8 @@ def truncate(
 
     Layers with independent normal weights and means of their own are truncated: mean field,
     Gaussian dropout, k-tied of a higher rank. All others are left as they are: biases, points,
-    variance layers, matrix normals, rank-one factors; and scales of that rank or lower.
+    variance layers, matrix normals, rank-one factors, pruned layers; and scales of that rank or
+    lower.
 
     Args:
         model: a converted model.
@@ -69,7 +70,7 @@ def truncate(
         if len(s) <= rank:
             return layer.posterior
         scale = ((u[:, :rank] * s[:rank]) @ v[:rank]).clamp_min(floor)
-        return _with_scales(MeanField(), layer, scale=scale)
+        return with_scales(MeanField(), layer, scale=scale)
 
     return _compressed(model, rank, truncated, include, inplace)
 
@@ -95,7 +96,7 @@ def to_k_tied(model: M, rank: int, *, include: Sequence[str] = ("**",), inplace:
 
     def tied(layer: RandomMap) -> Learned[WeightDistribution]:
         u, v = tied_factors(_scale(layer), rank)
-        return _with_scales(KTied(rank), layer, u=u, v=v)
+        return with_scales(KTied(rank), layer, u=u, v=v)
 
     return _compressed(model, rank, tied, include, inplace)
 
@@ -138,10 +139,8 @@ def _scale(layer: RandomMap) -> Tensor:
     return q.scale.abs().cpu().double()
 
 
-def _with_scales(
-    spec: Posterior, layer: RandomMap, **values: Tensor
-) -> Learned[WeightDistribution]:
-    """Another posterior with the layer's own means and these scales."""
+def with_scales(spec: Posterior, layer: RandomMap, **values: Tensor) -> Learned[WeightDistribution]:
+    """Another posterior with the layer's own means, where it has any, and these scales."""
     before = layer.posterior
     (loc,) = before.tensors("means").values()
     trained = any(p.requires_grad for p in before.tensors("scales").values())

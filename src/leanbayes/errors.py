@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 __all__ = [
+    "LoadError",
     "UnknownNameError",
     "choose",
     "nearest",
@@ -15,10 +17,12 @@ __all__ = [
     "require_choice",
     "require_count",
     "require_positive",
+    "require_seed",
     "unknown",
 ]
 
 T = TypeVar("T")
+_SEEDS = 2**64
 
 
 class UnknownNameError(ValueError, KeyError):
@@ -26,6 +30,10 @@ class UnknownNameError(ValueError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class LoadError(ValueError):
+    """A file that cannot be loaded: one sentence that names it and says what to do."""
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
@@ -77,6 +85,22 @@ def require_count(name: str, value: int, least: int) -> None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     require(whole, f"{name} is {value!r}; it must be a whole number")
     require(value >= least, f"{name} is {value}; it must be at least {least}")
+
+
+def require_seed(seed: int) -> int:
+    """The seed, if it is one that every generator takes: a whole number from 0 to 2⁶⁴ − 1.
+
+    Example:
+        >>> require_seed(42)
+        42
+    """
+    try:
+        whole = operator.index(seed)
+    except TypeError:
+        whole = -1
+    if not 0 <= whole < _SEEDS:
+        raise ValueError(f"seed is {seed!r}; it must be a whole number from 0 to 2**64 - 1")
+    return whole
 
 
 def require_choice(name: str, value: str, choices: Iterable[str]) -> None:

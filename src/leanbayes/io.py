@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
-from leanbayes.convert import convert, topmost
-from leanbayes.errors import require
-from leanbayes.estimators import ESTIMATORS
+from leanbayes.allowance import Allowance
+from leanbayes.context import switched
+from leanbayes.convert import Plan, plan, topmost
+from leanbayes.errors import LoadError, require
+from leanbayes.estimators import ESTIMATORS, Estimator
 from leanbayes.files import replace_file
+from leanbayes.header import KEY, UNSEALED, Header, Kind, read_header, read_tensors, seal, told
 from leanbayes.layers import RandomMap, is_bayesian, is_convertible
 from leanbayes.likelihoods import Likelihood
 from leanbayes.model import random_maps
@@ -26,7 +31,6 @@ from leanbayes.spec import Spec
 __all__ = ["load", "load_likelihood", "save"]
 
 FORMAT = 1
-_KEY = "leanbayes"
 _LIKELIHOOD = ".likelihood."
 """Before the names of a likelihood's tensors; no name in a model begins with a dot."""
 
@@ -52,41 +56,38 @@ def save(
         True
     """
     target = _with_suffix(path)
-    header = {"format": FORMAT, "layers": _describe(model)}
+    header = {"format": FORMAT, "checksum": UNSEALED, "layers": _describe(model)}
     tensors = _unique(model)
     if likelihood is not None:
         header["likelihood"] = likelihood.to_dict()
         tensors |= {f"{_LIKELIHOOD}{name}": t for name, t in likelihood.state_dict().items()}
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    return replace_file(target, serialize(tensors, metadata={_KEY: json.dumps(header)}))
+    return replace_file(target, seal(serialize(tensors, metadata={KEY: json.dumps(header)})))
 
 
 def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     """Convert a copy of ``net`` as the saved model was, and load its numbers.
 
+    The file is refused, before it takes more memory than its size allows for, unless it has the
+    tensors that the network and the described specs need: their names, dtypes and shapes.
+
     Args:
-        net: the deterministic network that was converted, with any weights.
+        net: the deterministic network that was converted, with any weights, in the dtype of the
+            saved model.
         path: what :func:`save` was given.
     """
     source = _with_suffix(path)
-    header, tensors, _ = _read(source)
-    names = {name for places in topmost(net, is_convertible).values() for name in places}
-    absent = [name for name in header["layers"] if name not in names]
-    if absent:
-        raise ValueError(
-            f"{source} was saved from another architecture: it has a layer {absent[0]!r} that the "
-            "given network has not"
-        )
-    model = _rebuild(net, header["layers"])
-    expected, given = _shapes(_unique(model)), _shapes(tensors)
-    for name in sorted(expected.keys() | given.keys()):
-        if expected.get(name) != given.get(name):
-            raise ValueError(
-                f"{source} was saved from another architecture: tensor {name!r} has shape "
-                f"{given.get(name, 'nothing')} in the file and {expected.get(name, 'nothing')} in "
-                "the given network"
-            )
-    model.load_state_dict(tensors, strict=False)
+    header = _read(source)
+    given = {n: k for n, k in header.tensors.items() if not n.startswith(_LIKELIHOOD)}
+    with told(source, "give the network that was saved, or save the model again"):
+        layers = _described(header.description)
+        _check_names(source, net, layers)
+        planned = _plan(net, layers)
+        with Allowance(_enough(given, net)):
+            model = _build(planned, copy.deepcopy(net), layers)
+        _compare(source, given, model)
+        stored = read_tensors(source)
+        model.load_state_dict({name: stored[name] for name in given}, strict=False)
     return model
 
 
@@ -105,17 +106,27 @@ def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
         Gaussian(scale=0.5, noise='learnt')
     """
     source = _with_suffix(path)
-    header, _, tensors = _read(source)
-    require(
-        "likelihood" in header,
-        f"{source} was saved without a likelihood; give it to save(model, path, likelihood)",
-    )
-    likelihood = Likelihood.from_dict(header["likelihood"])
-    require(
-        _shapes(likelihood.state_dict()) == _shapes(tensors),
-        f"{source} has other tensors than a {type(likelihood).__name__} of this version needs",
-    )
-    likelihood.load_state_dict(tensors, assign=True)
+    header = _read(source)
+    if "likelihood" not in header.description:
+        raise LoadError(
+            f"{source} was saved without a likelihood; give it to save(model, path, likelihood)"
+        )
+    given = {
+        name.removeprefix(_LIKELIHOOD): kind
+        for name, kind in header.tensors.items()
+        if name.startswith(_LIKELIHOOD)
+    }
+    with told(source, "its likelihood is not one of this version; save it again"):
+        described = _object(header.description["likelihood"], "the likelihood")
+        with Allowance(_enough(given)):
+            likelihood = Likelihood.from_dict(described)
+        expected = {name: Kind.of(tensor) for name, tensor in likelihood.state_dict().items()}
+        alike = {name: (kind.shape, kind.is_float) for name, kind in expected.items()}
+        if alike != {name: (kind.shape, kind.is_float) for name, kind in given.items()}:
+            raise ValueError(f"it has other tensors than a {type(likelihood).__name__} needs")
+        stored = read_tensors(source)
+        tensors = {name: stored[f"{_LIKELIHOOD}{name}"] for name in given}
+        likelihood.load_state_dict(tensors, assign=True)
     return likelihood
 
 
@@ -131,15 +142,12 @@ def _unique(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if first[id(tensor)] == name}
 
 
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
 def _describe_map(layer: RandomMap) -> dict[str, Any]:
-    estimators = [name for name, known in ESTIMATORS.items() if known is layer.estimator]
+    estimator = layer.estimator if layer.held else switched(layer) or layer.estimator
+    estimators = [name for name, known in ESTIMATORS.items() if known is estimator]
     require(
         bool(estimators),
-        f"{layer.estimator!r} is an estimator of your own, which a file cannot hold; save under "
+        f"{estimator!r} is an estimator of your own, which a file cannot hold; save under "
         "using(model, lb.auto)",
     )
     for learned in (layer.posterior, layer.prior):
@@ -149,7 +157,7 @@ def _describe_map(layer: RandomMap) -> dict[str, Any]:
         "posterior": layer.posterior.spec.to_dict(),
         "prior": layer.prior.spec.to_dict(),
         "estimator": estimators[0],
-    }
+    } | ({"batch_dim": layer.op.batch_dim} if layer.op.batch_dim else {})
 
 
 def _describe(model: nn.Module) -> dict[str, dict[str, Any]]:
@@ -164,64 +172,134 @@ def _describe(model: nn.Module) -> dict[str, dict[str, Any]]:
     return layers
 
 
-def _read(source: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
-    """The header of a file, the tensors of its model and those of its likelihood."""
-    if not source.is_file():
-        raise FileNotFoundError(f"{source} does not exist; save(model, path) writes it")
-    try:
-        with safe_open(source, framework="pt") as file:
-            metadata = file.metadata() or {}
-            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{source} is damaged or no safetensors file ({error})") from error
-    require(
-        _KEY in metadata,
-        f"{source} was not written by leanbayes; load weights into the net instead",
-    )
-    try:
-        header = json.loads(metadata[_KEY])
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{source} has a damaged header ({error})") from error
-    require(
-        header.get("format") == FORMAT,
-        f"{source} has format {header.get('format')}, and this version reads {FORMAT}; "
-        "upgrade leanbayes",
-    )
-    tensors = {name: t for name, t in stored.items() if not name.startswith(_LIKELIHOOD)}
-    others = {name.removeprefix(_LIKELIHOOD): stored[name] for name in stored.keys() - tensors}
-    return header, tensors, others
+def _read(source: Path) -> Header:
+    """The header of a file in the format that this version reads."""
+    header = read_header(source)
+    number = header.description.get("format")
+    if type(number) is not int or number != FORMAT:
+        raise LoadError(
+            f"{source} has format {reprlib.repr(number)}, and this version reads {FORMAT}; "
+            "upgrade leanbayes"
+        )
+    return header
 
 
-def _specs(values: Mapping[str, Any]) -> tuple[Posterior, Prior]:
-    posterior = Spec.from_dict(values["posterior"], POSTERIORS)
-    prior = Spec.from_dict(values["prior"], PRIORS)
-    assert isinstance(posterior, Posterior)
-    assert isinstance(prior, Prior)
-    return posterior, prior
+class _Made(NamedTuple):
+    """What a random map is made of."""
+
+    posterior: Posterior
+    prior: Prior
+    estimator: Estimator
+    batch_dim: int | None = None
 
 
-def _rebuild(net: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> nn.Module:
-    """Convert layer by layer as described; then give single maps what differs in them."""
+_Layers = dict[str, dict[str, _Made]]
+"""The random maps of every converted layer, by their names inside it."""
+
+
+def _described(description: Mapping[str, Any]) -> _Layers:
+    layers = _object(description.get("layers"), "layers")
+    require(bool(layers), "it describes no layer")
+    made: _Layers = {}
+    for name, maps in layers.items():
+        maps = _object(maps, f"layer {name!r}")
+        require(not all(map(_is_bias, maps)), f"layer {name!r} has no weights")
+        made[name] = {i: _made(_object(v, f"map {i!r} of {name!r}")) for i, v in maps.items()}
+    return made
+
+
+def _made(values: Mapping[str, Any]) -> _Made:
+    posterior = Spec.from_dict(_object(values.get("posterior"), "posterior"), POSTERIORS)
+    prior = Spec.from_dict(_object(values.get("prior"), "prior"), PRIORS)
+    if not isinstance(posterior, Posterior) or not isinstance(prior, Prior):
+        raise ValueError(f"{posterior!r} and {prior!r} are no posterior and prior")
+    estimator = values.get("estimator")
+    if not isinstance(estimator, str):
+        raise ValueError(f"estimator is {reprlib.repr(estimator)}, not a name")
+    dim = values.get("batch_dim")
+    require(dim is None or type(dim) is int, f"batch_dim is {reprlib.repr(dim)}, not 0 or 1")
+    return _Made(posterior, prior, ESTIMATORS[estimator], dim)
+
+
+def _object(value: Any, name: str) -> Mapping[str, Any]:
+    require(isinstance(value, dict), f"{name} is {reprlib.repr(value)}, not an object")
+    mapping: Mapping[str, Any] = value
+    return mapping
+
+
+def _is_bias(inner: str) -> bool:
+    """A kind of layer calls its random biases so."""
+    return "bias" in inner
+
+
+def _check_names(source: Path, net: nn.Module, layers: _Layers) -> None:
+    places = list(topmost(net, is_convertible).values())
+    known = {name for names in places for name in names}
+    for name in layers:
+        if name not in known:
+            raise LoadError(
+                f"{source} was saved from another architecture: it has a layer "
+                f"{reprlib.repr(name)} that the given network has not"
+            )
+    for first, *others in places:
+        for name in others:
+            require(layers.get(name) == layers.get(first), f"{first!r} and {name!r} are one layer")
+
+
+def _plan(net: nn.Module, layers: _Layers) -> Plan:
+    """Every layer as its first map and its first bias are."""
     overrides: dict[str, dict[str, Any]] = {}
     for name, maps in layers.items():
         choice: dict[str, Any] = {}
-        for inner, values in maps.items():
-            keys = ("bias", "bias_prior") if "bias" in inner else ("posterior", "prior")
-            choice = dict(zip(keys, _specs(values), strict=True)) | choice  # the first decides
+        for inner, made in maps.items():
+            keys = ("bias", "bias_prior") if _is_bias(inner) else ("posterior", "prior")
+            choice = dict(zip(keys, made[:2], strict=True)) | choice  # the first decides
+            if made.batch_dim is not None:
+                choice["batch_dim"] = made.batch_dim
         overrides[name] = choice
     first = next(iter(overrides.values()))
-    model = convert(
+    return plan(
         net, first["posterior"], first["prior"], include=tuple(overrides), overrides=overrides
     )
+
+
+def _build(planned: Plan, net: nn.Module, layers: _Layers) -> nn.Module:
+    """Convert the network itself; then give single maps what differs in them."""
+    model = planned.apply(net)
     for name, maps in layers.items():
-        layer = model.get_submodule(name)
-        for inner, values in maps.items():
-            part = layer.get_submodule(inner)
-            assert isinstance(part, RandomMap)
-            part.estimator = ESTIMATORS[values["estimator"]]
-            posterior, prior = _specs(values)
-            if part.posterior.spec != posterior:
-                part.posterior = posterior(part.mean_weight, part.op)
-            if part.prior.spec != prior:
-                part.prior = prior(part.op.matrix(part.mean_weight))
+        parts = dict(random_maps(model.get_submodule(name)))
+        require(parts.keys() == maps.keys(), f"layer {name!r} has other random maps in the network")
+        for inner, made in maps.items():
+            part = parts[inner]
+            part.estimator = made.estimator
+            if part.posterior.spec != made.posterior:
+                part.posterior = made.posterior(part.mean_weight, part.op)
+            if part.prior.spec != made.prior:
+                part.prior = made.prior(part.op.matrix(part.mean_weight))
     return model
+
+
+def _enough(given: Mapping[str, Kind], *nets: nn.Module) -> int:
+    """More elements than anything needs on the way to a model with these tensors."""
+    sizes = [math.prod(kind.shape) for kind in given.values()]
+    sizes += [tensor.numel() for net in nets for tensor in net.state_dict().values()]
+    return 2 * sum(sizes) + 2**20
+
+
+def _compare(source: Path, given: Mapping[str, Kind], model: nn.Module) -> None:
+    """Raise unless a file has the tensors that a model needs."""
+    expected = {name: Kind.of(tensor) for name, tensor in _unique(model).items()}
+    shapes, needed = ({n: k.shape for n, k in kinds.items()} for kinds in (given, expected))
+    for name in sorted(needed.keys() | shapes.keys()):
+        if shapes.get(name) != needed.get(name):
+            raise LoadError(
+                f"{source} was saved from another architecture: tensor {reprlib.repr(name)} has "
+                f"shape {shapes.get(name, 'nothing')} in the file and "
+                f"{needed.get(name, 'nothing')} in the given network"
+            )
+    for name, kind in expected.items():
+        if given[name].dtype != kind.dtype:
+            raise LoadError(
+                f"{source} was saved in another precision: tensor {name!r} is {given[name].dtype} "
+                f"in the file and {kind.dtype} in the given network; convert that with net.to(…)"
+            )

@@ -32,6 +32,7 @@ from torch.distributions.kl import _KL_REGISTRY
 from leanbayes.distributions import (
     FlatDensity,
     GroupRelevanceNormal,
+    LocationScale,
     LogUniformDensity,
     Masked,
     NormalMixture,
@@ -152,15 +153,33 @@ def _total_cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:
 
 @register_kl(Masked, Distribution)
 def _kl_of_kept_weights(q: Masked, p: Distribution) -> Tensor:
-    """Over the kept weights; for correlated ones the base's KL, which bounds it from above.
+    """Over the kept weights; for correlated ones a bound from above.
 
-    A KL that is registered for the base is a sum and does not know single weights: where they are
-    independent, register one for :class:`Masked` too.
+    It is the base's KL, ``Σ KL(marginal ‖ p) + total correlation``, without the masked terms of the
+    sum. A KL that is registered for the base is one number and does not know single weights: where
+    they are independent, register one for :class:`Masked` too.
     """
-    if not q.independent or isinstance(p, FlatDensity):
+    if isinstance(p, FlatDensity):
         return divergence(q.base, p)
-    _require_finite(q, p)
-    return torch.where(q.mask.bool(), _kl_per_weight(q.base, p), 0.0).sum()
+    kept = q.mask.bool()
+    if q.independent:
+        _require_finite(q, p)
+        return torch.where(kept, _kl_per_weight(_without_zero_scales(q), p), 0.0).sum()
+    total = divergence(q.base, p)
+    if not q.normal_marginals:
+        return total
+    marginals = LocationScale(q.base.mean, q.base.variance.sqrt(), validate_args=False)
+    return total - torch.where(kept, 0.0, _kl_per_weight(marginals, p)).sum()
+
+
+def _without_zero_scales(q: Masked) -> WeightDistribution:
+    """The base, with other scales where it is masked: the slope at a scale of zero is infinite."""
+    base = q.base
+    if type(base) is not LocationScale:
+        return base
+    scale = torch.where(q.mask.bool(), base.scale, 1.0)
+    noise, known = base.noise, base.log_alpha
+    return LocationScale(base.loc, scale, noise, log_alpha=known, validate_args=False)
 
 
 @register_kl(Rank1Mixture, Distribution)

@@ -21,6 +21,7 @@ Role = Literal["means", "scales", "factors", "other"]
 the locations of rank-one factors (the fast weights of BatchEnsemble); and the rest of a model."""
 
 D = TypeVar("D", bound=Distribution)
+E = TypeVar("E", bound=Distribution)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +54,9 @@ class Learned(nn.Module, Generic[D]):
         spec: the spec it was made from, kept so that the model can be saved.
         like: gives numbers their dtype and device.
         **arguments: what the constructor takes. A :class:`Stored` is trained, and so is a tensor
-            that is stored as it is. A number is fixed: it follows the model to its device and
-            dtype and is not saved, because the spec says it.
+            that is stored as it is. A :class:`torch.nn.Buffer` is saved and not trained. A number
+            is fixed: it follows the model to its device and dtype and is not saved, because the
+            spec says it.
 
     Example:
         >>> from leanbayes.transforms import Exp
@@ -84,6 +86,9 @@ class Learned(nn.Module, Generic[D]):
                     torch.tensor(float(argument)) if like is None else like.new_tensor(argument)
                 )
                 self.register_buffer(name, number, persistent=False)
+                continue
+            if isinstance(argument, nn.Buffer):
+                self.register_buffer(name, argument)
                 continue
             stored = Stored(argument) if isinstance(argument, Tensor) else argument
             self.register_parameter(name, nn.Parameter(stored.tensor))
@@ -131,6 +136,30 @@ class Learned(nn.Module, Generic[D]):
             changed.append((self.get_parameter(name), stored))
         for parameter, stored in changed:
             parameter.copy_(stored)
+
+    def extended(
+        self, constructor: Callable[..., E], *, spec: Any, **buffers: Tensor
+    ) -> Learned[E]:
+        """Another distribution that the same tensors and some buffers make.
+
+        The tensors are shared, not copied: an optimiser that has them goes on training them.
+
+        Args:
+            constructor: makes the distribution from this one's arguments and the buffers.
+            spec: the spec of the result.
+            **buffers: tensors that are saved and not trained, by name.
+        """
+        other = Learned(constructor, spec=spec)
+        other.names = (*self.names, *buffers)
+        other.roles, other.transforms = dict(self.roles), dict(self.transforms)
+        for name, parameter in self.named_parameters():
+            other.register_parameter(name, parameter)
+        for name, kept in self.named_buffers():
+            saved = name not in self._non_persistent_buffers_set
+            other.register_buffer(name, kept, persistent=saved)
+        for name, added in buffers.items():
+            other.register_buffer(name, added)
+        return other.train(self.training)
 
     def extra_repr(self) -> str:
         return repr(self.spec)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
+from leanbayes.distributions import Masked
 from leanbayes.errors import require
 from leanbayes.learned import Role
 from leanbayes.model import random_maps
@@ -87,12 +89,28 @@ class ParameterCounts(NamedTuple):
 def count_parameters(model: nn.Module) -> ParameterCounts:
     """Count trained parameters: means (of weights and of rank-one factors), scales, the rest.
 
+    Of a pruned weight neither the mean nor a scale of its own counts.
+
     Example:
         >>> import leanbayes as lb
         >>> count_parameters(lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.Normal(1.0)))
         ParameterCounts(means=6, scales=6, other=2)
     """
-    sizes = Counter[Role]()
+    sizes, pruned = Counter[Role](), _pruned(model)
     for parameter, role in parameter_roles(model).items():
-        sizes[role] += parameter.numel() if parameter.requires_grad else 0
+        trained = parameter.numel() - pruned.get(parameter, 0)
+        sizes[role] += trained if parameter.requires_grad else 0
     return ParameterCounts(sizes["means"] + sizes["factors"], sizes["scales"], sizes["other"])
+
+
+@torch.no_grad()
+def _pruned(model: nn.Module) -> dict[nn.Parameter, int]:
+    """How many numbers of a parameter belong to pruned weights, where it has one for each."""
+    counts: dict[nn.Parameter, int] = {}
+    for _, layer in random_maps(model):
+        q, posterior = layer.posterior(), layer.posterior
+        if isinstance(q, Masked):
+            for name in posterior.roles:
+                if posterior.value(name).shape == q.event_shape:
+                    counts[posterior.get_parameter(name)] = int((q.mask == 0).sum())
+    return counts

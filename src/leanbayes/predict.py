@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.context import one_pass
-from leanbayes.errors import require
+from leanbayes.errors import require, require_seed
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.likelihoods.laws import entropy, log_mean
 from leanbayes.metrics import Score
@@ -164,6 +164,8 @@ def predict(
     """
     require(samples >= 1, f"samples is {samples}; it must be at least 1")
     require(batch_size is None or batch_size >= 1, f"batch_size is {batch_size}; it must be ≥ 1")
+    if seed is not None:
+        require_seed(seed)
     passes = _Passes(model, *_dimensions(x, batch_dim), batch_size)
     with torch.no_grad(), evaluating(model):
         while True:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from leanbayes.errors import nearest, require
 
 __all__ = ["Spec"]
+
+_EXACT = 2**53
+"""Up to here a float holds every whole number."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +40,69 @@ class Spec:
         """Rebuild a spec of one of ``kinds``."""
         arguments = dict(values)
         kind = arguments.pop("kind", None)
-        if kind not in kinds:
-            raise ValueError(f"{kind!r} is unknown{nearest(str(kind), kinds)}")
+        if not isinstance(kind, str) or kind not in kinds:
+            raise ValueError(f"{reprlib.repr(kind)} is unknown{nearest(str(kind), kinds)}")
         for name, value in arguments.items():
             if isinstance(value, Mapping):
                 arguments[name] = Spec.from_dict(value, kinds)
             elif isinstance(value, list):
                 arguments[name] = tuple(value)
-        known = [field.name for field in fields(kinds[kind])]
-        for name in arguments:
+        made: Any = kinds[kind]
+        known = [field.name for field in fields(made)]
+        hints = _hints(made)
+        for name, value in arguments.items():
             require(name in known, f"{kind} has no argument {name!r}{nearest(name, known)}")
+            require(
+                name not in hints or _fits(value, hints[name]),
+                f"{name} of {kind} is {reprlib.repr(value)}; it must be {_words(hints.get(name))}",
+            )
         try:
-            return kinds[kind](**arguments)
+            spec: Spec = made(**arguments)
         except TypeError as error:
             raise ValueError(f"{kind} is not complete: {error}") from error
+        return spec
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a spec's fields; none where they cannot be known, as in a local class."""
+    try:
+        hints = get_type_hints(kind)
+    except NameError:
+        return {}
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value read from JSON is of a type; types that JSON has not are let pass."""
+    origin, options = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, option) for option in options)
+    if origin is Literal:
+        return type(value) in map(type, options)  # the spec itself names the nearest right one
+    if origin is tuple:
+        repeated = options[-1:] == (...,)
+        kinds = options[:1] * len(value) if repeated and isinstance(value, tuple) else options
+        return (
+            isinstance(value, tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
+        )
+    if hint in (int, float):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return hint is int or abs(value) <= _EXACT if whole else type(value) is float is hint
+    return not isinstance(hint, type) or isinstance(value, hint)
+
+
+def _words(hint: Any) -> str:
+    """A type in words.
+
+    Example:
+        >>> _words(float | Literal["fan_in"] | None)
+        "a number, 'fan_in' or null"
+    """
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    words |= {NoneType: "null"}
+    if get_origin(hint) in (Union, UnionType, Literal):
+        options = get_args(hint)
+        names = [repr(o) if get_origin(hint) is Literal else _words(o) for o in options]
+        return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return words.get(hint, getattr(hint, "__name__", str(hint)))

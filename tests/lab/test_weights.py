@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.lab.weights import log_alphas, mean_scales, quartiles, signal_to_noise
+from leanbayes.alpha import quartiles
+from leanbayes.lab.weights import log_alphas, mean_scales, signal_to_noise
 
 
 def converted(posterior, prior):

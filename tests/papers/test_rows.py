@@ -170,7 +170,7 @@ def test_markdown_has_only_columns_with_something_in_them():
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ('{"name": ', "is damaged"),
+        ('{"name": ', "is truncated or damaged"),
         ("[1, 2]", "is not the result of a run"),
         (json.dumps({"name": NAME}), "it needs a name and metrics"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from leanbayes.distributions.base import WeightDistribution
@@ -14,8 +15,14 @@ __all__ = ["Masked"]
 class Masked(WeightDistribution):
     """``W ∘ mask`` for a base distribution of ``W`` and a mask of zeros and ones.
 
-    The KL counts the kept weights where weights are independent. Where they are not, it is that of
-    the base: marginalising never raises a KL, so this is an upper bound.
+    A weight that is masked is zero and costs nothing. Where weights are correlated, the KL is an
+    upper bound: that of the base without what the masked weights cost by themselves. What is left
+    of it is the total correlation of all weights, which is at least that of the kept ones.
+
+    Args:
+        base: the distribution of ``W``, of one member.
+        mask: ones (or ``True``) where a weight is kept, ``[out, in]``.
+        validate_args: check that the parameters are finite.
 
     Example:
         >>> import torch
@@ -54,7 +61,11 @@ class Masked(WeightDistribution):
         return self.base.rsample(sample_shape) * self.mask
 
     def entropies(self) -> Tensor:
-        return self.base.entropies() * self.mask
+        return torch.where(self.mask.bool(), self.base.entropies(), 0.0)
+
+    def log_inverse_alpha(self) -> Tensor:
+        """That of the base: a ratio says nothing of the weights that are masked."""
+        return self.base.log_inverse_alpha()
 
     def covariance(self) -> Tensor:
         kept = self.mask.flatten()

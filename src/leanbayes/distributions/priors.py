@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal, constraints
 
 from leanbayes.distributions.base import WeightDistribution
+from leanbayes.distributions.masked import Masked
 
 __all__ = [
     "FlatDensity",
@@ -110,12 +111,19 @@ class GroupRelevanceNormal(_Prior):
     def updated(self, q: WeightDistribution) -> GroupRelevanceNormal:
         """One round of the block updates: each group's optimum given the others.
 
-        ``τ_i = in / Σ_j γ_j E[w_ij²]``, then ``γ_j = out / Σ_i τ_i E[w_ij²]``.
+        ``τ_i = in / Σ_j γ_j E[w_ij²]``, then ``γ_j = out / Σ_i τ_i E[w_ij²]``, where ``in`` and
+        ``out`` count the weights that are not masked; a group without any stays as it is.
         """
         second = q.variance + q.mean.square()
-        tau = second.shape[1] / (second @ self.column_precision)
-        gamma = second.shape[0] / (tau @ second)
+        kept = q.mask.to(second) if isinstance(q, Masked) else torch.ones_like(second)
+        tau = _optimum(kept.sum(1), second @ self.column_precision, self.row_precision)
+        gamma = _optimum(kept.sum(0), tau @ second, self.column_precision)
         return GroupRelevanceNormal(tau, gamma)
+
+
+def _optimum(count: Tensor, sizes: Tensor, before: Tensor) -> Tensor:
+    """The best precision of groups of so many weights, or the one before of an empty group."""
+    return torch.where(count > 0, count / sizes, before)
 
 
 class NormalMixture(_Prior):

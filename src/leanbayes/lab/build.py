@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,14 +21,16 @@ __all__ = ["build_model", "likelihood_of", "load_data"]
 
 def load_data(recipe: Recipe, **options: Any) -> Dataset:
     """The recipe's data set, with more options of its loader."""
-    return load_dataset(recipe.data.name, **{**recipe.data.options, **options})
+    with _told("data.options", recipe.data.options):
+        return load_dataset(recipe.data.name, **{**recipe.data.options, **options})
 
 
 def build_model(recipe: Recipe) -> nn.Module:
     """The recipe's network with its first weights, converted; the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        net = build(recipe.architecture.name, **recipe.architecture.options)
+        with _told("architecture.options", recipe.architecture.options):
+            net = build(recipe.architecture.name, **recipe.architecture.options)
         if recipe.posterior is None or recipe.prior is None:
             return net
         return convert(
@@ -46,3 +50,12 @@ def build_model(recipe: Recipe) -> nn.Module:
 def likelihood_of(recipe: Recipe) -> Likelihood:
     """What the recipe's outputs mean."""
     return recipe.likelihood.make()
+
+
+@contextmanager
+def _told(key: str, options: dict[str, Any]) -> Iterator[None]:
+    """An option of a wrong type comes as one sentence that names the key of the recipe."""
+    try:
+        yield
+    except TypeError as error:
+        raise ValueError(f"{key} {options} cannot be used ({error}); correct the recipe") from error

@@ -11,12 +11,13 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from leanbayes.alpha import quartiles
 from leanbayes.errors import nearest, require
 from leanbayes.gradient_snr import Average, Definition
 from leanbayes.lab.data import Batches, augmentation
 from leanbayes.lab.recipe import Probe, Recipe
 from leanbayes.lab.runs import Run
-from leanbayes.lab.weights import log_alphas, mean_scales, quartiles
+from leanbayes.lab.weights import log_alphas, mean_scales
 from leanbayes.lightning import BayesianModule, RecordSNR
 from leanbayes.model import named_kl
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from leanbayes.errors import require
 from leanbayes.lab.files import write_bytes, write_text
+from leanbayes.lab.unpickling import read_checkpoint
 
 __all__ = ["Checkpoints", "epoch_of"]
 
@@ -104,7 +104,7 @@ class Checkpoints:
                     return "is damaged (its checksum is another)"
             elif zipfile.ZipFile(path).testzip() is not None:
                 return "is damaged (a checksum inside it is another)"
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            state = read_checkpoint(path)
         except PermissionError:
             raise
         except Exception as error:  # a damaged file may fail in any way

@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
+
+from leanbayes.lab.console import PlainConsole, one_line, printable
 
 __all__ = ["register"]
 
@@ -67,7 +68,7 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
             with interruptible():
                 command(*args, **kwargs)
         except (ValueError, OSError, RuntimeError) as error:
-            sys.exit(f"leanbayes: {error}")
+            sys.exit(f"leanbayes: {one_line(error)}")
         except KeyboardInterrupt as stopped:
             if os.environ.get("LOCAL_RANK", "0") == "0":  # one of several processes says it
                 way_on = _way_on(command.__name__)
@@ -92,7 +93,9 @@ def leanbayes() -> None:
 
 
 def demo(
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and noise.")] = 42,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63, help="Of weights, batches and noise.")
+    ] = 42,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 16,
     samples: Annotated[int, typer.Option(min=1, help="Draws for each prediction.")] = 20,
     quick: Annotated[
@@ -145,7 +148,7 @@ def data_list(
         where = "not here" if entry.where is None and entry.size else str(entry.where or "embedded")
         size = f"{entry.size / 1e6:.1f} MB" if entry.size else ""
         shown.add_row(entry.name, where, size, entry.licence, str(entry.state))
-    Console().print(shown)
+    PlainConsole().print(shown)
 
 
 def data_fetch(name: Annotated[str, typer.Argument(help="A name from data list.")]) -> None:
@@ -154,7 +157,7 @@ def data_fetch(name: Annotated[str, typer.Argument(help="A name from data list."
 
     copy = fetch(name)
     told = "needs no files" if copy is None else f"lies in {copy.folder}"
-    Console().print(f"{name} {told}", highlight=False, soft_wrap=True)
+    PlainConsole().print(f"{name} {told}", soft_wrap=True)
 
 
 def data_check(
@@ -167,10 +170,10 @@ def data_check(
     shown = Table("data set", "file", "state")
     for file in states:
         shown.add_row(file.name, file.path.name, str(file.state))
-    Console().print(shown)
+    PlainConsole().print(shown)
     damaged = [file for file in states if file.state == "wrong"]
     if damaged:
-        sys.exit(f"leanbayes: {damaged[0].path} has a wrong checksum; remove it and fetch it again")
+        raise ValueError(f"{damaged[0].path} has a wrong checksum; remove it and fetch it again")
 
 
 def recipes(
@@ -182,7 +185,8 @@ def recipes(
 
     names = recipe_names(name)
     if show or not names:
-        print(recipe_path(name).read_text(encoding="utf-8"), end="")
+        read_recipe(name)
+        print(printable(recipe_path(name).read_text(encoding="utf-8")), end="")
         return
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for heading in ("name", "data", "network", "posterior", "budget of 2 cores"):
@@ -194,7 +198,7 @@ def recipes(
         epochs = f"{cpu.training.epochs} of {paper.training.epochs} epochs"
         cut = f"{epochs}, {len(changed) - 1} more" if changed else "nothing cut"
         shown.add_row(each, paper.data.name, paper.architecture.name, posterior, cut)
-    console = Console()
+    console = PlainConsole()
     whole = console.measure(shown, options=console.options.update(width=200)).maximum
     console.width = max(console.width, whole)  # names are there to be copied
     console.print(shown)
@@ -243,7 +247,9 @@ def evaluate(
 ) -> None:
     """Evaluate a trained run, also on other or corrupted data."""
     from leanbayes.lab.judge import evaluate_run
+    from leanbayes.lab.runs import Run as Folder
 
+    Folder(run).check_result()
     metrics = evaluate_run(run, samples=samples, data=data, corrupt=corrupt, severity=severity)
     _show(metrics, str(run))
 
@@ -258,7 +264,7 @@ def predict(
     from leanbayes.lab.predictions import predict_file
 
     written = predict_file(run, input, output, samples=samples)
-    Console().print(f"Written to {written}", highlight=False, soft_wrap=True)
+    PlainConsole().print(f"Written to {written}", soft_wrap=True)
 
 
 def sweep(
@@ -275,7 +281,7 @@ def sweep(
     resolved = read_recipe(recipe, budget=budget, settings=_settings(settings))
     folder = out or Path("sweeps") / resolved.name
     chosen = search(resolved, folder, trials=trials)
-    Console().print_json(json.dumps(chosen, default=str))
+    PlainConsole().print_json(json.dumps(chosen, default=str), ensure_ascii=True)
 
 
 def report(
@@ -286,13 +292,21 @@ def report(
 ) -> None:
     """Write one HTML page about runs, which works offline."""
     from leanbayes.lab.report import write_report
+    from leanbayes.lab.runs import Run as Folder
 
-    written = write_report(runs, output)
-    Console().print(f"Written to {written}", highlight=False, soft_wrap=True)
+    problems: list[str] = []
+    written = write_report(runs, output, tell=problems.append)
+    PlainConsole().print(f"Written to {written}", soft_wrap=True)
+    for problem in problems:
+        PlainConsole(stderr=True).print(problem, soft_wrap=True)
+    if any(Folder(run).damage for run in runs):
+        sys.exit(1)
 
 
 def _settings(pairs: list[str] | None) -> dict[str, Any]:
     """``key=value`` pairs; values are read as YAML."""
+    import yaml
+
     from leanbayes.lab.recipe_files import parse_yaml
 
     settings: dict[str, Any] = {}
@@ -300,7 +314,12 @@ def _settings(pairs: list[str] | None) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise ValueError(f"--set {pair!r} is not of the form key=value")
-        settings[key] = parse_yaml(value)
+        try:
+            settings[key] = parse_yaml(value)
+        except (yaml.YAMLError, ValueError) as error:
+            raise ValueError(
+                f"--set {pair!r} has a value that is no YAML; put quotes around it"
+            ) from error
     return settings
 
 
@@ -308,4 +327,4 @@ def _show(metrics: dict[str, dict[str, float]], title: str) -> None:
     shown = Table("metric", "value", "± standard error", title=title)
     for name, estimate in metrics.items():
         shown.add_row(name, f"{estimate['value']:.4f}", f"{estimate['error']:.4f}")
-    Console().print(shown)
+    PlainConsole().print(shown)

@@ -17,7 +17,15 @@ from typing import Any
 
 from leanbayes.files import replace_file
 
-__all__ = ["read_object", "reading", "told_if_full", "write_bytes", "write_json", "write_text"]
+__all__ = [
+    "TooLargeError",
+    "read_object",
+    "reading",
+    "told_if_full",
+    "write_bytes",
+    "write_json",
+    "write_text",
+]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGE = (
@@ -32,7 +40,13 @@ _DAMAGE = (
     lzma.LZMAError,
     tarfile.TarError,
     zipfile.BadZipFile,
+    MemoryError,
+    RecursionError,
 )
+
+
+class TooLargeError(ValueError):
+    """A file that unpacks to more than it should: one sentence that names it."""
 
 
 @contextmanager
@@ -40,7 +54,7 @@ def reading(path: Path) -> Iterator[None]:
     """Turn every way a broken file can fail into one sentence that names it."""
     try:
         yield
-    except (FileNotFoundError, PermissionError):
+    except (FileNotFoundError, PermissionError, TooLargeError):
         raise
     except _DAMAGE as error:
         reason = str(error) or type(error).__name__

@@ -19,6 +19,7 @@ from leanbayes.model import kl, random_maps
 from leanbayes.predict import predict
 
 __all__ = [
+    "as_learnt",
     "corrupted_means",
     "evaluate",
     "evaluate_run",
@@ -89,11 +90,35 @@ def evaluate_run(
     """
     run = Run(folder)
     model, likelihood = run.load()
-    examples = (run.dataset if data is None else load_dataset(data)).test
+    examples = run.dataset.test if data is None else as_learnt(load_dataset(data), run.dataset)
     if corrupt is not None:
         examples = corrupt_examples(examples, corrupt, severity, seed=run.recipe.seed)
     size = run.data_size if data is None else None
     return evaluate(model, examples, likelihood, data_size=size, **run.drawing(samples))
+
+
+def as_learnt(other: Dataset, own: Dataset) -> Examples:
+    """The test examples of another data set, scaled and numbered as those a model has learnt from.
+
+    Classes are compared by name where the other's are among the model's own; classes of which
+    none is known keep their numbers.
+    """
+    test = other.test
+    stored, targets, at_once = test.stored, test.targets, test.scaling is not None
+    if not at_once and other.scaling is not None and own.scaling is not None:
+        stored = own.scaling(other.scaling.inverse(stored))
+    if targets is not None and other.target_scaling is not None and own.target_scaling is not None:
+        targets = own.target_scaling(other.target_scaling.inverse(targets))
+    known = [name for name in other.classes if name in own.classes]
+    if known and other.classes != own.classes:
+        unknown = [name for name in other.classes if name not in own.classes]
+        require(
+            not unknown,
+            f"{other.name} has the class {unknown[:1]}, which the run has not learnt; it knows "
+            f"{', '.join(own.classes)}",
+        )
+        targets = torch.tensor([own.classes.index(name) for name in other.classes])[test.y]
+    return Examples(stored, targets, own.scaling if at_once else None)
 
 
 def _as_trained(model: nn.Module, x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from leanbayes.errors import choose, require
 from leanbayes.lab.data import Dataset, Scaling
+from leanbayes.lab.data.formats import read_arrays
 from leanbayes.lab.files import reading
 from leanbayes.lab.runs import Run
 from leanbayes.lab.tables import is_number, read_table, write_table
@@ -44,6 +45,7 @@ def predict_file(
         samples: predictive samples (of every member).
     """
     source = Run(run)
+    source.check_result()
     model, likelihood = source.load()
     x = read_inputs(Path(input), source.dataset)
     columns: Table = {}
@@ -92,8 +94,7 @@ def _read_npy(path: Path) -> Array:
 
 
 def _read_npz(path: Path) -> Array:
-    with reading(path), np.load(path, allow_pickle=False) as file:
-        arrays = {key: file[key] for key in file.files}
+    arrays = read_arrays(path)
     if "x" not in arrays and len(arrays) != 1:
         raise ValueError(f"{path} holds {', '.join(sorted(arrays))}; name the inputs x")
     return _checked(arrays["x"] if "x" in arrays else next(iter(arrays.values())), path)

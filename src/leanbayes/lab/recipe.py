@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -19,8 +20,9 @@ from pydantic import (
     model_validator,
 )
 
-from leanbayes.errors import nearest
+from leanbayes.errors import nearest, require_seed
 from leanbayes.estimators import ESTIMATORS
+from leanbayes.lab.names import path_name
 from leanbayes.likelihoods import LIKELIHOODS, Likelihood
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
@@ -51,7 +53,12 @@ def _core(kinds: Mapping[str, type[Spec]]) -> Any:
     def read(value: Any) -> Any:
         if isinstance(value, str):
             value = {"kind": value}
-        return Spec.from_dict(value, kinds) if isinstance(value, Mapping) else value
+        if not isinstance(value, Mapping):
+            return value
+        try:
+            return Spec.from_dict(value, kinds)
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"{dict(value)!r} describes nothing ({error})") from error
 
     def write(value: Spec | None) -> Any:
         return None if value is None else value.to_dict()
@@ -66,19 +73,22 @@ PriorField = Annotated[Prior, _READ_PRIOR, _WRITE_PRIOR]
 
 
 def _check_estimator(name: Any) -> Any:
-    if name not in ESTIMATORS:
+    if not isinstance(name, str) or name not in ESTIMATORS:
         raise ValueError(f"estimator {name!r} is unknown{nearest(str(name), ESTIMATORS)}")
     return name
 
 
 EstimatorField = Annotated[str, BeforeValidator(_check_estimator)]
+Name = Annotated[str, AfterValidator(path_name)]
+Seed = Annotated[int, AfterValidator(require_seed)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Section(BaseModel):
     """A strict part of a recipe."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
-        extra="forbid", frozen=True, arbitrary_types_allowed=True
+        extra="forbid", frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False
     )
 
 
@@ -160,7 +170,7 @@ class Optimizer(_Section):
 
     name: Literal["adam", "sgd"] = "adam"
     lr: float = Field(default=1e-3, gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = True
     weight_decay: float = Field(default=0.0, ge=0)
@@ -260,7 +270,7 @@ class Recipe(_Section):
     is read under the published settings has no cut.
     """
 
-    name: str
+    name: Name
     data: Data
     architecture: Architecture
     posterior: PosteriorField | None = None
@@ -278,7 +288,7 @@ class Recipe(_Section):
     training: Training
     evaluation: Evaluation = Evaluation()
     probe: Probe | None = None
-    seed: int = 42
+    seed: Seed = 42
     published: Published | None = None
     cut: str = ""
     budgets: dict[Budget, dict[str, Any]] = {}
@@ -292,6 +302,8 @@ class Recipe(_Section):
 
 def check_recipe(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
     """Validate plain values into a recipe; raises one sentence that names key and remedy."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{source}: a recipe is a mapping of keys to values, not {values!r:.60}")
     try:
         return Recipe.model_validate(dict(values))
     except ValidationError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
 
 from leanbayes.lab.recipe import Budget, Recipe, check_recipe
 
@@ -25,8 +26,36 @@ RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 """The papers' recipes, ``PAPER/NAME.yaml``."""
 
 
+_MOST_VALUES = 10_000
+_DEEPEST = 50
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads ``1e-3`` as a word; everybody who writes it means a number."""
+    """YAML 1.1 reads ``1e-3`` as a word; everybody who writes it means a number.
+
+    An alias counts as much as what it stands for, so that few lines cannot become many values.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._values = 0
+        self._depth = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        before, alias = self._values, self.check_event(yaml.AliasEvent)
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise ComposerError(None, None, f"more than {_DEEPEST} levels lie in each other")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if alias and id(node) not in self._sizes:
+            raise ComposerError(None, None, "an alias stands inside of what it stands for")
+        self._values += self._sizes[id(node)] if alias else 1
+        if self._values > _MOST_VALUES:
+            raise ComposerError(None, None, f"it has more than {_MOST_VALUES} values")
+        self._sizes.setdefault(id(node), self._values - before)
+        return node
 
 
 _Loader.add_implicit_resolver(
@@ -37,7 +66,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse_yaml(text: str) -> Any:
-    """Read YAML without tags that could construct objects.
+    """Read YAML without tags that could construct objects, and not more than a recipe holds.
 
     Example:
         >>> parse_yaml("lr: 1e-3")
@@ -89,19 +118,31 @@ def read_recipe(
         settings: dotted keys and their values, such as ``{"optimizer.lr": 1e-3}``.
     """
     path = recipe_path(recipe)
+    values = _under_budget(_read_values(path), budget)
+    return check_recipe(apply_settings(values, settings or {}), str(path))
+
+
+def _read_values(path: Path) -> dict[str, Any]:
     try:
         values = parse_yaml(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         one_line = str(error).replace("\n", " ")
         raise ValueError(f"recipe {path} is not valid YAML: {one_line}") from error
     if not isinstance(values, dict):
         raise ValueError(f"recipe {path} is not a mapping of keys to values")
+    return values
+
+
+def _under_budget(values: dict[str, Any], budget: Budget) -> dict[str, Any]:
+    """With the budget's settings; budgets that are none stay as they are, to be refused."""
     budgets = values.get("budgets", {})
+    if not isinstance(budgets, Mapping):
+        return values
     if budgets and budget not in budgets:
         values = {**values, "cut": ""}
-    values = apply_settings(values, budgets.get(budget, {}))
-    values = apply_settings(values, settings or {})
-    return check_recipe(values, str(path))
+    settings = budgets.get(budget, {})
+    named = isinstance(settings, Mapping) and all(isinstance(key, str) for key in settings)
+    return apply_settings(values, settings) if named else values
 
 
 def apply_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

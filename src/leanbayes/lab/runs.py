@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import safetensors.torch
-import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -25,7 +23,9 @@ from leanbayes.lab.history import History
 from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
+from leanbayes.lab.result_files import read_result
 from leanbayes.lab.tables import read_numbers, write_table
+from leanbayes.lab.unpickling import read_checkpoint
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
 
@@ -220,7 +220,7 @@ class Run:
                 raise FileNotFoundError(
                     f"{self.folder} has no checkpoint any more, which this model needs"
                 )
-            state = torch.load(kept[-1], map_location="cpu", weights_only=True)["state_dict"]
+            state = read_checkpoint(kept[-1])["state_dict"]
         return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
     def write_metrics(self, rows: Sequence[Mapping[str, float]]) -> None:
@@ -250,6 +250,17 @@ class Run:
         return (*damaged, *self.history.sentences())
 
     @property
+    def damage(self) -> tuple[str, ...]:
+        """One sentence for each file that is there and cannot be read."""
+        files = (self._metrics_file, self._read_metrics), (self._result_file, self._read_result)
+        return tuple(said for file, read in files if file.is_file() and (said := read()[1]))
+
+    def check_result(self) -> None:
+        """Raise if there is a result that cannot be read."""
+        if self._result_file.is_file():
+            read_result(self._result_file)
+
+    @property
     def metrics(self) -> dict[str, Score]:
         """The test metrics of the result."""
         return _scores(self.result.get("metrics", {}))
@@ -267,20 +278,15 @@ class Run:
         try:
             return read_numbers(path), ""
         except (OSError, ValueError):
-            return {}, "The file metrics.csv is damaged, so there are no learning curves."
+            return {}, f"{path} is damaged, so there are no learning curves."
 
     def _read_result(self) -> tuple[dict[str, Any], str]:
         if not self._result_file.is_file():
             return {}, "There is no result.json: the run is not finished; resume it."
         try:
-            result = json.loads(self._result_file.read_text(encoding="utf-8"))
-            _scores(result["metrics"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return {}, (
-                "The file result.json is truncated or damaged; resume the run to have it written "
-                "again."
-            )
-        return dict(result), ""
+            return read_result(self._result_file), ""
+        except (OSError, ValueError) as error:
+            return {}, f"{error}."
 
 
 def _scores(metrics: Mapping[str, Any]) -> dict[str, Score]:

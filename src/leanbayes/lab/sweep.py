@@ -185,7 +185,7 @@ def _work(trial: Trial, *, recipe: Recipe, folder: Path, metric: Metric, progres
     if point is None:
         trial.study.stop()
         raise _TakenError
-    trial.study.sampler = TPESampler(seed=recipe.seed + point, constant_liar=True)
+    trial.study.sampler = TPESampler(seed=(recipe.seed + point) % 2**32, constant_liar=True)
     settings = {
         key: json.loads(trial.suggest_categorical(key, [json.dumps(value) for value in values]))
         for key, values in recipe.choices.items()

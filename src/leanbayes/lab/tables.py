@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,10 @@ from leanbayes.errors import require
 from leanbayes.lab.files import reading, write_text
 
 __all__ = ["Table", "is_number", "read_numbers", "read_table", "write_table"]
+
+_FORMULA = re.compile("'*[=+@\t\r\n\uff1d\uff0b\uff20\uff0d-]")
+"""How a text begins that a spreadsheet would run; one that begins so behind quotes is quoted too,
+so that reading takes away what writing put there."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +44,15 @@ class Table:
 def read_table(path: Path, *, delimiter: str = ",", named: bool | None = True) -> Table:
     """Read a file with one row a line and as many cells in every row; empty lines are skipped.
 
+    A quote that :func:`write_table` put before a text is taken away.
+
     Args:
         path: the file, in UTF-8 with or without a mark of it.
         delimiter: what stands between cells.
         named: whether the first line holds the names of the columns; None lets it tell: with a
             number in it, it holds none, and columns are called by their numbers.
     """
-    with path.open(newline="", encoding="utf-8-sig") as file, reading(path):
-        rows = [row for row in csv.reader(file, delimiter=delimiter) if row]
+    rows = [[_unquoted(cell) for cell in row] for row in _rows(path, delimiter) if row]
     require(bool(rows), f"{path} is empty")
     for number, row in enumerate(rows, 1):
         if len(row) != len(rows[0]):
@@ -59,6 +65,27 @@ def read_table(path: Path, *, delimiter: str = ",", named: bool | None = True) -
     else:
         rows = rows[1:]
     return Table(names, tuple(zip(*rows, strict=True)) if rows else ((),) * len(names))
+
+
+def _rows(path: Path, delimiter: str) -> list[list[str]]:
+    """The cells of every line; a file that is no text in UTF-8 is refused."""
+    content = path.read_bytes()
+    remedy = "save it as text in UTF-8 (CSV UTF-8 in a spreadsheet)"
+    require(not content.startswith((b"\xff\xfe", b"\xfe\xff")), f"{path} is UTF-16; {remedy}")
+    require(b"\0" not in content, f"{path} has NUL bytes, so it is no table of text; {remedy}")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path} is truncated or damaged: line {line} is no UTF-8; {remedy}"
+        ) from error
+    try:
+        return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+    except csv.Error as error:
+        raise ValueError(
+            f"{path} cannot be read as a table ({error}); look for a quote without its second"
+        ) from error
 
 
 def read_numbers(path: Path) -> dict[str, list[float]]:
@@ -74,6 +101,8 @@ def read_numbers(path: Path) -> dict[str, list[float]]:
 def write_table(path: str | Path, columns: Mapping[str, Sequence[object]]) -> Path:
     """Write columns of equal length under their names; numbers keep all their digits.
 
+    A text that a spreadsheet would take for a formula gets a quote before it.
+
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -86,9 +115,21 @@ def write_table(path: str | Path, columns: Mapping[str, Sequence[object]]) -> Pa
     """
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    writer.writerow(map(_quoted, columns))
+    for row in zip(*columns.values(), strict=True):
+        writer.writerow(map(_quoted, row))
     return write_text(path, text.getvalue())
+
+
+def _quoted(cell: object) -> object:
+    if isinstance(cell, str) and _FORMULA.match(cell) and not is_number(cell):
+        return f"'{cell}"
+    return cell
+
+
+def _unquoted(cell: str) -> str:
+    quoted = cell.startswith("'") and _FORMULA.match(cell[1:])
+    return cell[1:] if quoted and not is_number(cell[1:]) else cell
 
 
 def is_number(text: str) -> bool:

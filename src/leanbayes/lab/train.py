@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from leanbayes.lab.build import build_model, likelihood_of
 from leanbayes.lab.callbacks import FollowLearningRate, MeasureSteps, Record, RunData
 from leanbayes.lab.checkpoints import epoch_of
+from leanbayes.lab.checks import check_run
 from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.judge import evaluate
 from leanbayes.lab.launch import build_trainer, is_first, processes, quiet_lightning
@@ -66,6 +67,7 @@ def train(
     if run.result:
         return run.result
     model, likelihood, data = build_model(recipe), likelihood_of(recipe), RunData(run)
+    check_run(run, model, likelihood, together.devices * together.nodes)
     module = build_module(recipe, model, likelihood, run.data_size)
     record, probe = Record(run), recipe.probe
     measured = None if probe is None else MeasureSteps(probe, data.validation_batches())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,34 +11,12 @@ from leanbayes.model import random_maps
 from leanbayes.posteriors import Dropout, ZeroMean
 
 __all__ = [
-    "Quartiles",
     "log_alphas",
     "mean_matrices",
     "mean_scales",
-    "quartiles",
     "scale_matrices",
     "signal_to_noise",
 ]
-
-
-class Quartiles(NamedTuple):
-    """A quarter of the values lies below ``low``, half below ``median``."""
-
-    low: float
-    median: float
-    high: float
-
-
-def quartiles(values: Tensor) -> Quartiles:
-    """Quartiles, each the nearest of the values.
-
-    Example:
-        >>> quartiles(torch.arange(5.0))
-        Quartiles(low=1.0, median=2.0, high=3.0)
-    """
-    flat = values.detach().flatten()
-    ranks = [1 + round(share * (len(flat) - 1)) for share in (0.25, 0.5, 0.75)]
-    return Quartiles(*(float(flat.kthvalue(rank).values) for rank in ranks))
 
 
 def log_alphas(model: nn.Module) -> dict[str, Tensor]:

@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from leanbayes.errors import require
 from leanbayes.likelihoods import laws
 from leanbayes.metrics import Score, average
 from leanbayes.registry import Registry, argument_names
@@ -56,17 +58,34 @@ class Likelihood(nn.Module, ABC):
         means = {name: getattr(law, name).mean(0) for name in names}
         return make(**means, validate_args=False)
 
+    def check(self, outputs: Tensor, y: Tensor) -> None:
+        """Raise, in one sentence, if no model with such outputs could give these targets.
+
+        It looks at every target, so losses do not call it where a device would have to wait;
+        training in the laboratory does once, before it begins.
+
+        Args:
+            outputs: ``[..., batch, …]``, of any of the examples.
+            y: targets ``[examples, …]``, of all of them.
+        """
+        wrong = (~y.isfinite()).reshape(len(y), -1).any(1).nonzero().flatten().tolist()
+        require(
+            not wrong,
+            f"targets of {len(wrong)} examples are not finite, the first at {wrong[:3]} (counted "
+            "from 0); leave these examples out",
+        )
+
     def targets(self, y: Tensor, outputs: Tensor) -> Tensor:
         """Targets as the distribution takes them: in the precision of the outputs."""
         return y.to(outputs.dtype)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The log likelihood of every example, ``[..., batch]``."""
-        return laws.example_log_prob(self.distribution(outputs), self.targets(y, outputs))
+        return self._log_prob(self.distribution(outputs), outputs, y)
 
     def averaged_log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The log likelihood of every example under averaged parameters, ``[batch]``."""
-        return laws.example_log_prob(self.averaged(outputs), self.targets(y, outputs))
+        return self._log_prob(self.averaged(outputs), outputs, y)
 
     def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The negative log likelihood, a mean over examples (and samples, if there are any)."""
@@ -184,6 +203,16 @@ class Likelihood(nn.Module, ABC):
     def _arguments(self) -> dict[str, Any]:
         names = argument_names(type(self))
         return {name: vars(self)[name] for name in names if name in vars(self)}
+
+    def _log_prob(self, law: Distribution, outputs: Tensor, y: Tensor) -> Tensor:
+        targets = self.targets(y, outputs)
+        if torch.compiler.is_compiling():
+            return laws.example_log_prob(law, targets)
+        try:
+            return laws.example_log_prob(law, targets)
+        except (RuntimeError, IndexError):
+            self.check(outputs, y)
+            raise
 
     def _law(self, outputs: Tensor) -> Distribution:
         """The distribution at one harmless output: what it can answer does not depend on data."""

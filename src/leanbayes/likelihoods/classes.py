@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, distributions
 from torch.distributions import Distribution
 
+from leanbayes.errors import require
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
 from leanbayes.likelihoods.laws import log_mean
 
@@ -27,6 +29,17 @@ class Categorical(Likelihood):
     def averaged(self, outputs: Tensor) -> Distribution:
         return self.distribution(log_mean(F.log_softmax(outputs, -1)))
 
+    def check(self, outputs: Tensor, y: Tensor) -> None:
+        super().check(outputs, y)
+        classes = outputs.shape[-1]
+        outside = y[(y < 0) | (y >= classes) | (y != y.round())]
+        if outside.numel():
+            raise ValueError(
+                f"a label is {outside.flatten()[0]:g}, and the {classes} outputs stand for labels "
+                f"0 to {classes - 1}; give the network an output for every class, or correct the "
+                "labels"
+            )
+
     def targets(self, y: Tensor, outputs: Tensor) -> Tensor:
         return y  # half precision could not tell 257 classes
 
@@ -43,9 +56,28 @@ class Bernoulli(Likelihood):
         tensor([0.5000, 0.5000])
     """
 
+    def check(self, outputs: Tensor, y: Tensor) -> None:
+        super().check(outputs, y)
+        _require_shares(y)
+
+    def targets(self, y: Tensor, outputs: Tensor) -> Tensor:
+        if y.device.type == "cpu" and not torch.compiler.is_compiling():
+            _require_shares(y)
+        return super().targets(y, outputs)
+
     def distribution(self, outputs: Tensor) -> Distribution:
         return distributions.Bernoulli(logits=outputs, validate_args=False)
 
     def averaged(self, outputs: Tensor) -> Distribution:
         off, on = log_mean(self.class_log_probs(outputs)).unbind(-1)
         return self.distribution(on - off)
+
+
+def _require_shares(y: Tensor) -> None:
+    if y.numel():
+        low, high = (float(end) for end in y.aminmax())
+        require(
+            low >= 0 and high <= 1,
+            f"targets go from {low:g} to {high:g}, and Bernoulli is for 0, 1 and all between; "
+            "take lb.Categorical for more than two classes",
+        )

@@ -122,13 +122,21 @@ class StudentTNoise(Likelihood):
 class _Counts(Likelihood):
     """Targets are counts; a compiled model does not look."""
 
+    def check(self, outputs: Tensor, y: Tensor) -> None:
+        super().check(outputs, y)
+        self._require_counts(y)
+
     def targets(self, y: Tensor, outputs: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            self._require_counts(y)
+        return super().targets(y, outputs)
+
+    def _require_counts(self, y: Tensor) -> None:
         require(
-            torch.compiler.is_compiling() or bool(((y >= 0) & (y == y.round())).all()),
+            bool(((y >= 0) & (y == y.round())).all()),
             f"{type(self).__name__} is for counts, and a target is below zero or no whole number; "
             "give raw counts, or take lb.Gaussian",
         )
-        return super().targets(y, outputs)
 
 
 class _Poisson(distributions.Poisson):

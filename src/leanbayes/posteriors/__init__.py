@@ -8,6 +8,7 @@ A file here has the specs of the distributions in the file of its name in
 from leanbayes.posteriors.base import POSTERIORS, Posterior, register_posterior
 from leanbayes.posteriors.k_tied import KTied
 from leanbayes.posteriors.location_scale import Dropout, MeanField, Point, ZeroMean
+from leanbayes.posteriors.masked import Pruned
 from leanbayes.posteriors.matrix_normal import MatrixNormal
 from leanbayes.posteriors.rank1 import Rank1
 
@@ -19,6 +20,7 @@ __all__ = [
     "MeanField",
     "Point",
     "Posterior",
+    "Pruned",
     "Rank1",
     "ZeroMean",
     "register_posterior",

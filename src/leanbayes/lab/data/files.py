@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
+import io
 import lzma
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,9 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from leanbayes.lab.files import reading
+from leanbayes.lab.files import TooLargeError, reading
 
-__all__ = ["ChecksumState", "Copy", "File", "Form", "opened"]
+__all__ = ["ChecksumState", "Copy", "File", "Form", "check_unpacked", "opened"]
+
+UNPACKED = 2**28
+"""What every packed file may unpack to, in bytes …"""
+
+RATIO = 100
+"""… and how many times its own size, if that is more; the sets by name stay below 60."""
+
+_OPENERS: dict[str, Callable[..., Any]] = {
+    ".gz": gzip.open,
+    ".tgz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
 
 ChecksumState = Literal["right", "wrong", "unknown"]
 
@@ -94,10 +109,47 @@ class Copy:
                 )
 
 
-def opened(path: Path) -> Any:
-    """A file to read bytes from, unpacked if it is called ``.gz`` or ``.xz``."""
-    openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
-    return openers.get(path.suffix, open)(path, "rb")
+def opened(path: Path) -> io.BufferedReader:
+    """A file to read bytes from; unpacked if it is a ``.gz``, ``.tgz``, ``.bz2`` or ``.xz``."""
+    if path.suffix not in _OPENERS:
+        return path.open("rb")
+    return io.BufferedReader(_Unpacked(path), buffer_size=2**20)
+
+
+def check_unpacked(path: Path, size: int) -> None:
+    """Raise if a file unpacks to more than any honest one does.
+
+    Args:
+        path: the packed file.
+        size: of what came out of it, or is said to come.
+    """
+    limit = max(UNPACKED, RATIO * path.stat().st_size)
+    if size > limit:
+        raise TooLargeError(
+            f"{path} unpacks to more than {limit // 10**6} MB, which is {RATIO} times its size or "
+            "more; if you trust it, unpack it and give what is inside"
+        )
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a packed file, as far as it may go."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._size = path, 0
+        self._file = _OPENERS[path.suffix](path, "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._file.readinto(buffer)
+        self._size += count
+        check_unpacked(self._path, self._size)
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _state(path: Path, file: File, listed: str | None) -> ChecksumState:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import struct
 import tarfile
+import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from leanbayes.lab.data.extras import extra
-from leanbayes.lab.data.files import opened
+from leanbayes.lab.data.files import check_unpacked, opened
 from leanbayes.lab.files import reading
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "archive_members",
     "parts",
     "read_amat",
+    "read_arrays",
     "read_bytes",
     "read_column_of_images",
     "read_idx",
@@ -27,6 +30,8 @@ __all__ = [
 
 Bytes = npt.NDArray[np.uint8]
 AMAT_ROW = 2 * 784
+COLUMN = 32 * 100_000
+"""The highest column of images, in pixels."""
 
 
 def read_bytes(path: Path) -> bytes:
@@ -64,7 +69,13 @@ def read_column_of_images(path: Path) -> Bytes:
     image = extra("PIL.Image", "pillow", "reading CIFAR from image files")
     content = read_bytes(path)
     with reading(path):
-        pixels = np.asarray(image.open(io.BytesIO(content)).convert("RGB"))
+        try:
+            column = image.open(io.BytesIO(content))
+        except image.DecompressionBombError as error:
+            raise ValueError(str(error)) from error
+        if column.width != 32 or column.height > COLUMN:
+            raise ValueError(f"an image of {column.size} pixels is no column of images")
+        pixels = np.asarray(column.convert("RGB"))
         return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
 
 
@@ -78,13 +89,25 @@ def archive_members(path: Path, folders: Iterable[str] = ("",)) -> Iterator[tupl
                     if file.is_file():
                         yield file.relative_to(path).as_posix(), file.read_bytes()
             return
-        with tarfile.open(path, "r|*") as archive:
+        unpacked = 0
+        with opened(path) as content, tarfile.open(fileobj=content, mode="r|") as archive:
             for member in archive:
                 inside = member.name.removeprefix("./").partition("/")[2]
+                unpacked += member.size
+                check_unpacked(path, unpacked)
                 if member.isfile() and inside.startswith(wanted):
-                    opened = archive.extractfile(member)
-                    assert opened is not None
-                    yield inside, opened.read()
+                    stream = archive.extractfile(member)
+                    assert stream is not None
+                    yield inside, stream.read()
+
+
+def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an NPZ file, by name."""
+    with reading(path):
+        with zipfile.ZipFile(path) as archive:
+            check_unpacked(path, sum(member.file_size for member in archive.infolist()))
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
 
 
 def parts(paths: Iterable[Path]) -> dict[str, bytes]:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from leanbayes.lab.data.dataset import Dataset, Task
 from leanbayes.lab.data.files import Form
+from leanbayes.lab.names import path_name
 from leanbayes.registry import Registry
 
 __all__ = ["SOURCES", "Source", "register_dataset"]
@@ -51,7 +52,9 @@ def register_dataset(
     """
 
     def register(build: Build) -> Build:
-        SOURCES.register(Source(name, task, licence, source, forms, build=build), name=name)
+        SOURCES.register(
+            Source(path_name(name), task, licence, source, forms, build=build), name=name
+        )
         return build
 
     return register

@@ -29,6 +29,8 @@ def split_last(examples: Examples, count: int) -> tuple[Examples, Examples | Non
 
 def reordered(examples: Examples, seed: int) -> Examples:
     """The examples in one random order, which numpy's RandomState keeps the same for ever."""
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed is {seed}; a split takes a whole number from 0 to 2**32 - 1")
     return examples[torch.from_numpy(np.random.RandomState(seed).permutation(len(examples)))]
 
 

@@ -12,16 +12,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from leanbayes.errors import choose, unknown
+from leanbayes.errors import require, unknown
 from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
+from leanbayes.lab.data.formats import read_arrays
+from leanbayes.lab.data.labels import fits, read_targets
 from leanbayes.lab.data.splits import random_split
-from leanbayes.lab.files import reading
 from leanbayes.lab.tables import is_number, read_table
 
 __all__ = ["load_csv", "load_npz"]
-
-FEW = 20
-"""Whole numbers with at most so many different values are taken for classes."""
 
 Array = npt.NDArray[Any]
 
@@ -43,7 +41,7 @@ def load_csv(
         path: the file.
         target: name or number of the column to predict; the last one if not said.
         task: ``"classification"`` or ``"regression"``. If not said, text, and whole numbers of at
-            most 20 different values, are classes.
+            most 20 different values, are classes; see :mod:`leanbayes.lab.data.labels`.
         test: the share of rows for test.
         validation: the share of rows for validation.
         seed: of the random split.
@@ -75,7 +73,7 @@ def _columns(
     if not columns:
         raise ValueError(f"{path} has one column; inputs and a target need two")
     inputs = [_numbers(*named, path) for named in zip(names, columns, strict=True)]
-    targets, classes = _targets(name, column, task, path)
+    targets, classes = read_targets(np.asarray(column), task, f"column {name!r} of {path}")
     return Examples(torch.from_numpy(np.stack(inputs, 1)), targets), classes, name
 
 
@@ -117,8 +115,7 @@ def load_npz(
 
 def _pieces(path: Path, task: str | None) -> tuple[list[Examples], tuple[str, ...]]:
     """All examples; or those for training, perhaps for validation, and for test; and classes."""
-    with reading(path), np.load(path, allow_pickle=False) as file:
-        arrays = {key: file[key] for key in file.files}
+    arrays = read_arrays(path)
     parts = [part for part in ("train", "validation", "test") if f"x_{part}" in arrays]
     keys = [(f"x_{part}", f"y_{part}") for part in parts] or [("x", "y")]
     absent = {key for pair in keys for key in pair} - set(arrays)
@@ -133,48 +130,42 @@ def _pieces(path: Path, task: str | None) -> tuple[list[Examples], tuple[str, ..
                 f"{path} has {x} of shape {arrays[x].shape} and {y} of shape {arrays[y].shape}; "
                 "inputs are [examples, …], with one target each"
             )
-    column = np.concatenate([arrays[y].ravel() for _, y in keys])
-    joined, classes = _targets("y", column, task, path)
-    targets = joined.split([len(arrays[x]) for x, _ in keys])
     inputs = [_inputs(arrays[x], path, x) for x, _ in keys]
+    column = np.concatenate([arrays[y].ravel() for _, y in keys])
+    joined, classes = read_targets(column, task, f"y of {path}")
+    targets = joined.split([len(arrays[x]) for x, _ in keys])
     return list(map(Examples, inputs, targets)), classes
 
 
 def _place(target: str | int, names: Sequence[str], path: Path) -> int:
+    """The place of the target, which no other column may share its name with."""
+    whole = isinstance(target, int) and not isinstance(target, bool)
+    if not (whole or isinstance(target, str)):
+        raise ValueError(f"target is {target!r}; give the name or the number of a column")
     if isinstance(target, str):
         if target not in names:
             raise unknown(f"column of {path}", target, names)
-        return list(names).index(target)
-    if not -len(names) <= target < len(names):
+        place = list(names).index(target)
+    elif not -len(names) <= target < len(names):
         raise ValueError(f"{path} has {len(names)} columns, and none has number {target}")
-    return target % len(names)
+    else:
+        place = target % len(names)
+    again = list(names).count(names[place])
+    require(
+        again == 1,
+        f"{path} has {again} columns {names[place]!r}, and one of them is the target; rename them",
+    )
+    return place
 
 
 def _numbers(name: str, column: Sequence[str], path: Path) -> npt.NDArray[np.float64]:
     for number, text in enumerate(column, 1):
-        if not is_number(text) or not np.isfinite(float(text)):
+        if not is_number(text) or not fits(float(text)):
             raise ValueError(
                 f"{path} has {text!r} in column {name!r}, example {number}; inputs are finite "
                 "numbers"
             )
-    return np.array(column, np.float64)
-
-
-def _targets(
-    name: str, column: Sequence[str] | Array, task: str | None, path: Path
-) -> tuple[Tensor, tuple[str, ...]]:
-    """Class labels ``[examples]`` with their names, or real numbers ``[examples, 1]``."""
-    values = np.asarray(column)
-    text = values.dtype.kind in "US" and not all(is_number(value) for value in values)
-    if not text:
-        values = values.astype(np.float64)
-    kinds = np.unique(values)
-    whole = not text and bool((kinds == np.round(kinds)).all())
-    guess = "classification" if text or (whole and len(kinds) <= FEW) else "regression"
-    if choose("task", task or guess, {"classification": True, "regression": False}):
-        labels = np.searchsorted(kinds, values).astype(np.int64)
-        return torch.from_numpy(labels), tuple(str(k) if text else f"{k:g}" for k in kinds)
-    return torch.from_numpy(_numbers(name, [str(v) for v in values], path))[:, None], ()
+    return np.array([float(text) for text in column])
 
 
 def _inputs(array: Array, path: Path, name: str) -> Tensor:
@@ -185,8 +176,12 @@ def _inputs(array: Array, path: Path, name: str) -> Tensor:
                 "height, width], and other numbers are floats"
             )
         return torch.from_numpy(array)
+    require(
+        array.dtype.kind in "biuf",
+        f"{path} has {name} of {array.dtype}, and inputs are numbers; save them as floats",
+    )
     values = array.astype(np.float64)
-    if not np.isfinite(values).all():
+    if not fits(values).all():
         raise ValueError(f"{path} has values in {name} that are not finite numbers")
     return torch.from_numpy(values)
 
@@ -198,8 +193,8 @@ def _split(
     if len(pieces) > 1:
         held_out = pieces[1] if len(pieces) == 3 else None
         return (pieces[0], held_out, pieces[-1]), "split as in the file"
-    note = f"random split, {test:g} test, {validation:g} validation (seed {seed})"
-    return random_split(pieces[0], test, validation, seed), note
+    parts = random_split(pieces[0], test, validation, seed)
+    return parts, f"random split, {test:g} test, {validation:g} validation (seed {seed})"
 
 
 def _named(dataset: Dataset, path: Path) -> Dataset:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
+from leanbayes.lab.console import PlainConsole
 from leanbayes.lab.demo import page, results
 from leanbayes.lab.demo.families import FAMILIES, QUICK, Family, Settings
 from leanbayes.lab.demo.results import COLUMNS, Column, Result
@@ -52,19 +53,19 @@ def show(settings: Settings, out: Path, *, quick: bool = False, json: Path | Non
             console.print(results.legend(settings, seconds), style="dim", highlight=False)
         if json is not None:
             write_json(json, results.report(done, settings, seconds=seconds, complete=complete))
-            console.print(f"Written to {json}.", highlight=False, soft_wrap=True)
+            PlainConsole().print(f"Written to {json}.", soft_wrap=True)
         if not complete:
             return code
         try:
             with console.status("Writing the report"):
                 page.write_page(done, settings, Path(folder), out, seconds=seconds)
         except OSError as error:
-            console.print(f"The report could not be written to {out}: {error}.", highlight=False)
+            PlainConsole().print(f"The report could not be written to {out}: {error}.")
             return 1
         except KeyboardInterrupt as stopped:
             console.print(f"Stopped by {stopped_by(stopped)} before the report was written.")
             return exit_code(stopped)
-    console.print(f"Report: {out.absolute()}", highlight=False, soft_wrap=True)
+    PlainConsole().print(f"Report: {out.absolute()}", soft_wrap=True)
     return 0
 
 

@@ -84,7 +84,7 @@ def section(title: str, *parts: str) -> Html:
 
 
 def page(title: str, body: str) -> str:
-    """A whole document that asks for nothing else."""
+    """A whole document that asks for nothing else; what UTF-8 cannot hold is written out."""
     head = join(
         [
             Html('<meta charset="utf-8">'),
@@ -95,4 +95,5 @@ def page(title: str, body: str) -> str:
         ]
     )
     content = element("head", head) + "\n" + element("body", Html(body))
-    return f'<!DOCTYPE html>\n<html lang="en">{content}</html>\n'
+    text = f'<!DOCTYPE html>\n<html lang="en">{content}</html>\n'
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from leanbayes.alpha import quartiles
 from leanbayes.lab import plots, weights
 from leanbayes.lab.report.html import Html, element, figure, grid, section, table
 from leanbayes.lab.report.numbers import number
@@ -46,7 +47,7 @@ def _signals(model: nn.Module) -> Html:
     rows = []
     for name, ratio in ratios.items():
         noise = f"{float((ratio < 1).float().mean()):.1%}"
-        rows.append((name, f"{ratio.numel():,}", number(weights.quartiles(ratio).median), noise))
+        rows.append((name, f"{ratio.numel():,}", number(quartiles(ratio).median), noise))
     header = ("Layer", "Weights", "Median SNR", "SNR\u00a0<\u00a01")
     caption = "Signal-to-noise ratios |μ| / σ: weights below 1 are more noise than signal."
     return table(header, rows, caption)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from leanbayes.lab.files import write_text
@@ -19,7 +20,12 @@ _COMPARED = {"negative_elbo", "nll", "accuracy", "brier", "ece", "auroc", "squar
 
 
 def write_report(
-    runs: Sequence[Path], out: Path, *, title: str | None = None, opening: Sequence[Html] = ()
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    title: str | None = None,
+    opening: Sequence[Html] = (),
+    tell: Callable[[str], object] = lambda problem: None,
 ) -> Path:
     """Write one HTML page about run folders, which needs no other file and no network.
 
@@ -31,6 +37,7 @@ def write_report(
         out: the page.
         title: its heading, if not the names of the runs.
         opening: what to say before the runs.
+        tell: is given every sentence about a damaged or missing part.
 
     Returns:
         The path of the page.
@@ -43,7 +50,7 @@ def write_report(
     parts = [element("h1", title), *opening]
     if len(folders) > 1:
         parts += [_contents(names), _overview(folders)]
-    parts += [_run(folder, index) for index, folder in enumerate(folders)]
+    parts += [_run(folder, index, tell) for index, folder in enumerate(folders)]
     parts.append(element("footer", "Written by leanbayes. This page needs no network."))
     return write_text(out, page(title, join(parts)))
 
@@ -73,10 +80,21 @@ def _overview(folders: Sequence[Run]) -> Html:
     return element("section", element("h3", "All runs"), table(header, rows, caption))
 
 
-def _run(run: Run, index: int) -> Html:
+def _run(run: Run, index: int, tell: Callable[[str], object]) -> Html:
     studied = study(run)
-    problems = (*run.problems, *studied.problems)
+    problems = (*run.problems, *_not_finite(run), *studied.problems)
+    for problem in problems:
+        tell(problem)
     notices = [element("p", problem, class_="notice") for problem in problems]
     parts = [section(run, studied) for section in SECTIONS.values()]
     heading = element("h2", run.recipe.name, id=f"run-{index}")
     return element("article", heading, join([*notices, *(part for part in parts if part)]))
+
+
+def _not_finite(run: Run) -> list[str]:
+    return [
+        f"On the test set {METRICS.get(name, name)} is {score.value}: look for examples or weights "
+        "that are not finite, and train again."
+        for name, score in run.metrics.items()
+        if not math.isfinite(score.value)
+    ]

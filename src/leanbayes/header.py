@@ -1,0 +1,219 @@
+"""The header of a saved file: read within limits, so that nothing large is made before it is known.
+
+A safetensors file begins with the length of its header, the header (JSON: the dtype, shape and
+place of every tensor, and text of one's own), and then holds the numbers. A file that leanbayes
+wrote describes its model in that text, and has a checksum there: the SHA-256 of the whole file with
+zeros in place of the checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from leanbayes.errors import LoadError
+
+__all__ = [
+    "KEY",
+    "LIMIT",
+    "UNSEALED",
+    "Header",
+    "Kind",
+    "read_header",
+    "read_tensors",
+    "seal",
+    "told",
+]
+
+KEY = "leanbayes"
+"""Under which text of a header the description stands."""
+
+LIMIT = 8 * 2**20
+"""The longest header, in bytes: that of some 8000 layers."""
+
+UNSEALED = "sha256:" + 64 * "0"
+"""What stands for the checksum of a file while that is computed."""
+
+_LENGTH = 8
+_CHUNK = 2**20
+_REASON = 300
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class Kind(NamedTuple):
+    """The dtype, as safetensors names it, and the shape of a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def of(tensor: Tensor) -> Kind:
+        """Those of a tensor.
+
+        Example:
+            >>> Kind.of(torch.zeros(2, 3))
+            Kind(dtype='F32', shape=(2, 3))
+        """
+        name = _DTYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+        return Kind(name, tuple(tensor.shape))
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it holds real numbers."""
+        return self.dtype.startswith(("F", "BF"))
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a saved file says of itself.
+
+    Args:
+        tensors: the kind of every tensor, by name.
+        description: how its model was made.
+    """
+
+    tensors: Mapping[str, Kind]
+    description: Mapping[str, Any]
+
+
+def read_header(path: Path) -> Header:
+    """Read a header and check it, and the checksum of the file if it has one.
+
+    Args:
+        path: a file that :func:`leanbayes.save` wrote.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; save(model, path) writes it")
+    head = _read_head(path)
+    with told(path, "it is damaged; copy it anew, or save the model again"):
+        entries = _strict_json(head[_LENGTH:].decode())
+        text = (entries.pop("__metadata__", None) or {}).get(KEY)
+        if text is None:
+            raise LoadError(
+                f"{path} was not written by leanbayes; load weights into the net instead"
+            )
+        description = _strict_json(text)
+        if not isinstance(description, dict):
+            raise ValueError("its description is not an object")
+        _check_sum(path, head, _stated_sum(description))
+    kinds = {name: Kind(entry["dtype"], tuple(entry["shape"])) for name, entry in entries.items()}
+    return Header(kinds, description)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file whose header was read."""
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def seal(content: bytes) -> bytes:
+    """The content of a file with its checksum, where :data:`UNSEALED` stands in its description.
+
+    Args:
+        content: a whole safetensors file.
+    """
+    end = _LENGTH + int.from_bytes(content[:_LENGTH], "little")
+    if end > _LENGTH + LIMIT:
+        raise ValueError(
+            f"the model has so many layers that the header of its file has {end} bytes, and "
+            f"{LIMIT} are the limit; save parts of it"
+        )
+    checksum = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    return content[:end].replace(UNSEALED.encode(), checksum.encode(), 1) + content[end:]
+
+
+@contextmanager
+def told(path: Path, remedy: str) -> Iterator[None]:
+    """Turn whatever a bad file can make anything raise into one sentence that names it."""
+    try:
+        yield
+    except (LoadError, OSError):
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        short = reason if len(reason) <= _REASON else f"{reason[:_REASON]}…"
+        raise LoadError(f"{path} cannot be loaded ({short}): {remedy}") from error
+
+
+def _read_head(path: Path) -> bytes:
+    """The length and the header, which the reference implementation finds right.
+
+    That is: dtypes it knows, shapes that fit the bytes, places within the file that neither overlap
+    nor leave gaps.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(first := file.read(_LENGTH), "little")
+        if len(first) < _LENGTH or length > LIMIT:
+            raise LoadError(
+                f"{path} is damaged or no safetensors file (its header would have {length} bytes); "
+                "give a file that lb.save wrote"
+            )
+        head = first + file.read(length)
+    remedy = "it is damaged or no safetensors file; give one that lb.save wrote"
+    with told(path, remedy), safe_open(path, framework="pt"):
+        pass
+    return head
+
+
+def _stated_sum(description: Mapping[str, Any]) -> object:
+    """The checksum that a description states, known by its name or, were that damaged, its look."""
+    for name, value in description.items():
+        if name == "checksum" or (isinstance(value, str) and re.search("[0-9a-f]{32}", value)):
+            return value
+    return None
+
+
+def _check_sum(path: Path, head: bytes, checksum: object) -> None:
+    """Raise unless a file has the checksum it states, if it states one."""
+    if checksum is None:
+        return
+    if not isinstance(checksum, str) or not re.fullmatch("sha256:[0-9a-f]{64}", checksum):
+        raise ValueError(f"its checksum is {checksum!r}")
+    digest = hashlib.sha256(head.replace(checksum.encode(), UNSEALED.encode(), 1))
+    with path.open("rb") as file:
+        file.seek(len(head))
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    if checksum != f"sha256:{digest.hexdigest()}":
+        raise ValueError("its bytes are not those that were saved")
+
+
+def _strict_json(text: str) -> Any:
+    """Parse JSON in which no key stands twice and every number is one."""
+    return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_number)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a key stands twice in an object")
+    return values
+
+
+def _number(literal: str) -> float:
+    """Infinity may be an option of a spec; NaN is none."""
+    if math.isnan(value := float(literal)):
+        raise ValueError("NaN stands for a number")
+    return value

@@ -1,0 +1,55 @@
+"""What is printed on a terminal: text as it is, whatever names, labels and paths hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+__all__ = ["PlainConsole", "one_line", "printable"]
+
+
+def printable(text: str, keep: str = "\n\t") -> str:
+    r"""The text with escape codes, and whatever else a terminal would obey, written out.
+
+    Args:
+        text: anything.
+        keep: what may stay all the same.
+
+    Example:
+        >>> printable("a \x1b[31mred\x1b[0m name")
+        'a \\x1b[31mred\\x1b[0m name'
+    """
+    return "".join(c if c.isprintable() or c in keep else _written_out(c) for c in text)
+
+
+def _written_out(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def one_line(error: object) -> str:
+    r"""What an error says, on one line.
+
+    Example:
+        >>> one_line(ValueError("first\nsecond"))
+        'first second'
+    """
+    return printable(" ".join(str(error).splitlines()))
+
+
+class PlainConsole(Console):
+    """Rich without its markup: every text that is printed, in tables too, is shown as it is.
+
+    Example:
+        >>> PlainConsole(width=40).print("[red] is no colour here")
+        [red] is no colour here
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Every text that Rich prints comes through here."""
+        shown = printable(text).encode(self.encoding, "backslashreplace").decode(self.encoding)
+        return super().render_str(shown, **options)

@@ -1,0 +1,85 @@
+"""Posteriors some of whose weights are zero for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leanbayes.distributions import Masked, WeightDistribution
+from leanbayes.errors import require
+from leanbayes.learned import Learned
+from leanbayes.ops import LinearOp
+from leanbayes.posteriors.base import Posterior, register_posterior
+from leanbayes.posteriors.location_scale import MeanField
+from leanbayes.posteriors.rank1 import Rank1
+
+__all__ = ["Pruned", "masked"]
+
+
+@register_posterior
+@dataclass(frozen=True)
+class Pruned(Posterior):
+    """Another posterior with some weights fixed at zero, where they cost nothing.
+
+    Which ones is the mask, a saved and untrained tensor of the layer's posterior. It starts with
+    every weight kept; :func:`~leanbayes.prune` sets it.
+
+    Args:
+        base: spec of the posterior of the weights that are kept; not of rank-one factors, which
+            belong to whole rows and columns.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(3, 2), lb.Pruned(lb.MeanField()), lb.Normal(1.0))
+        >>> model.posterior.mask[0] = False
+        >>> int((model.weight != 0).sum())
+        3
+    """
+
+    base: Posterior = MeanField()  # noqa: RUF009 (a frozen value)
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.base, Posterior) and not isinstance(self.base, Pruned | Rank1),
+            f"base is {self.base!r}; give the spec of a posterior of single weights, such as "
+            "lb.MeanField()",
+        )
+
+    def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
+        shape = op.matrix(weight).shape
+        everything = torch.ones(shape, dtype=torch.bool, device=weight.device)
+        return masked(self.base(weight, op), everything)
+
+
+def masked(posterior: Learned[WeightDistribution], mask: Tensor) -> Learned[WeightDistribution]:
+    """A posterior with the same parameters, shared and not copied, and these weights kept.
+
+    Args:
+        posterior: any; what it has pruned already stays pruned.
+        mask: ``True`` where a weight is kept, ``[out, in]``.
+
+    Example:
+        >>> from leanbayes.ops import Linear
+        >>> q = MeanField()(torch.ones(2, 2), Linear())
+        >>> kept = masked(q, torch.eye(2).bool())
+        >>> kept.spec.base == q.spec, kept.loc is q.loc, int(kept.mask.sum())
+        (True, True, 2)
+    """
+    spec = posterior.spec
+    mask = mask.bool().to(next(posterior.parameters()).device)
+    if isinstance(spec, Pruned):
+        again = posterior.extended(posterior.constructor, spec=spec)
+        again.register_buffer("mask", posterior.value("mask") & mask)
+        return again
+    return posterior.extended(partial(_masked, posterior.constructor), spec=Pruned(spec), mask=mask)
+
+
+def _masked(
+    constructor: Callable[..., WeightDistribution], /, *, mask: Tensor, **arguments: Any
+) -> Masked:
+    return Masked(constructor(**arguments), mask, validate_args=False)
