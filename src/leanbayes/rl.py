@@ -133,7 +133,6 @@ def make_environments(name: str, count: int) -> Any:
     """Several gymnasium environments of a name, as one vector environment."""
     try:
         import gymnasium
-        from gymnasium.error import DependencyNotInstalled, UnregisteredEnv
     except ImportError as error:
         raise ImportError(
             "policies need gymnasium; run: pip install 'leanbayes[rl]'", name="gymnasium"
@@ -142,9 +141,9 @@ def make_environments(name: str, count: int) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # CartPole-v0 is old
             environments = gymnasium.make_vec(name, num_envs=count)
-    except UnregisteredEnv as error:
-        raise unknown("environment", name, gymnasium.registry) from error
-    except DependencyNotInstalled as error:
+    except (gymnasium.error.Error, ImportError) as error:
+        if name not in gymnasium.registry and ":" not in name:
+            raise unknown("environment", name, gymnasium.registry) from error
         raise ValueError(f"environment {name!r} cannot be made here: {error}") from error
     observed, chosen = environments.single_observation_space, environments.single_action_space
     require(
@@ -262,15 +261,20 @@ def _play(policy: nn.Module, environments: Any, steps: int, seed: int) -> _Playe
 
 
 def _advantages(rewards: Tensor, alive: Tensor, discount: float) -> Tensor:
-    """Rewards-to-go above the average of the other rows, over their standard deviation."""
+    """Rewards-to-go above the average of the other rows, over their standard deviation.
+
+    Rows that are all alike teach nothing, and their rounding errors must not.
+    """
     to_go, ahead = torch.zeros_like(rewards), torch.zeros(len(rewards), dtype=rewards.dtype)
     for step in reversed(range(rewards.shape[1])):
         ahead = rewards[:, step] + discount * ahead
         to_go[:, step] = ahead
     others = (to_go.sum(0) - to_go) / (len(to_go) - 1)
     above = (to_go - others) * alive
-    spread = above[alive].std() if int(alive.sum()) > 1 else above.new_zeros(())
-    return (above / spread.clamp_min(1e-6)).float()
+    spread = above[alive].std()
+    if spread <= 1e-6 * to_go.abs().max():
+        return torch.zeros_like(above).float()
+    return (above / spread).float()
 
 
 @dataclass(frozen=True, eq=False)
