@@ -172,7 +172,7 @@ class Reinforce:
 
     Example:
         >>> learner = Reinforce("CartPole-v0", PolicyGradient(episodes=8, hidden=8))
-        >>> len(learner.run().returns)  # doctest: +SKIP
+        >>> len(learner.run().returns)
         8
     """
 

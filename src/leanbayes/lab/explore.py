@@ -47,7 +47,8 @@ def explore(
     """
     out = Path(out)
     study = _begun(out, {"environment": environment, "settings": asdict(settings)})
-    kept = {run["seed"]: run for run in study["runs"] if run["finished"]}
+    study["runs"] = [run for run in study["runs"] if run["finished"]]
+    kept = {run["seed"]: run for run in study["runs"]}
     with _one_thread():
         for seed in range(seeds):
             if seed not in kept:
@@ -93,7 +94,8 @@ def _described(episodes: Episodes) -> dict[str, Any]:
 
 def _over_seeds(runs: list[dict[str, Any]]) -> dict[str, float] | None:
     """The mean over finished seeds, and its standard error over them."""
-    values = torch.tensor([run["last_100"]["value"] for run in runs if run["finished"]])
+    finished = [run["last_100"]["value"] for run in runs if run["finished"]]
+    values = torch.tensor(finished, dtype=torch.float64)
     if not len(values):
         return None
     spread = float(values.std()) if len(values) > 1 else 0.0
