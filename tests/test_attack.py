@@ -181,6 +181,14 @@ def test_batches_do_not_change_a_plain_network_s_attack(x):
     assert torch.equal(whole.hits, parts.hits)
 
 
+def test_a_module_list_is_an_ensemble(x):
+    models, labels = [network(), network()], torch.zeros(8).long()
+    options = {"labels": labels, "step": 0.1, "iterations": 2, "samples": 1}
+    as_list = lb.fast_sign_attack(models, x, 1, **options)
+    as_module = lb.fast_sign_attack(nn.ModuleList(models), x, 1, **options)
+    assert torch.equal(as_list.inputs, as_module.inputs)
+
+
 def test_it_runs_within_no_grad(x):
     model, labels = lb.convert(network(), lb.MeanField(0.2), lb.Normal(1.0)), torch.zeros(8).long()
     with torch.no_grad():

@@ -165,7 +165,10 @@ class _Victims:
         dropout: bool,
         batch_size: int | None,
     ) -> None:
-        models = [model] if isinstance(model, nn.Module) else list(model)
+        if isinstance(model, nn.ModuleList):
+            models = list(model)
+        else:
+            models = [model] if isinstance(model, nn.Module) else list(model)
         require(
             bool(models) and all(isinstance(each, nn.Module) for each in models),
             "model is neither a module nor a sequence of modules; give one or the other",

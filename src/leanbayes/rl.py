@@ -46,7 +46,8 @@ class PolicyGradient:
     Args:
         policy: what the second hidden layer is.
         episodes: how many are played in all.
-        environments: how many of them side by side, between two updates.
+        environments: how many of them side by side, between two updates. Each adds a draw of the
+            weights, and a variance policy needs many: its function is another one every episode.
         hidden: units of each hidden layer.
         lr: the first learning rate of Adam; it falls linearly to zero.
         discount: of later rewards.
@@ -54,8 +55,8 @@ class PolicyGradient:
     """
 
     policy: Literal["deterministic", "noise", "variance"] = "variance"
-    episodes: int = 3000
-    environments: int = 8
+    episodes: int = 6400
+    environments: int = 32
     hidden: int = 256
     lr: float = 5e-3
     discount: float = 0.99
@@ -171,7 +172,7 @@ class Reinforce:
         seed: of weights, noise, actions and the environment.
 
     Example:
-        >>> learner = Reinforce("CartPole-v0", PolicyGradient(episodes=8, hidden=8))
+        >>> learner = Reinforce("CartPole-v0", PolicyGradient(episodes=8, environments=8, hidden=8))
         >>> len(learner.run().returns)
         8
     """
