@@ -30,7 +30,7 @@ LEVELS = (
     {"posteriors", "priors", "estimators"},
     {"context"},
     {"layers"},
-    {"model", "convert", "modes", "seeding", "header", "allowance"},
+    {"model", "convert", "modes", "seeding", "header", "allowance", "references"},
     {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
         "attack",
@@ -41,6 +41,7 @@ LEVELS = (
         "ablate",
         "prune",
         "pruning_curve",
+        "tying",
         "gradient_snr",
         "sparsify",
         "export",

@@ -121,6 +121,17 @@ def test_learnt_priors_are_other_parameters():
     assert any(name.startswith("prior") for name in roles)
 
 
+@pytest.mark.tried(
+    "Input",
+    what="a misspelt role in multipliers or decayed",
+    holds="refused with the nearest role",
+)
+@pytest.mark.parametrize("options", [{"multipliers": {"factor": 0.5}}, {"decayed": ("factor",)}])
+def test_a_misspelt_role_is_refused(options):
+    with pytest.raises(ValueError, match=r"role 'factor' is unknown; did you mean 'factors'\?"):
+        parameter_groups(rank1_network(), LR, **options)
+
+
 @pytest.mark.parametrize("lr", [0.0, -0.1])
 def test_a_learning_rate_is_positive(lr):
     with pytest.raises(ValueError, match=r"lr is .* must be positive"):

@@ -141,9 +141,9 @@ def test_a_criterion_of_ones_own_sees_posterior_and_prior():
 
     try:
         model = converted()
-        kept = lb.prune(model, by="size", threshold=0.2).weight
+        kept = lb.prune(model, by="size", threshold=0.2).mean_weight
         assert (kept != 0).any()
-        assert torch.equal(kept != 0, model.weight.abs() / 0.5 <= 0.2)
+        assert torch.equal(kept != 0, model.mean_weight.abs() / 0.5 <= 0.2)
     finally:
         CRITERIA.unregister("size")
 
@@ -265,12 +265,12 @@ def test_training_goes_on_with_the_same_optimiser_and_pruned_weights_stay_zero()
 
     step()
     lb.prune(model, keep=0.3, inplace=True)
-    before, mask = model.weight.detach().clone(), mask_of(model).clone()
+    before, mask = model.mean_weight.detach().clone(), mask_of(model).clone()
     for _ in range(3):
         step()
     assert torch.equal(mask_of(model), mask)
-    assert not model.weight[~mask].any()
-    assert (model.weight != before)[mask].all()
+    assert not model.mean_weight[~mask].any()
+    assert (model.mean_weight != before)[mask].all()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeGuard, TypeVar
@@ -19,6 +19,7 @@ from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible
 from leanbayes.layers.choice import Choice, SharedPriors
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
+from leanbayes.references import check_copy, replaceable
 
 __all__ = ["Plan", "PlannedLayer", "convert", "deterministic", "plan", "select", "topmost"]
 
@@ -103,7 +104,7 @@ def plan(
     default = Choice(posterior, prior, estimator, bias, bias_prior)
     layers = topmost(model, is_convertible)
     known = [name for names in layers.values() for name in names]
-    require(bool(known), "the model has no layer that can be converted")
+    require(bool(known), _nothing_to_convert(model))
     included, excluded = select(include, known), select(exclude, known)
     changes = [(select(pattern, known), change) for pattern, change in (overrides or {}).items()]
     _check_keys(overrides or {})
@@ -119,6 +120,7 @@ def plan(
             chosen[module] = PlannedLayer(tuple(names), type(module).__name__, choice)
     require(bool(chosen), "no layer is left to convert; look at include and exclude")
     _forbid_tied_weights(model, chosen)
+    replaceable(model, {layer: planned.names[0] for layer, planned in chosen.items()})
     return Plan(tuple(chosen.values()))
 
 
@@ -165,7 +167,10 @@ def convert(
     options: dict[str, Any] = {"bias": bias, "bias_prior": bias_prior, "overrides": overrides}
     patterns: dict[str, Any] = {"include": include, "exclude": exclude}
     planned = plan(model, posterior, prior, estimator, **options, **patterns)
-    return planned.apply(model if inplace else copy.deepcopy(model))
+    if inplace:
+        return planned.apply(model)
+    names = [name for layer in planned.layers for name in layer.names]
+    return planned.apply(_copy(model, names, "make it a method, or pass inplace=True"))
 
 
 @torch.no_grad()
@@ -183,7 +188,8 @@ def deterministic(model: nn.Module, *, member: int | None = None) -> nn.Module:
         >>> torch.equal(same.weight, net.weight)
         True
     """
-    model = copy.deepcopy(model)
+    names = [name for names in topmost(model, is_bayesian).values() for name in names]
+    model = _copy(model, names, "make it a method")
     layers = topmost(model, is_bayesian)
     return _exchange(model, [(names, layer.to_torch(member)) for layer, names in layers.items()])
 
@@ -228,8 +234,21 @@ def _above(name: str) -> list[str]:
     return [".".join(parts[:i]) for i in reversed(range(len(parts)))] if name else []
 
 
-def _exchange(model: nn.Module, layers: Iterable[tuple[Sequence[str], nn.Module]]) -> nn.Module:
-    """Put layers at their names; a layer at the empty name is the model then."""
+def _copy(model: nn.Module, names: Iterable[str], remedy: str) -> nn.Module:
+    """A copy that uses neither the layers with these names nor what they lie in."""
+    copied = copy.deepcopy(model)
+    exchanged = {place for name in names for place in (name, *_above(name))}
+    check_copy(copied, [model.get_submodule(name) for name in exchanged], remedy)
+    return copied
+
+
+def _exchange(model: nn.Module, layers: Sequence[tuple[Sequence[str], nn.Module]]) -> nn.Module:
+    """Put layers at their names, and wherever else a model keeps them; all or none.
+
+    A layer at the empty name is the model then.
+    """
+    before = {model.get_submodule(names[0]): (names[0], layer) for names, layer in layers}
+    strays = replaceable(model, {old: name for old, (name, _) in before.items()})
     owners: dict[nn.Module, None] = {}
     for names, layer in layers:
         for name in names:
@@ -238,6 +257,9 @@ def _exchange(model: nn.Module, layers: Iterable[tuple[Sequence[str], nn.Module]
             parent, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(parent), attribute, layer)
             owners.update(dict.fromkeys(model.get_submodule(above) for above in _above(name)))
+    for stray in strays:
+        assert stray.put is not None
+        stray.put(before[stray.value][1])
     for owner in owners:
         settle_fused_path(owner)
     return model
@@ -261,6 +283,15 @@ def _naming(name: str, module: nn.Module) -> Iterator[None]:
         raise ValueError(f"{where} cannot be converted: {error}") from error
 
 
+def _nothing_to_convert(model: nn.Module) -> str:
+    if any(map(is_bayesian, model.modules())):
+        return (
+            "the model is converted already; call lb.deterministic(model) first, or "
+            "lb.map_posteriors to give its layers other posteriors"
+        )
+    return "the model has no layer that can be converted"
+
+
 def _check_keys(overrides: Mapping[str, Mapping[str, Any]]) -> None:
     known = [field.name for field in fields(Choice)]
     for pattern, changes in overrides.items():
@@ -268,15 +299,17 @@ def _check_keys(overrides: Mapping[str, Mapping[str, Any]]) -> None:
             require(key in known, f"override {pattern!r} sets {key!r}{nearest(key, known)}")
 
 
-def _forbid_tied_weights(model: nn.Module, chosen: Iterable[nn.Module]) -> None:
+def _forbid_tied_weights(model: nn.Module, chosen: Collection[nn.Module]) -> None:
     """A parameter that two layers share would become two posteriors."""
-    owners: dict[nn.Parameter, str] = {}
-    inside = {part for layer in chosen for part in layer.modules()}
-    for name, module in model.named_modules():
+    owners: dict[nn.Parameter, tuple[nn.Module, str]] = {}
+    layers: dict[str, nn.Module] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        above = [layers[place] for place in _above(name) if layers[place] in chosen]
+        layers[name] = above[-1] if above else module
         for parameter in module.parameters(recurse=False):
-            other = owners.setdefault(parameter, name)
+            layer, other = owners.setdefault(parameter, (layers[name], name))
             require(
-                other == name or inside.isdisjoint((model.get_submodule(other), module)),
+                layer is layers[name] or (layer not in chosen and layers[name] not in chosen),
                 f"layers {other!r} and {name!r} share one weight, which cannot be converted on one "
                 "side only; exclude both, or give each a weight of its own",
             )

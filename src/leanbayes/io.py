@@ -275,7 +275,7 @@ def _build(planned: Plan, net: nn.Module, layers: _Layers) -> nn.Module:
             if part.posterior.spec != made.posterior:
                 part.posterior = made.posterior(part.mean_weight, part.op)
             if part.prior.spec != made.prior:
-                part.prior = made.prior(part.op.matrix(part.mean_weight))
+                part.prior = made.prior.of(part.mean_weight, part.op)
     return model
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -15,7 +15,8 @@ from leanbayes.distributions import GroupRelevanceNormal, WeightDistribution
 from leanbayes.distributions.base import LocalMap
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, weights
-from leanbayes.layers import RandomMap
+from leanbayes.layers import Layer, RandomMap
+from leanbayes.layers.random_map import refitted_bias
 from leanbayes.learned import Learned
 from leanbayes.ops import Usage
 
@@ -141,17 +142,39 @@ def map_posteriors(
     *,
     inplace: bool = False,
 ) -> M:
-    """Replace every posterior by ``function(name, posterior)``; nothing changes if one fails."""
+    """Replace every posterior by ``function(name, posterior)``; nothing changes if one fails.
+
+    A plain bias, of which each member of a mixture has a copy, follows the number of members where
+    the copies are equal; copies that differ have no single value, and the change is refused.
+    """
     if not inplace:
         model = copy.deepcopy(model)
     changed = [(layer, function(name, layer.posterior)) for name, layer in random_maps(model)]
     for layer, posterior in changed:
         new, old = (tuple(q().event_shape) for q in (posterior, layer.posterior))
         require(new == old, f"the new posterior is over {new}, the layer's over {old}")
+    counts = {layer: posterior().members for layer, posterior in changed}
+    biases = list(_refitted_biases(model, counts))
     for layer, posterior in changed:
         layer.posterior = posterior
-        layer.members = posterior().members
+        layer.members = counts[layer]
+    for owner, name, bias in biases:
+        owner.register_parameter(name, bias)
     return model
+
+
+def _refitted_biases(
+    model: nn.Module, counts: Mapping[RandomMap, int]
+) -> Iterator[tuple[Layer, str, nn.Parameter]]:
+    """The plain biases of layers whose number of members changes, as they will be."""
+    for place, layer in model.named_modules():
+        maps = [part for _, part in random_maps(layer)] if isinstance(layer, Layer) else []
+        before = max((part.members for part in maps), default=1)
+        after = max((counts[part] for part in maps), default=1)
+        if isinstance(layer, Layer) and before != after:
+            for name, bias in layer.named_parameters(recurse=False):
+                if "bias" in name:
+                    yield layer, name, refitted_bias(bias, after, place)
 
 
 @torch.no_grad()

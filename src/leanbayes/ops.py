@@ -86,6 +86,10 @@ class LinearOp(ABC):
         """How many input channels a matrix with so many columns reads."""
         return columns
 
+    def fan_in(self, columns: int) -> int:
+        """How many weights are added up in one output of a matrix with so many columns."""
+        return columns
+
     def column_factor(self, s: Tensor, rows: int) -> Tensor:
         """Lay a factor per input channel ``[..., channels]`` out over a matrix ``[..., 1, in]``.
 
@@ -328,6 +332,10 @@ class Lookup(LinearOp):
 
     def square(self, x: Tensor) -> Tensor:
         return x
+
+    def fan_in(self, columns: int) -> int:
+        """A one-hot input picks one column."""
+        return 1
 
     def check_input(self, x: Tensor, channels: int) -> None:
         """Indices are checked by the look-up itself."""

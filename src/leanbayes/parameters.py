@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import nn
 
 from leanbayes.distributions import Masked
-from leanbayes.errors import require
+from leanbayes.errors import require, require_choice
 from leanbayes.learned import Role
 from leanbayes.model import random_maps
 
@@ -60,6 +60,8 @@ def parameter_groups(
         [('means', 0.1), ('factors', 0.05), ('scales', 0.1), ('other', 0.1)]
     """
     require(lr > 0, f"lr is {lr}; it must be positive")
+    for role in (*(multipliers or {}), *decayed):
+        require_choice("role", role, get_args(Role))
     roles = parameter_roles(model)
     factors = multipliers or {}
     return [

@@ -19,6 +19,7 @@ from torch import distributions as td
 from leanbayes import distributions as lbd
 from leanbayes.errors import require, require_positive
 from leanbayes.learned import Learned, Stored
+from leanbayes.ops import Linear, LinearOp
 from leanbayes.registry import Registry
 from leanbayes.spec import Spec
 from leanbayes.transforms import Exp
@@ -62,6 +63,10 @@ class Prior(Spec):
     @abstractmethod
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
         """Make the prior for a weight seen as a matrix ``[out, in]``."""
+
+    def of(self, weight: Tensor, op: LinearOp) -> Learned[td.Distribution]:
+        """Make the prior for a weight in torch's own shape and the op that uses it."""
+        return self(op.matrix(weight))
 
     def learned(
         self, family: Callable[..., td.Distribution], like: Tensor, **arguments: Stored | float
@@ -121,12 +126,21 @@ class Normal(Prior):
 @register_prior
 @dataclass(frozen=True)
 class He(Prior):
-    """``N(0, 2 / fan_in)``: a variance that keeps the size of activations [k-tied suppl., B]."""
+    """``N(0, 2 / fan_in)``: a variance that keeps the size of activations [k-tied suppl., B].
+
+    The fan-in is how many weights are added up in one output: the columns of a matrix, and 1 for an
+    embedding, which looks one row up however many it has.
+    """
 
     weights_only = True
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        return self.learned(_NORMAL, matrix, loc=0.0, scale=math.sqrt(2 / matrix.shape[1]))
+        return self.of(matrix, Linear())
+
+    def of(self, weight: Tensor, op: LinearOp) -> Learned[td.Distribution]:
+        matrix = op.matrix(weight)
+        scale = math.sqrt(2 / op.fan_in(matrix.shape[1]))
+        return self.learned(_NORMAL, matrix, loc=0.0, scale=scale)
 
 
 @register_prior

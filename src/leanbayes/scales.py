@@ -78,16 +78,17 @@ class Scale(Spec):
             return Abs(self.ceiling)
         return Exp(0.5 if self.stored == "log_variance" else 1.0, self.ceiling)
 
-    def initial(self, shape: Sequence[int], like: Tensor) -> Stored:
+    def initial(self, shape: Sequence[int], like: Tensor, fan_in: int | None = None) -> Stored:
         """The first standard deviations, as they are stored.
 
         Args:
-            shape: their shape; the last dimension is the fan-in.
+            shape: their shape.
             like: gives dtype and device.
+            fan_in: how many weights are added up in one output; by default the last dimension.
         """
         empty = torch.empty(tuple(shape), dtype=like.dtype, device=like.device)
         if isinstance(self.start, str):
-            bound = 1 / math.sqrt(shape[-1])
+            bound = 1 / math.sqrt(fan_in or shape[-1])
             return Stored(empty.uniform_(-bound, bound), self.transform)
         value = torch.full_like(empty, self.start)
         if self.spread:

@@ -10,11 +10,12 @@ from torch.distributions import Normal
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 import leanbayes as lb
-from leanbayes.lab.data import Dataset, Examples, Scaling
+from leanbayes.lab.data import Dataset, Examples, Scaling, load_dataset
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import study, write_report
 from leanbayes.lab.report.classes import calibration, certain_images
 from leanbayes.lab.report.html import page
+from leanbayes.lab.report.numbers import metric_name, target_units
 from leanbayes.lab.report.regression import LEVELS, interval_coverage, regression
 from leanbayes.lab.report.study import Study
 from leanbayes.lab.runs import Run
@@ -81,6 +82,9 @@ def test_a_run_that_predicts_numbers_shows_its_intervals(table, tmp_path, noise)
     found = study.study(Run(run)).dataset
     root = math.sqrt(squared) * float(found.target_scaling.scale)
     assert f"it is {root:.4f} over all" in caption
+    assert "in the units of the raw targets" in caption
+    assert "squared error (standardised targets)" in shown.text
+    assert "negative log likelihood (standardised targets)" in shown.text
 
 
 def test_learnt_noise_is_the_trained_one(table, tmp_path):
@@ -175,3 +179,20 @@ def test_numbers_have_no_classes():
     assert calibration(None, studied(prediction, torch.zeros(3))) is None
     several = lb.Prediction(torch.zeros(2, 3, 4), lb.Bernoulli())
     assert calibration(None, studied(several, torch.zeros(3, 4))) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "units"),
+    [({}, "standardised"), ({"target_scaling": "raw"}, "raw")],
+    ids=["standardised", "raw"],
+)
+@pytest.mark.tried(
+    "Runs",
+    what="a report of a regression, whose scores are standardised and whose figures are raw",
+    holds="each number says its units",
+)
+def test_scores_of_numbers_say_their_units(table, options, units):
+    dataset = load_dataset(str(table), **options)
+    assert target_units(dataset) == units
+    assert metric_name("squared_error", units) == f"squared error ({units} targets)"
+    assert metric_name("ece", units) == "calibration error (15 bins)"

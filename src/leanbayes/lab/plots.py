@@ -272,11 +272,15 @@ def image_grid(images: Tensor, titles: Sequence[str], wrong: Sequence[bool]) -> 
     return _png(figure)
 
 
-def estimates(values: Mapping[str, tuple[float, float]], xlabel: str) -> bytes:
-    """One dot for each name, with a standard error to both sides."""
+def estimates(
+    values: Mapping[str, tuple[float, float]], xlabel: str, *, zero: bool = False
+) -> bytes:
+    """One dot for each name, with an error to both sides; a line at zero, if asked for."""
     figure = _figure((_SIZE[0], max(_SIZE[1], 0.22 * len(values) + 0.6)))
     axes, rows = _on(figure, xlabel, ""), range(len(values))
     middle, error = zip(*values.values(), strict=True)
+    if zero:
+        axes.axvline(0.0, **DASHED)
     axes.errorbar(
         middle, rows, xerr=error, fmt="o", markersize=4, color=COLOURS[0], ecolor=COLOURS[4]
     )

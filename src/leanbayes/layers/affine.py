@@ -135,7 +135,7 @@ class Embedding(Affine):
         refuse_table_options(module)
         padding = module.padding_idx
         require(
-            padding is None or not bool(module.weight[padding].any()),
+            padding is None or module.weight.is_meta or not bool(module.weight[padding].any()),
             "the vector of its padding index is not zero; set it to zero or exclude the layer",
         )
 

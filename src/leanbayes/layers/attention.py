@@ -59,6 +59,10 @@ class Attention(Layer):
             "attention with bias_k, bias_v or add_zero_attn has no Bayesian counterpart; "
             "exclude it",
         )
+        require(
+            isinstance(module.out_proj, nn.Linear),
+            f"its out_proj is no linear layer but a {type(module.out_proj).__name__}; exclude it",
+        )
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, make: Maker) -> Self:

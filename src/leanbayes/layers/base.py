@@ -7,11 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, TypeVar
 
+import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from leanbayes.errors import require
 from leanbayes.layers.choice import Choice, Maker, SharedPriors
+from leanbayes.layers.custom import refuse_custom
 
 __all__ = [
     "KINDS",
@@ -138,26 +139,15 @@ def check_convertible(module: nn.Module) -> type[Layer]:
     registered = _registered(module)
     if registered is None:
         raise ValueError("it has no Bayesian counterpart; write one and call lb.register_layer")
-    base, kind = registered
+    _, kind = registered
     require(
         not isinstance(module, nn.modules.lazy.LazyModuleMixin),
         "its shape is not known yet; run one batch through the model first",
     )
-    require(
-        not parametrize.is_parametrized(module),
-        "it has parametrizations; remove them with "
-        "torch.nn.utils.parametrize.remove_parametrizations first, or exclude it",
-    )
-    require(
-        not (module._forward_hooks or module._forward_pre_hooks),
-        "it has forward hooks (as pruning and spectral_norm set them), which would be lost; remove "
-        "them first, or exclude it",
-    )
-    require(
-        type(module).forward is base.forward,
-        f"{type(module).__name__} overrides the forward of {base.__name__}, which would be lost; "
-        "exclude it, or write a kind of layer for it and call lb.register_layer",
-    )
+    for name, part in module.named_modules():
+        own = _registered(part)
+        subject = f"its {name}" if name else "it"
+        refuse_custom(part, type(part) if own is None else own[0], subject)
     kind.refuse(module)
     return kind
 
@@ -165,9 +155,24 @@ def check_convertible(module: nn.Module) -> type[Layer]:
 def to_bayesian(module: nn.Module, choice: Choice, shared: SharedPriors) -> Layer:
     """The Bayesian counterpart of a torch layer; raise a sentence if it cannot have one."""
     layer = check_convertible(module).from_torch(module, Maker(choice, shared))
+    _refuse_more_parameters(module, layer)
     layer.template = Template(module)
     taken = set(dir(layer))
     for name, value in vars(module).items():
         if not name.startswith("_") and name not in taken:
             setattr(layer, name, value)
     return layer.train(module.training)
+
+
+@torch.no_grad()
+def _refuse_more_parameters(module: nn.Module, layer: Layer) -> None:
+    try:
+        kept = layer.torch_tensors(0)
+    except NotImplementedError:  # an affine map, which has no mean weight
+        return
+    for name, _ in module.named_parameters():
+        require(
+            name in kept,
+            f"it has a parameter {name!r} that its Bayesian counterpart has not, which would be "
+            "lost; exclude it, or write a kind of layer for it and call lb.register_layer",
+        )

@@ -100,7 +100,7 @@ class Maker:
         return replace(op, batch_dim=dim)
 
     def learned(self, weight: Tensor, op: LinearOp) -> Pair:
-        """The posterior, whose means start at ``weight`` and are frozen if it is; and the prior."""
+        """The posterior, whose means start at ``weight``, and the prior; both frozen if it is."""
         return self._pair(weight, op, self.choice.posterior, self.choice.prior)
 
     def map(self, weight: Tensor, op: LinearOp) -> RandomMap:
@@ -118,14 +118,20 @@ class Maker:
 
     def _pair(self, weight: Tensor, op: LinearOp, posterior: Posterior, prior: Prior) -> Pair:
         require(
+            not weight.is_meta,
+            "its weights are on the meta device and have no numbers; give it memory with "
+            "to_empty(device=...) and load its weights first",
+        )
+        require(
             bool(torch.isfinite(weight).all()),
             "its weights are not finite; look for a NaN or an infinity before converting",
         )
-        q = posterior(weight, op)
-        if not weight.requires_grad:
-            for mean in q.tensors("means").values():
-                mean.requires_grad_(False)
-        p = self.shared.get(prior) or prior(op.matrix(weight.detach()))
+        q = posterior(weight, op).requires_grad_(weight.requires_grad)
+        p = self.shared.get(prior)
+        if p is None:
+            p = prior.of(weight.detach(), op).requires_grad_(weight.requires_grad)
+        elif weight.requires_grad:
+            p.requires_grad_()  # a prior that layers share learns if one of them does
         if prior.shared_by_model:
             self.shared[prior] = p
         check_pair(q(), p())

@@ -15,7 +15,7 @@ from leanbayes.kl import divergence
 from leanbayes.learned import Learned
 from leanbayes.ops import LinearOp, Usage
 
-__all__ = ["RandomMap", "bias_rows", "plain_bias", "point_bias"]
+__all__ = ["RandomMap", "bias_rows", "plain_bias", "point_bias", "refitted_bias"]
 
 
 class RandomMap(nn.Module):
@@ -91,7 +91,7 @@ class RandomMap(nn.Module):
         return self.op.unmatrix(self.posterior().mean)
 
     def point(self, member: int | None = None) -> nn.Parameter:
-        """The mean weight, of one member if there are several; frozen if the means are."""
+        """The mean weight, of one member if there are several; frozen if the posterior is."""
         weight = self.mean_weight.detach()
         count = self.members
         if count > 1:
@@ -99,8 +99,8 @@ class RandomMap(nn.Module):
             require(member is not None, f"{several}; pass member=0 … {count - 1}")
             require(member in range(count), f"member {member} does not exist; there are {count}")
             weight = weight[member]
-        means = self.posterior.tensors("means").values()
-        trained = not means or any(mean.requires_grad for mean in means)
+        means = self.posterior.tensors("means").values() or self.posterior.parameters()
+        trained = any(mean.requires_grad for mean in means)
         return nn.Parameter(weight.contiguous(), requires_grad=trained)
 
     def extra_repr(self) -> str:
@@ -113,6 +113,19 @@ def plain_bias(bias: Tensor, members: int) -> nn.Parameter:
     vector = bias.detach().clone()
     copies = vector.repeat(members, 1) if members > 1 else vector
     return nn.Parameter(copies, requires_grad=bias.requires_grad)
+
+
+def refitted_bias(bias: nn.Parameter, members: int, name: str) -> nn.Parameter:
+    """A plain bias for another number of members; raise if each has learnt one of its own."""
+    rows = bias.detach().reshape(-1, bias.shape[-1])
+    if len(rows) == members:
+        return bias
+    require(
+        bool((rows == rows[0]).all()),
+        f"layer {name!r} has a bias for each of {len(rows)} members, which do not fit {members}; "
+        "take one member with lb.deterministic(model, member=...) and convert that",
+    )
+    return plain_bias(nn.Parameter(rows[0], requires_grad=bias.requires_grad), members)
 
 
 def bias_rows(bias: Tensor, batch: int) -> Tensor:

@@ -60,10 +60,10 @@ class Recurrent(Layer):
         self.order = [list(names) for names in order]
         maps = {name: part for name, part in parts.items() if isinstance(part, RandomMap)}
         self.maps = nn.ModuleDict(maps)
-        self.members = max(part.members for part in maps.values())
+        members = max(part.members for part in maps.values())
         for name, part in parts.items():
             if isinstance(part, Tensor):
-                self.register_parameter(name, plain_bias(part, self.members))
+                self.register_parameter(name, plain_bias(part, members))
 
     @classmethod
     def from_torch(cls, module: nn.RNNBase, make: Maker) -> Self:
@@ -112,13 +112,14 @@ class Recurrent(Layer):
     def _usage(self, steps: Tensor) -> Usage:
         """How ``[time, batch, in]`` uses the weights; refuse steps that were taken for examples."""
         time, batch = steps.shape[:2]
+        members = max(self.map(name).members for name in self.maps)
         require(
             announced() != time or batch == time or self.batch_first,
             f"this {self.mode} has its {batch} examples in dimension 1 (batch_first=False), and a "
             f"batch of {time} was announced, as many as there are steps; give batch_dim=1 to "
             "predict and dim=1 to tile, or make it batch_first",
         )
-        return settle(Usage(batch, reused=True), Linear(batch_dim=1), steps, self.members)
+        return settle(Usage(batch, reused=True), Linear(batch_dim=1), steps, members)
 
     def _draw(self, usage: Usage) -> dict[str, Map]:
         return {name: self.map(name).draw(usage) for name in self.maps}

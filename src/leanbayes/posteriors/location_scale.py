@@ -20,6 +20,11 @@ from leanbayes.transforms import Clamp, Exp
 __all__ = ["Dropout", "MeanField", "Point", "ZeroMean"]
 
 
+def _first_scale(scale: float | Scale, weight: Tensor, op: LinearOp) -> Stored:
+    shape = op.matrix(weight).shape
+    return Scale.of(scale).initial(shape, weight, op.fan_in(shape[1]))
+
+
 @register_posterior
 @dataclass(frozen=True)
 class Point(Posterior):
@@ -44,7 +49,7 @@ class MeanField(Posterior):
         Scale.of(self.scale)
 
     def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
-        scale = Scale.of(self.scale).initial(op.matrix(weight).shape, weight)
+        scale = _first_scale(self.scale, weight, op)
         return self.learned(LocationScale, loc=Stored.means(weight, op), scale=scale)
 
 
@@ -57,7 +62,8 @@ class ZeroMean(Posterior):
 
     Args:
         noise: ``"normal"``, ``"bernoulli"`` (a random sign) or ``"uniform"`` [variance, 3.3].
-        scale: where the standard deviations start; by default as published, uniform in ±1/√in.
+        scale: where the standard deviations start; by default as published, uniform in ±1/√fan-in
+            (in an embedding the fan-in is 1).
     """
 
     noise: Literal["normal", "bernoulli", "uniform"] = "normal"
@@ -68,7 +74,7 @@ class ZeroMean(Posterior):
         Scale.of(self.scale)
 
     def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
-        scale = Scale.of(self.scale).initial(op.matrix(weight).shape, weight)
+        scale = _first_scale(self.scale, weight, op)
         return self.learned(partial(LocationScale, None, noise=self.noise), scale=scale)
 
 

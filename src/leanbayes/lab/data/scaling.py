@@ -42,6 +42,11 @@ class Scaling:
             x.sub_(self._shift.to(x.device))
         return x.mul_(self._gain.to(x.device)) if self._stretches else x
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether numbers stay as they are."""
+        return not (self._moves or self._stretches)
+
     def inverse(self, x: Tensor) -> Tensor:
         """The raw numbers of these inputs."""
         return (x * self.scale + self.shift).to(x.dtype)

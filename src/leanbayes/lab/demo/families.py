@@ -6,7 +6,8 @@ ELBO, but with 21 times more weights than images it underfits, so these are cold
 Standard deviations start at 0.05, dropout at log α = −3, rank-one factors at random signs with 4
 members; the prior is N(0, 0.3²) unless the family calls for another one. Variance networks have
 one layer without means, the middle one, and no prior: their KL from the published log-uniform
-prior is zero whatever the variances.
+prior is zero whatever the variances. Signs of log-normal factors are those of their logarithms, so
+that the first outputs are large and take three times the epochs to come down.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = ["CLOSELY", "DETERMINISTIC", "FAMILIES", "QUICK", "Family", "Settings"
 
 _PRIOR = lb.Normal(0.3)
 _SCALE = 0.05
+_APART = 1000
 _TIED = lb.Scale(_SCALE, raw_spread=0.1)  # equal factors would stay equal
 
 
@@ -39,12 +41,28 @@ class Settings:
     """What the runs of all families have in common."""
 
     seed: int = 42
+    seeds: int = 3
     epochs: int = 16
     samples: int = 20
     batch_size: int = 128
     learning_rate: float = 0.02
     kl_weight: float = 0.03
     timing_rounds: int = 15
+
+    @property
+    def all_seeds(self) -> range:
+        """Every family is trained once with each."""
+        return range(self.seed, self.seed + self.seeds)
+
+    @property
+    def named_seeds(self) -> str:
+        """The same in words.
+
+        Example:
+            >>> Settings().named_seeds
+            'seeds 42, 43, 44'
+        """
+        return f"seed{'s' * (self.seeds > 1)} {', '.join(map(str, self.all_seeds))}"
 
 
 @dataclass(frozen=True)
@@ -59,6 +77,7 @@ class Family:
         estimator: the name of the one that says how far noise is shared.
         include: which layers are converted.
         networks: how many networks are trained and averaged.
+        longer: how many times the epochs of the others.
     """
 
     name: str
@@ -68,18 +87,22 @@ class Family:
     estimator: str = "auto"
     include: tuple[str, ...] = ("**",)
     networks: int = 1
+    longer: int = 1
 
-    def recipes(self, settings: Settings) -> list[Recipe]:
+    def recipes(self, settings: Settings, seed: int) -> list[Recipe]:
         """What ``leanbayes train`` would be given: a recipe for every network.
 
+        The first network has the seed itself, so that families of one seed start from the same
+        weights and see the same batches; the others of an ensemble have seeds far from it.
+
         Example:
-            >>> [recipe.name for recipe in FAMILIES[1].recipes(Settings())][:2]
-            ['digits-deep-ensemble-of-5-42', 'digits-deep-ensemble-of-5-43']
+            >>> [recipe.name for recipe in FAMILIES[1].recipes(Settings(), 42)][:2]
+            ['digits-deep-ensemble-of-5-seed-42', 'digits-deep-ensemble-of-5-seed-1042']
         """
         name = "digits-" + re.sub(r"\W+", "-", self.name).strip("-")
         return [
             Recipe(
-                name=name if self.networks == 1 else f"{name}-{seed}",
+                name=f"{name}-seed-{each}",
                 data=Data(name="digits"),
                 architecture=Architecture(name="mlp", options={"inputs": 64, "hidden": [128, 128]}),
                 posterior=self.posterior,
@@ -89,11 +112,13 @@ class Family:
                 optimizer=Optimizer(lr=settings.learning_rate),
                 learning_rate=LearningRate(kind="linear"),
                 kl=KLSchedule(options={"weight": settings.kl_weight}),
-                training=Training(epochs=settings.epochs, batch_size=settings.batch_size),
+                training=Training(
+                    epochs=self.longer * settings.epochs, batch_size=settings.batch_size
+                ),
                 evaluation=Evaluation(samples=settings.samples),
-                seed=seed,
+                seed=each,
             )
-            for seed in range(settings.seed, settings.seed + self.networks)
+            for each in range(seed, seed + _APART * self.networks, _APART)
         ]
 
 
@@ -101,8 +126,8 @@ def _variance(name: str, posterior: lb.ZeroMean, estimator: str) -> Family:
     return Family(name, "variance network", posterior, lb.Flat(), estimator, include=("dense2",))
 
 
-def _rank1(name: str, prior: lb.Prior, **options: Any) -> Family:
-    return Family(name, "rank-1", lb.Rank1(signs=0.5, **options), prior)
+def _rank1(name: str, prior: lb.Prior, *, longer: int = 1, **options: Any) -> Family:
+    return Family(name, "rank-1", lb.Rank1(signs=0.5, **options), prior, longer=longer)
 
 
 DETERMINISTIC = Family("deterministic", "plain")
@@ -128,7 +153,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _rank1("rank-1 normal", lb.Normal(0.3, loc=1.0)),
     _rank1("rank-1 Cauchy", lb.Cauchy(0.1, loc=1.0), factors="cauchy", rate=1e-6),
-    _rank1("rank-1 log-normal", lb.LogNormal(0.3), factors="lognormal"),
+    _rank1("rank-1 log-normal", lb.LogNormal(0.3), factors="lognormal", longer=3),
     _rank1("BatchEnsemble (fixed)", lb.Flat(), factors="fixed"),
 )
 

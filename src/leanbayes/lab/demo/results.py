@@ -1,181 +1,104 @@
-"""Train the families, judge them, and say it all as JSON."""
+"""Train and judge all families with all seeds, and say it all as JSON."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Adam
+from torch import Tensor
 
 from leanbayes.lab.build import build_model
-from leanbayes.lab.data import Examples, load_dataset
 from leanbayes.lab.demo.families import DETERMINISTIC, Family, Settings
+from leanbayes.lab.demo.judged import Judged, judge
+from leanbayes.lab.demo.processes import in_order
+from leanbayes.lab.demo.scores import over_seeds
 from leanbayes.lab.interrupts import interruptible
-from leanbayes.lab.judge import foreign_auroc, foreign_images
-from leanbayes.lab.recipe import Recipe
-from leanbayes.lab.runs import Run
-from leanbayes.lab.timing import Ratio, interleaved, ratio, training_step, versions
-from leanbayes.lab.train import train
+from leanbayes.lab.timing import Ratio, versions
 from leanbayes.metrics import Score
 from leanbayes.parameters import count_parameters
-from leanbayes.predict import Prediction, predict
 
-__all__ = ["COLUMNS", "Column", "Result", "legend", "report", "run"]
+__all__ = ["Result", "report", "run"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
-    """What is known about one family after its training."""
+    """What is known about one family after its training with every seed.
+
+    Attributes:
+        name: of the family.
+        group: families of one group stand together.
+        values: scores ``[seeds, images]`` on the same test images, by name of the metric.
+        calibration_error: the average over seeds.
+        parameters: how many are trained.
+        relative_parameters: the same, relative to one plain network.
+        step_cost: processor time of a training step, likewise.
+        seconds: of training and judging.
+    """
 
     name: str
     group: str
-    accuracy: Score
-    nll: Score
-    brier: Score
+    values: Mapping[str, Tensor]
     calibration_error: float
-    auroc_inverted: float
-    auroc_shuffled: float
     parameters: int
     relative_parameters: float
     step_cost: Ratio
     seconds: float
 
+    def score(self, metric: str) -> Score:
+        """The average over seeds and test images."""
+        return over_seeds(self.values[metric])
 
-@dataclass(frozen=True)
-class Column:
-    """How one number of a result is shown.
-
-    Args:
-        title: over the column of a page.
-        short: over that of a terminal, which leaves out those without.
-        value: takes the number out of a result.
-        form: its format.
-        best: which value is the best one, if any is.
-        more: what is said beside it where there is room.
-    """
-
-    title: str
-    short: str
-    value: Callable[[Result], float]
-    form: str = "{:.3f}"
-    best: Callable[[Iterable[float]], float] | None = None
-    more: Callable[[Result], str] = lambda result: ""
-
-    def text(self, result: Result) -> str:
-        """The number."""
-        return self.form.format(self.value(result))
+    def minus(self, other: Result, metric: str) -> Score:
+        """How much more of it than another family, paired by seed and by test image."""
+        return over_seeds(self.values[metric] - other.values[metric])
 
 
-COLUMNS = (
-    Column(
-        "Accuracy, %",
-        "acc.\n%",
-        lambda r: 100 * r.accuracy.value,
-        "{:.1f}",
-        max,
-        lambda r: f" ± {100 * r.accuracy.error:.1f}",
-    ),
-    Column("NLL", "\nNLL", lambda r: r.nll.value, best=min, more=lambda r: f" ± {r.nll.error:.3f}"),
-    Column("Brier score", "", lambda r: r.brier.value, more=lambda r: f" ± {r.brier.error:.3f}"),
-    Column("ECE", "\nECE", lambda r: r.calibration_error, best=min),
-    Column("AUROC inverted", "AUROC\ninv.", lambda r: r.auroc_inverted, best=max),
-    Column("AUROC shuffled", "AUROC\nshuf.", lambda r: r.auroc_shuffled, best=max),
-    Column(
-        "Parameters",
-        "para-\nmeters",
-        lambda r: r.relative_parameters,
-        "{:.2f}×",
-        more=lambda r: f" {r.parameters:>7,}",
-    ),
-    Column(
-        "Step cost",
-        "step\ncost",
-        lambda r: r.step_cost.median,
-        "{:.1f}×",
-        more=lambda r: f" {r.step_cost.low:>4.1f}–{r.step_cost.high:.1f}",
-    ),
-)
-
-
-def run(families: Sequence[Family], settings: Settings, folder: Path) -> Iterator[Result]:
-    """Train and judge the families one by one; each depends on the seed alone.
+def run(
+    families: Sequence[Family], settings: Settings, folder: Path, *, processes: int = 1
+) -> Generator[Result]:
+    """Train and judge the families one by one; each depends on its seeds alone.
 
     Args:
         families: which ones.
-        settings: seed, epochs and so on.
+        settings: seeds, epochs and so on.
         folder: where the run folders go, each by the name of its recipe.
+        processes: how many train at once.
     """
-    for family in families:
-        recipes = family.recipes(settings)
-        runs = [folder / recipe.name for recipe in recipes]
-        with interruptible(), torch.random.fork_rng(devices=[]):
-            start = time.perf_counter()
-            for recipe, path in zip(recipes, runs, strict=True):
-                train(recipe, path, progress=False)
-            result = _judge(family, runs, settings, time.perf_counter() - start)
-        yield result
+    (plain,) = DETERMINISTIC.recipes(settings, settings.seed)
+    fewest = count_parameters(build_model(plain)).total
+    work = [(family, settings, seed, folder) for family in families for seed in settings.all_seeds]
+    with interruptible(), closing(in_order(judge, work, processes)) as coming:
+        for family in families:
+            yield _result(family, list(islice(coming, settings.seeds)), fewest)
 
 
-def _judge(family: Family, runs: Sequence[Path], settings: Settings, seconds: float) -> Result:
-    """The mixture of all samples of all networks, on digits and on images that are none."""
-    models = [Run(run).load()[0] for run in runs]
-    dataset = load_dataset("digits")
-    x, y = dataset.test.x, dataset.test.y
-
-    def prediction(x: Tensor) -> Prediction:
-        samples = (predict(m, x, samples=settings.samples, seed=settings.seed) for m in models)
-        return Prediction(torch.cat([each.samples for each in samples]))
-
-    test = prediction(x)
-    scores = test.metrics(y)
-    told_apart = {
-        name: foreign_auroc(test.entropy, prediction(images).entropy)
-        for name, images in foreign_images(x, dataset, settings.seed).items()
-    }
-    (plain,) = DETERMINISTIC.recipes(settings)
-    parameters = sum(count_parameters(model).total for model in models)
+def _result(family: Family, judged: Sequence[Judged], fewest: int) -> Result:
+    first = judged[0]
+    assert first.step_cost is not None
     return Result(
         family.name,
         family.group,
-        scores["accuracy"],
-        scores["nll"],
-        scores["brier"],
-        scores["ece"].value,
-        told_apart["inverted"],
-        told_apart["pixels shuffled"],
-        parameters=parameters,
-        relative_parameters=parameters / count_parameters(build_model(plain)).total,
-        step_cost=_step_cost(family.recipes(settings), plain, dataset.train, settings),
-        seconds=seconds,
+        {name: torch.tensor([j.values[name] for j in judged]).double() for name in first.values},
+        sum(each.calibration_error for each in judged) / len(judged),
+        first.parameters,
+        first.parameters / fewest,
+        first.step_cost,
+        sum(each.seconds for each in judged),
     )
 
 
-def _step_cost(
-    recipes: Sequence[Recipe], plain: Recipe, examples: Examples, settings: Settings
-) -> Ratio:
-    """Processor time of a training step of these networks, relative to one plain network's."""
-    batch = examples[: settings.batch_size]
-    x, y = batch.x, batch.y
-
-    def stepper(models: Sequence[nn.Module]) -> Callable[[], object]:
-        pairs = [(model, Adam(model.parameters())) for model in models]
-        return lambda: [training_step(*pair, x, y, data_size=len(examples)) for pair in pairs]
-
-    steps = {
-        "plain": stepper([build_model(plain)]),
-        "family": stepper([build_model(recipe) for recipe in recipes]),
-    }
-    seconds = interleaved(steps, settings.timing_rounds, time.process_time)
-    return ratio(seconds["family"], seconds["plain"])
-
-
 def report(
-    results: Sequence[Result], settings: Settings, *, seconds: float, complete: bool
+    results: Sequence[Result],
+    settings: Settings,
+    conclusions: Sequence[str],
+    *,
+    seconds: float,
+    complete: bool,
 ) -> dict[str, Any]:
     """Everything there is to say about a run, ready for JSON."""
     return {
@@ -183,26 +106,24 @@ def report(
         "seconds": seconds,
         "settings": asdict(settings),
         "versions": versions(),
-        "results": [
-            {
-                key: value._asdict() if isinstance(value, Score | Ratio) else value
-                for key, value in vars(result).items()
-            }
-            for result in results
-        ],
+        "conclusions": list(conclusions),
+        "results": [_row(result, results[0]) for result in results],
     }
 
 
-def legend(settings: Settings, seconds: float) -> str:
-    """What the numbers of the table mean, and what they depend on."""
-    return (
-        "Accuracy, negative log likelihood and calibration error (15 bins) on 360 test images; "
-        "AUROC: how well the entropy of a prediction tells inverted, or pixel-shuffled, images "
-        "from these. Parameters and processor time of a training step are relative to the "
-        "deterministic network; in one this small much of the step is overhead, "
-        "benchmarks/step_cost.py has larger ones. Rank-1 networks have 4 members, and each sees "
-        "every image. The KL has a weight of 0.03 (cold posteriors); rate and epochs were chosen "
-        "with test scores in sight.\n"
-        f"Seed {settings.seed}, {settings.epochs} epochs, {settings.samples} samples a "
-        f"prediction, {seconds:.0f} s."
-    )
+def _row(result: Result, reference: Result) -> dict[str, Any]:
+    scores = {metric: result.score(metric) for metric in result.values}
+    detection = {name: score.value for name, score in scores.items() if name.startswith("auroc")}
+    others = {name: score._asdict() for name, score in scores.items() if name not in detection}
+    facts = {name: value for name, value in vars(result).items() if name != "values"}
+    return {
+        **facts,
+        **others,
+        **detection,
+        "step_cost": result.step_cost._asdict(),
+        "by_seed": {name: values.mean(1).tolist() for name, values in result.values.items()},
+        "differences": {
+            name: {"to": reference.name, **result.minus(reference, name)._asdict()}
+            for name in result.values
+        },
+    }

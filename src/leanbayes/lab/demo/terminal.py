@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,25 +16,34 @@ from rich.table import Table
 
 from leanbayes.lab.console import PlainConsole
 from leanbayes.lab.demo import page, results
+from leanbayes.lab.demo.columns import Column, columns, legend
+from leanbayes.lab.demo.conclusions import conclusions
 from leanbayes.lab.demo.families import FAMILIES, QUICK, Family, Settings
-from leanbayes.lab.demo.results import COLUMNS, Column, Result
+from leanbayes.lab.demo.results import Result
 from leanbayes.lab.files import write_json
 from leanbayes.lab.interrupts import exit_code, stopped_by
 
 __all__ = ["show"]
 
-_WIDE = 110
-_SHORT = [column for column in COLUMNS if column.short]
+_WIDE = 100
 
 
-def show(settings: Settings, out: Path, *, quick: bool = False, json: Path | None = None) -> int:
-    """Run the demo, print its table and write its page; returns the exit code.
+def show(
+    settings: Settings,
+    out: Path,
+    *,
+    quick: bool = False,
+    json: Path | None = None,
+    processes: int = 1,
+) -> int:
+    """Run the demo, print what it says and its table, and write its page; returns the exit code.
 
     Args:
         settings: what the runs have in common.
         out: the page.
         quick: three families only.
         json: a file for the results.
+        processes: how many train at once.
     """
     console, done = Console(), list[Result]()
     families = QUICK if quick else FAMILIES
@@ -41,18 +51,20 @@ def show(settings: Settings, out: Path, *, quick: bool = False, json: Path | Non
     start, complete, code = time.perf_counter(), True, 0
     with TemporaryDirectory() as folder:
         try:
-            _train(families, settings, Path(folder), console, done)
+            coming = results.run(families, settings, Path(folder), processes=processes)
+            _train(families, coming, console, done)
         except KeyboardInterrupt as stopped:
             complete, code = False, exit_code(stopped)
             console.print(
                 f"Stopped by {stopped_by(stopped)} after {len(done)} of {len(families)} families."
             )
         seconds = time.perf_counter() - start
+        said = conclusions(done) if done else []
         if done:
-            console.print(_table(done, wide=console.width >= _WIDE))
-            console.print(results.legend(settings, seconds), style="dim", highlight=False)
+            _print(done, said, legend(done, settings, seconds), console)
         if json is not None:
-            write_json(json, results.report(done, settings, seconds=seconds, complete=complete))
+            told = results.report(done, settings, said, seconds=seconds, complete=complete)
+            write_json(json, told)
             PlainConsole().print(f"Written to {json}.", soft_wrap=True)
         if not complete:
             return code
@@ -70,51 +82,60 @@ def show(settings: Settings, out: Path, *, quick: bool = False, json: Path | Non
 
 
 def _train(
-    families: Sequence[Family],
-    settings: Settings,
-    folder: Path,
-    console: Console,
-    done: list[Result],
+    families: Sequence[Family], coming: Generator[Result], console: Console, done: list[Result]
 ) -> None:
     """A bar over families on a terminal; one line a family anywhere else."""
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     width = max(len(family.name) for family in families)
     hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+    bars = Progress(*columns, console=console, transient=True, disable=hidden)
+    with closing(coming), bars as progress:
         bar = progress.add_task("", total=len(families))
-        coming = results.run(families, settings, folder)
         for family in families:
             progress.update(bar, description=f"{family.name:<{width}}")
             result = next(coming)
             done.append(result)
             progress.advance(bar)
             if hidden:
+                accuracy = 100 * result.score("accuracy").value
                 console.print(
                     f"{len(done):>2}/{len(families)} {family.name:<{width}} "
-                    f"accuracy {100 * result.accuracy.value:.1f} % in {result.seconds:.1f} s",
+                    f"accuracy {accuracy:.1f} % in {result.seconds:.1f} s",
                     highlight=False,
                 )
 
 
+def _print(done: Sequence[Result], said: Sequence[str], notes: str, console: Console) -> None:
+    """Conclusions first, then what they were drawn from."""
+    for sentence in said:
+        console.print(f"• {sentence}", highlight=False)
+    console.print()
+    console.print(_table(done, wide=console.width >= _WIDE))
+    console.print(notes, style="dim", highlight=False)
+
+
 def _cells(column: Column, results: Sequence[Result], *, wide: bool) -> list[str]:
-    """The column's texts; those that show the best value are bold, wide ones say more."""
+    """The column's texts; those that show the best value are bold, wide ones have errors."""
     texts = [column.text(result) for result in results]
     best = column.form.format(column.best(map(column.value, results))) if column.best else None
     shown = [f"[bold]{text}[/]" if text == best else text for text in texts]
-    if not wide:
-        return shown
-    return [f"{text}[dim]{column.more(r)}[/]" for text, r in zip(shown, results, strict=True)]
+    errors = [column.error(result) if wide else "" for result in results]
+    return [
+        f"{text}[dim]{error}[/]{column.mark(result)}"
+        for text, error, result in zip(shown, errors, results, strict=True)
+    ]
 
 
 def _table(results: Sequence[Result], *, wide: bool) -> Table:
-    """One row a family; wide tables add standard errors, counts and quartiles."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    """One row a family; wide tables add standard errors."""
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("\nfamily", no_wrap=True)
-    for column in _SHORT:
+    shown = [column for column in columns(results) if column.short]
+    for column in shown:
         table.add_column(column.short, justify="right", no_wrap=True)
-    columns = [_cells(column, results, wide=wide) for column in _SHORT]
+    cells_of = [_cells(column, results, wide=wide) for column in shown]
     groups = [result.group for result in results]
-    for index, (result, *cells) in enumerate(zip(results, *columns, strict=True)):
+    for index, (result, *cells) in enumerate(zip(results, *cells_of, strict=True)):
         last_of_group = groups[index] != groups[min(index + 1, len(groups) - 1)]
         table.add_row(result.name, *cells, end_section=last_of_group)
     return table

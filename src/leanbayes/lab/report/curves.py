@@ -33,7 +33,8 @@ def _losses(x: list[float], columns: Columns) -> list[Html]:
         both = {part: columns.get(f"{part}/{key}") for part in ("train", "validation")}
         lines = {part: values for part, values in both.items() if values is not None}
         if lines:
-            caption = f"{label[0].upper()}{label[1:]}: {' and '.join(lines)}."
+            parts = " and ".join({"train": "training"}.get(part, part) for part in lines)
+            caption = f"{label[0].upper()}{label[1:]} on {parts} examples."
             figures.append(figure(plots.curves(x, lines, label), caption))
     return figures
 

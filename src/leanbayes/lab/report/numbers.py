@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from leanbayes.lab.data import Dataset
 from leanbayes.metrics import Score
 
-__all__ = ["METRICS", "number", "with_error"]
+__all__ = ["METRICS", "metric_name", "number", "target_units", "with_error"]
 
 METRICS = {
     "negative_elbo": "−ELBO per example",
@@ -25,6 +26,32 @@ METRICS = {
     "auc_pr": "average precision",
     "squared_error": "squared error",
 }
+
+_IN_UNITS_OF_TARGETS = {"negative_elbo", "nll", "average_nll", "squared_error"}
+
+
+def target_units(dataset: Dataset | None) -> str:
+    """What the numbers that a network predicts are measured in; nothing where it predicts none.
+
+    Example:
+        >>> target_units(None)
+        ''
+    """
+    if dataset is None or dataset.task != "regression":
+        return ""
+    scaling = dataset.target_scaling
+    return "raw" if scaling is None or scaling.is_identity else "standardised"
+
+
+def metric_name(name: str, units: str = "") -> str:
+    """A metric in words, with the units of the targets where it depends on them.
+
+    Example:
+        >>> metric_name("squared_error", "standardised")
+        'squared error (standardised targets)'
+    """
+    words = METRICS.get(name, name)
+    return f"{words} ({units} targets)" if units and name in _IN_UNITS_OF_TARGETS else words
 
 
 def number(value: float) -> str:

@@ -21,6 +21,7 @@ LEVELS = tuple(i / 20 for i in range(1, 20))
 _INTERVAL = 0.9
 _MOST_POINTS = 200
 _MOST_DOTS = 2000
+_UNITS = "in the units of the raw targets"
 
 
 class Coverage(NamedTuple):
@@ -69,11 +70,10 @@ def _intervals(test: Prediction, y: Tensor, dataset: Dataset) -> Html:
     ends = ((1 - _INTERVAL) / 2, (1 + _INTERVAL) / 2)
     low, high = (_raw(quantile, dataset) for quantile in shown.quantiles(ends))
     truth, mean = _raw(y[few], dataset), _raw(shown.mean, dataset)
-    units = "" if dataset.target_scaling is None else ", in the units of the raw targets"
     return figure(
         plots.intervals(truth, mean, low, high),
         f"Predicted mean and {_INTERVAL:.0%} interval over the truth, for {len(truth)} test "
-        f"targets{units}.",
+        f"targets, {_UNITS}.",
     )
 
 
@@ -93,8 +93,9 @@ def _errors(truth: Tensor, mean: Tensor, spread: Tensor) -> Html:
     root, expected = (float(values.square().mean().sqrt()) for values in (error, spread))
     return figure(
         plots.errors(spread[:_MOST_DOTS], error[:_MOST_DOTS]),
-        f"Error over the predicted standard deviation, with the root mean square of up to ten "
-        f"equal groups; it is {number(root)} over all, and {number(expected)} was predicted.",
+        f"Error over the predicted standard deviation, {_UNITS}, with the root mean square of up "
+        f"to ten equal groups; it is {number(root)} over all, and {number(expected)} was "
+        "predicted.",
     )
 
 

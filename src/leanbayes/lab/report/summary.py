@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.report.html import Html, element, section, table
-from leanbayes.lab.report.numbers import METRICS, number, with_error
+from leanbayes.lab.report.numbers import METRICS, metric_name, number, target_units, with_error
 from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
 from leanbayes.metrics import Score
@@ -58,7 +58,7 @@ def _training(recipe: Recipe) -> str:
 @register_section
 def results(run: Run, study: Study) -> Html | None:
     """Our test metrics next to the published ones."""
-    ours, published = run.metrics, run.recipe.published
+    ours, published, units = run.metrics, run.recipe.published, target_units(study.dataset)
     theirs = {} if published is None else dict(published.values)
     counted = theirs.pop("parameters", None)
     if not ours and not theirs:
@@ -68,7 +68,7 @@ def results(run: Run, study: Study) -> Html | None:
     rows = []
     for name in names:
         measured = with_error(ours[name]) if name in ours else "not measured"
-        row = [METRICS.get(name, name), measured]
+        row = [metric_name(name, units), measured]
         if published is not None:
             row.append(number(theirs[name]) if name in theirs else "–")
             row.append(_difference(ours.get(name), theirs.get(name)))

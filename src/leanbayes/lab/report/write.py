@@ -26,6 +26,7 @@ def write_report(
     title: str | None = None,
     opening: Sequence[Html] = (),
     tell: Callable[[str], object] = lambda problem: None,
+    overview: bool = True,
 ) -> Path:
     """Write one HTML page about run folders, which needs no other file and no network.
 
@@ -38,6 +39,7 @@ def write_report(
         title: its heading, if not the names of the runs.
         opening: what to say before the runs.
         tell: is given every sentence about a damaged or missing part.
+        overview: compare several runs in one table.
 
     Returns:
         The path of the page.
@@ -49,7 +51,7 @@ def write_report(
     title = title or f"leanbayes: {', '.join(names) if len(names) < 4 else f'{len(names)} runs'}"
     parts = [element("h1", title), *opening]
     if len(folders) > 1:
-        parts += [_contents(names), _overview(folders)]
+        parts += [_contents(names), *([_overview(folders)] if overview else [])]
     parts += [_run(folder, index, tell) for index, folder in enumerate(folders)]
     parts.append(element("footer", "Written by leanbayes. This page needs no network."))
     return write_text(out, page(title, join(parts)))
@@ -77,6 +79,11 @@ def _overview(folders: Sequence[Run]) -> Html:
             rows.append([f"published: {published.row}", *cells])
     header = ["Run", *(METRICS[name] for name in names)]
     caption = "All runs on their test sets, ± one standard error over examples."
+    if "squared_error" in names:
+        caption += (
+            " Scores of predicted numbers are in the units that each network was trained on; the "
+            "results of a run say which."
+        )
     return element("section", element("h3", "All runs"), table(header, rows, caption))
 
 

@@ -1,0 +1,74 @@
+"""Work in several processes that end with this one, also by Ctrl-C."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+__all__ = ["in_order"]
+
+R = TypeVar("R")
+
+
+def in_order(
+    work: Callable[..., R], arguments: Iterable[tuple[Any, ...]], processes: int
+) -> Generator[R]:
+    """What a function gives for each of many arguments, one after another.
+
+    Args:
+        work: a function of a module.
+        arguments: what it is called with.
+        processes: how many work at once; one means this one.
+
+    Example:
+        >>> list(in_order(max, [(1, 2), (4, 3)], processes=1))
+        [2, 4]
+    """
+    if processes == 1:
+        yield from (work(*each) for each in arguments)
+        return
+    before = multiprocessing.active_children()
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, context, initializer=_begin)
+    try:
+        with _deaf_to_ctrl_c():
+            coming: list[Future[R]] = [pool.submit(work, *each) for each in arguments]
+        for future in coming:
+            yield future.result()
+        pool.shutdown()
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - set(before):
+            process.terminate()
+            process.join()
+        raise
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that are started here leave Ctrl-C to this one."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _begin() -> None:
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_the_first_process, daemon=True).start()
+
+
+def _end_with_the_first_process() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
