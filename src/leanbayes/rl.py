@@ -58,7 +58,7 @@ class PolicyGradient:
     episodes: int = 6400
     environments: int = 32
     hidden: int = 256
-    lr: float = 5e-3
+    lr: float = 1e-2
     discount: float = 0.99
     steps: int | None = None
 
