@@ -33,6 +33,7 @@ LEVELS = (
     {"model", "convert", "modes", "seeding", "header", "allowance", "references"},
     {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
+        "attack",
         "scaled_layers",
         "spectrum",
         "compress",
@@ -46,6 +47,7 @@ LEVELS = (
         "export",
         "sklearn",
         "lightning",
+        "rl",
     },
     {"leanbayes"},
     {"lab"},
@@ -55,7 +57,7 @@ LEVELS = (
 """Imports only go up this list; ``leanbayes`` is the package itself, with its public names."""
 
 LAB_LEVELS = (
-    {"files", "plots", "weights", "interrupts", "locks", "timing"}
+    {"files", "plots", "weights", "interrupts", "locks", "provenance", "timing"}
     | {"names", "console", "result_files", "unpickling"},
     {"tables", "checkpoints", "history"},
     {"data", "architectures"},
@@ -64,14 +66,14 @@ LAB_LEVELS = (
     {"runs"},
     {"callbacks", "checks", "judge", "predictions"},
     {"train"},
-    {"sweep", "report"},
+    {"sweep", "report", "explore"},
     {"demo"},
     {"commands"},
 )
 """The same within the laboratory, from files to commands."""
 
 CORE = {"torch", "safetensors"}
-DOORS = {"lightning", "sklearn", "export", "lab", "cli", "__main__"}
+DOORS = {"lightning", "rl", "sklearn", "export", "lab", "cli", "__main__"}
 """Modules for what is installed as an extra; the package itself does not import them."""
 
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

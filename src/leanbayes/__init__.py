@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from leanbayes import distributions, ops, schedules, testing
 from leanbayes.ablate import permute_scales, zero_means
 from leanbayes.alpha import AlphaReport, LayerAlpha, alpha_report
+from leanbayes.attack import Attack, fast_sign_attack
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
 from leanbayes.errors import LoadError
@@ -91,6 +92,7 @@ __all__ = [
     "ARD",
     "Affine",
     "AlphaReport",
+    "Attack",
     "Bernoulli",
     "Categorical",
     "Cauchy",
@@ -146,6 +148,7 @@ __all__ = [
     "deterministic",
     "distributions",
     "elbo",
+    "fast_sign_attack",
     "flipout",
     "held",
     "kl",

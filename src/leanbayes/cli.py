@@ -12,17 +12,19 @@ _LAB = (
     *("PIL", "lightning", "matplotlib", "numpy", "optuna", "pooch", "pydantic"),
     *("rich", "sklearn", "tensorboard", "typer", "yaml"),
 )
+_EXTRAS = {**dict.fromkeys(_LAB, "lab"), "gymnasium": "rl"}
 
 
 def main() -> None:
-    """Run the command; without the lab extra, say how to get it."""
+    """Run the command; without the extra that it needs, say how to get it."""
     try:
         app()()
     except ImportError as error:
         missing = (error.__cause__ if isinstance(error.__cause__, ImportError) else error).name
-        if (missing or "").partition(".")[0] not in _LAB:
+        extra = _EXTRAS.get((missing or "").partition(".")[0])
+        if extra is None:
             raise
-        sys.exit(f"leanbayes: {missing} is not installed; run pip install 'leanbayes[lab]'")
+        sys.exit(f"leanbayes: {missing} is not installed; run pip install 'leanbayes[{extra}]'")
 
 
 def app() -> "typer.Typer":

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
-__all__ = ["evaluating"]
+__all__ = ["dropping_out", "evaluating"]
 
 _LOCK = threading.Lock()
 _EVALUATED: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
@@ -36,3 +37,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                 if not _EVALUATED[module]:
                     del _EVALUATED[module]
                     module.training = True
+
+
+@contextmanager
+def dropping_out(model: nn.Module) -> Iterator[None]:
+    """Let dropout layers draw, whatever their mode: MC dropout, within a block of eval mode.
+
+    Other threads that run the model meanwhile notice that.
+    """
+    before = {m: m.training for m in model.modules() if isinstance(m, _DropoutNd)}
+    try:
+        for layer in before:
+            layer.training = True
+        yield
+    finally:
+        for layer, mode in before.items():
+            layer.training = mode

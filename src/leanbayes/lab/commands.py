@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -53,6 +53,7 @@ def register(application: typer.Typer) -> None:
         (predict, "runs/digits --input new.csv --output predictions.csv"),
         (sweep, "k_tied/mnist-mlp-k2 --trials 8"),
         (report, "runs/a runs/b -o report.html"),
+        (explore, "CartPole-v0 --policy variance --seeds 9"),
     ):
         example = f"Example: leanbayes {command.__name__} {example}"
         application.command(epilog=example)(_told(command))
@@ -81,7 +82,7 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
 
 def _way_on(command: str) -> str:
     """How to go on after a stop, as the very command where one process was started by hand."""
-    if command not in ("train", "sweep"):
+    if command not in ("train", "sweep", "explore"):
         return "start it again"
     resume = ["--resume"] if command == "train" and "--resume" not in sys.argv else []
     if any(variable in os.environ for variable in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS")):
@@ -307,6 +308,53 @@ def report(
         PlainConsole(stderr=True).print(problem, soft_wrap=True)
     if any(Folder(run).damage for run in runs):
         sys.exit(1)
+
+
+def explore(
+    environment: Annotated[str, typer.Argument(help="A name that gymnasium knows.")],
+    policy: Annotated[
+        Literal["deterministic", "noise", "variance"],
+        typer.Option(help="What the weights of the second hidden layer are."),
+    ] = "variance",
+    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 9,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Of every seed.")] = None,
+    environments: Annotated[
+        int | None, typer.Option(min=2, help="Episodes between two updates.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="The first learning rate.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="The longest episode, if not the environment's.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="runs/ENVIRONMENT-POLICY.json if not given.")
+    ] = None,
+) -> None:
+    """Train a policy by REINFORCE, its weights drawn once an episode, with several seeds.
+
+    The file is written after every seed; a stopped study goes on with the same command.
+    """
+    from leanbayes.lab.explore import explore as study
+    from leanbayes.rl import PolicyGradient
+
+    options = {"episodes": episodes, "environments": environments, "lr": lr, "steps": steps}
+    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    path = out or Path("runs") / f"{environment.replace('/', '-')}-{policy}.json"
+    settings = PolicyGradient(policy, **given)
+    done = study(environment, settings, path, seeds=seeds, tell=_show_seed)
+    mean = done["last_100"]
+    PlainConsole().print(
+        f"mean over {len(done['runs'])} seeds {mean['value']:.1f} ± {mean['error']:.1f}: {path}",
+        soft_wrap=True,
+    )
+
+
+def _show_seed(run: Mapping[str, Any]) -> None:
+    score, episodes = run["last_100"], len(run["returns"])
+    PlainConsole().print(
+        f"seed {run['seed']}: return {score['value']:.1f} ± {score['error']:.1f} over the last "
+        f"{min(100, episodes)} of {episodes} episodes, {run['seconds']:.0f} s",
+        soft_wrap=True,
+    )
 
 
 def _settings(pairs: list[str] | None) -> dict[str, Any]:

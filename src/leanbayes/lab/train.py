@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import subprocess
 from contextlib import nullcontext
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from leanbayes.lab.checks import check_run
 from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.judge import evaluate
 from leanbayes.lab.launch import build_trainer, is_first, processes, quiet_lightning
+from leanbayes.lab.provenance import surroundings
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
@@ -195,17 +194,6 @@ def provenance(recipe: Recipe) -> dict[str, Any]:
     """What anybody needs to get the same numbers again."""
     return {
         "seed": recipe.seed,
-        "versions": {name: version(name) for name in ("leanbayes", "torch", "lightning")},
-        "revision": _revision(),
-        "threads": torch.get_num_threads(),
+        **surroundings("lightning"),
         "recipe": parse_yaml(recipe.to_yaml()),
     }
-
-
-def _revision() -> str | None:
-    """The git revision of the source, if there is one."""
-    try:
-        git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-        return subprocess.check_output(git, text=True, timeout=10, stderr=subprocess.PIPE).strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
