@@ -14,7 +14,7 @@ from test_convert import LAYERS, POSTERIOR, PRIOR, first, mlp
 
 def test_kl_is_not_averaged_within_a_layer():
     model = lb.convert(nn.Linear(30, 20).double(), POSTERIOR, PRIOR)
-    q = Normal(model.weight, 0.1)
+    q = Normal(model.mean_weight, 0.1)
     expected = kl_divergence(q, Normal(torch.zeros(20, 30).double(), 0.5))
     torch.testing.assert_close(lb.kl(model), expected.sum())
 
@@ -151,6 +151,6 @@ def test_the_members_of_a_mixture_are_not_averaged_before_the_network_ends():
     with torch.no_grad():
         model[0].posterior.r_loc[1] = -model[0].posterior.r_loc[0]
         model[0].posterior.s_loc[1] = model[0].posterior.s_loc[0]
-    assert model[0].weight.shape == (2, 4, 3)
-    torch.testing.assert_close(model[0].weight[0], -model[0].weight[1])
-    assert model[0].weight[0].abs().sum() > 0
+    assert model[0].mean_weight.shape == (2, 4, 3)
+    torch.testing.assert_close(model[0].mean_weight[0], -model[0].mean_weight[1])
+    assert model[0].mean_weight[0].abs().sum() > 0

@@ -92,11 +92,12 @@ def test_blocks_of_threads_do_not_meet():
     what="held blocks of asyncio tasks that wait for each other",
     holds="each task has its own draw",
 )
+@torch.no_grad()  # around all tasks: torch's own switch belongs to the thread
 def test_blocks_of_tasks_do_not_meet():
     model, x = network().eval(), torch.randn(5, 6)
 
     async def one_function() -> torch.Tensor:
-        with torch.no_grad(), lb.held(model):
+        with lb.held(model):
             first = model(x)
             await asyncio.sleep(0)
             assert torch.equal(model(x), first)
@@ -111,6 +112,7 @@ def test_blocks_of_tasks_do_not_meet():
     assert not torch.equal(model(x), model(x))
 
 
+@torch.no_grad()
 def test_compiled_code_follows_the_blocks_of_its_thread():
     model, x = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.Normal(1.0)), torch.randn(4, 3)
     compiled = torch.compile(model, fullgraph=True, backend="eager")

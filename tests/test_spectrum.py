@@ -33,7 +33,7 @@ def test_shares_are_squared_singular_values_over_their_sum(posterior):
 @pytest.mark.parametrize("build", [nn.Conv2d, nn.ConvTranspose2d])
 def test_a_convolution_has_the_spectrum_of_the_papers_flattening(build):
     layer = lb.convert(build(3, 4, (2, 5)), lb.MeanField(), lb.Normal(1.0)).double()
-    kernel = layer.weight if build is nn.Conv2d else layer.weight.transpose(0, 1)
+    kernel = layer.mean_weight if build is nn.Conv2d else layer.mean_weight.transpose(0, 1)
     flat = kernel.permute(2, 3, 1, 0).reshape(-1, 4)  # [height · width · in, out]
     assert_shares(lb.spectrum(layer)[""].mean, shares(flat))
 

@@ -63,5 +63,11 @@ def attempts_table(folder: Path, up: str) -> str:
 
 def _row(attempt: Attempt, up: str) -> list[str]:
     path = attempt.file.relative_to(ROOT).as_posix()
-    words = (text[:1].upper() + text[1:] for text in (attempt.what, attempt.holds))
+    words = (_sentence(text) for text in (attempt.what, attempt.holds))
     return [*words, f"[{attempt.file.name}]({up}{path})"]
+
+
+def _sentence(text: str) -> str:
+    """Begun with a capital, unless a name begins it; tags are text."""
+    begun = text[:1].upper() + text[1:] if text.split()[0].isalpha() else text
+    return begun.replace("<", "&lt;")

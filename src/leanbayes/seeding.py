@@ -49,7 +49,7 @@ def _global_generators(seed: int, devices: Sequence[torch.device]) -> Iterator[N
 def is_compiled(model: nn.Module) -> bool:
     """Whether a part of the model runs compiled."""
     return any(
-        isinstance(module, torch._dynamo.OptimizedModule) or module._compiled_call_impl is not None
+        "_orig_mod" in module._modules or module._compiled_call_impl is not None
         for module in model.modules()
     )
 
@@ -61,6 +61,11 @@ class _OwnGenerators(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would load its compiler to keep it out of here; nothing compiled comes here."""
+        return False
 
     def __torch_dispatch__(
         self,

@@ -385,7 +385,7 @@ def test_scales_and_spectra_are_those_of_the_posterior():
     torch.testing.assert_close(shares[:2], eigenvalues / eigenvalues.sum())
     assert math.isclose(float(shares.sum()), 1.0)
     (mean,) = mean_matrices(model).values()
-    torch.testing.assert_close(mean, model.weight.detach())
+    torch.testing.assert_close(mean, model.mean_weight.detach())
     assert mean_matrices(lb.convert(torch.nn.Linear(6, 5), lb.ZeroMean(), lb.LogUniform())) == {}
 
 

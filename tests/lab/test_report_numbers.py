@@ -54,7 +54,7 @@ def table(tmp_path_factory):
 def trained(table, folder, noise):
     outputs = 2 if noise == "predicted" else 1
     values = {
-        "name": f"{noise} noise",
+        "name": f"{noise}-noise",
         "data": {"name": str(table)},
         "architecture": {
             "name": "mlp",

@@ -411,10 +411,15 @@ def test_what_has_no_recipe_is_refused(reference, tmp_path, kept, resume):
     holds="it is trained, and the replacement is said",
 )
 @pytest.mark.parametrize("resume", [True, False])
-def test_a_run_without_an_epoch_may_be_replaced(tmp_path, reference, resume):
-    wrong = recipe(architecture={"name": "mlp", "options": {"inputs": 63, "hidden": [8]}})
-    with pytest.raises(ValueError, match="must be 63"):
-        train(wrong, tmp_path, progress=False)
+def test_a_run_without_an_epoch_may_be_replaced(tmp_path, reference, resume, monkeypatch):
+    def fail(self, *_):
+        raise ValueError("the first step fails")
+
+    wrong = recipe(architecture={"name": "mlp", "options": {"inputs": 64, "hidden": [7]}})
+    with monkeypatch.context() as patch:
+        patch.setattr(FollowLearningRate, "on_train_batch_start", fail, raising=False)
+        with pytest.raises(ValueError, match="the first step fails"):
+            train(wrong, tmp_path, progress=False)
     with pytest.warns(UserWarning, match="had finished no epoch; it is replaced"):
         train(recipe(), tmp_path, resume=resume, progress=False)
     assert Run(tmp_path).recipe == recipe()

@@ -49,7 +49,7 @@ def test_points_and_mixtures_have_neither_scale_nor_signal(posterior):
 def test_signal_to_noise_is_mean_over_scale_and_needs_a_mean():
     model = converted(lb.MeanField(0.1), lb.Normal(1.0))
     (ratio,) = signal_to_noise(model).values()
-    torch.testing.assert_close(ratio, model.weight.detach().abs() / 0.1)
+    torch.testing.assert_close(ratio, model.mean_weight.detach().abs() / 0.1)
     assert signal_to_noise(converted(lb.ZeroMean(), lb.Flat())) == {}
 
 

@@ -191,6 +191,8 @@ class Run:
                 f"{self.folder} holds no finished run; train or resume it first"
             )
         model = build_model(self.recipe.model_copy(update={"posterior": None, "prior": None}))
+        if self.recipe.training.precision == "64":
+            model = model.double()
         if self.recipe.posterior is None:
             model.load_state_dict(self._weights("model."))
         else:

@@ -73,7 +73,7 @@ def signal_to_noise(model: nn.Module) -> dict[str, Tensor]:
         >>> import leanbayes as lb
         >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.Normal(1.0))
         >>> ratio = signal_to_noise(model)["layer"]
-        >>> torch.allclose(ratio, 2 * model.weight.abs())
+        >>> torch.allclose(ratio, 2 * model.mean_weight.abs())
         True
     """
     matrices = _matrices(model, without=ZeroMean)

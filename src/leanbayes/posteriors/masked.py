@@ -37,7 +37,7 @@ class Pruned(Posterior):
         >>> import leanbayes as lb
         >>> model = lb.convert(nn.Linear(3, 2), lb.Pruned(lb.MeanField()), lb.Normal(1.0))
         >>> model.posterior.mask[0] = False
-        >>> int((model.weight != 0).sum())
+        >>> int((model.mean_weight != 0).sum())
         3
     """
 
