@@ -6,7 +6,7 @@ resumed at an epoch ends as an uninterrupted one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 import lightning as L
@@ -53,6 +53,31 @@ class NonFiniteLossError(RuntimeError):
     ) -> None:
         super().__init__(f"{reason}. {remedy}")
         self.reason = reason
+
+
+_HEARD_OF = 50
+"""After how many steps Lightning hears of them; that takes as long as a small step itself."""
+
+
+class _Running:
+    """Averages over steps since they were last taken."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Tensor] = {}
+        self._size = 0
+
+    def add(self, values: Mapping[str, Tensor], size: int) -> None:
+        """Count the averages over so many examples."""
+        for name, value in values.items():
+            part = value.detach() * size
+            self._totals[name] = self._totals[name] + part if name in self._totals else part
+        self._size += size
+
+    def take(self) -> tuple[dict[str, Tensor], int]:
+        """The averages and over how many examples; then begin anew."""
+        averages, size = {n: total / self._size for n, total in self._totals.items()}, self._size
+        self._totals, self._size = {}, 0
+        return averages, size
 
 
 class BayesianModule(L.LightningModule):
@@ -110,6 +135,7 @@ class BayesianModule(L.LightningModule):
         self._make_optimizer, self._make_scheduler = optimizer, scheduler
         self._make_groups = groups
         self._shared: frozenset[nn.Module] | None = None
+        self._scores, self._weights = _Running(), _Running()
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.model(x)
@@ -143,9 +169,17 @@ class BayesianModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         parts = self.objective(batch)
         values = {"nll": parts.nll, "kl": parts.kl, "negative_elbo": parts.nll + parts.kl}
-        self._log("train", values, len(batch[1]))
-        self.log("kl_weight", parts.weight, on_step=False, on_epoch=True, batch_size=1)
+        self._scores.add(values, len(batch[1]))
+        self._weights.add({"kl_weight": torch.tensor(parts.weight)}, 1)
+        if batch_idx % _HEARD_OF == 0 or self._may_be_last():
+            self._log("train", *self._scores.take())
+            averages, steps = self._weights.take()
+            self.log_dict(averages, on_step=False, on_epoch=True, batch_size=steps)
         return parts.loss
+
+    def _may_be_last(self) -> bool:
+        trainer = self.trainer
+        return trainer.is_last_batch or 0 < trainer.max_steps <= trainer.global_step + 1
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         x, y = batch
@@ -164,6 +198,7 @@ class BayesianModule(L.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Noise that depends on seed, epoch and rank alone."""
+        self._scores, self._weights = _Running(), _Running()
         entropy = (self.seed * 1_000_003 + self.current_epoch) * 1_009 + self.global_rank
         torch.manual_seed(entropy % 2**63)
 
