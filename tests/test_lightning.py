@@ -162,3 +162,21 @@ def test_wrong_arguments_get_a_sentence():
         _module(count="batch")
     with pytest.raises(ValueError, match="number of training examples"):
         BayesianModule(nn.Linear(1, 1), data_size=0)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_inputs_may_come_time_first(count):
+    class LastStep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.lstm(x)[0][-1])
+
+    model = lb.convert(LastStep(), lb.Rank1(count), lb.Normal(0.1, loc=1.0))
+    module = BayesianModule(model, data_size=100, batch_dim=1)
+    batch = torch.randn(7, 5, 3), torch.randint(2, (5,))
+    assert module.objective(batch).loss.isfinite()
+    module.log_dict = lambda values, **_: None
+    module.validation_step(batch, 0)

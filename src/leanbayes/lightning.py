@@ -97,6 +97,7 @@ class BayesianModule(L.LightningModule):
         groups: makes the parameter groups from the model; by default one learning rate for all.
         train_samples: draws averaged in each training step.
         validation_samples: draws of which validation takes the mixture.
+        batch_dim: which dimension of the inputs counts examples: 1 for ``[time, batch, …]``.
         seed: seed of the noise.
 
     Example:
@@ -122,6 +123,7 @@ class BayesianModule(L.LightningModule):
         groups: Callable[[nn.Module, float], list[dict[str, Any]]] = parameter_groups,
         train_samples: int = 1,
         validation_samples: int = 1,
+        batch_dim: int = 0,
         seed: int = 42,
     ) -> None:
         super().__init__()
@@ -132,6 +134,7 @@ class BayesianModule(L.LightningModule):
         self.schedule, self.count = schedule or Constant(), count
         self.lr, self.seed = lr, seed
         self.train_samples, self.validation_samples = train_samples, validation_samples
+        self.batch_dim = batch_dim
         self._make_optimizer, self._make_scheduler = optimizer, scheduler
         self._make_groups = groups
         self._shared: frozenset[nn.Module] | None = None
@@ -156,12 +159,14 @@ class BayesianModule(L.LightningModule):
 
     def objective(self, batch: Batch) -> Elbo:
         """The ELBO of one batch, which every member sees whole; mean over ``train_samples``."""
-        x, y = (tile(part, members(self.model)) for part in batch)
+        (x, y), count = batch, members(self.model)
+        if count > 1:
+            x, y = tile(x, count, self.batch_dim), tile(y, count)
         if self._shared is None:
             self._shared = frozenset() if is_compiled(self.model) else shared_layers(self.model, x)
         nlls = []
         for _ in range(self.train_samples):
-            with one_pass(len(x), self._shared):
+            with one_pass(shared=self._shared):
                 nlls.append(self.likelihood.nll(self.model(x), y))
         nll = torch.stack(nlls).mean()
         return elbo(nll, self.model_kl(), data_size=self.data_size, weight=self.kl_weight)
@@ -183,7 +188,8 @@ class BayesianModule(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         x, y = batch
-        outputs = predict(self.model, x, samples=self.validation_samples).samples
+        samples, dim = self.validation_samples, self.batch_dim
+        outputs = predict(self.model, x, samples=samples, batch_dim=dim).samples
         values = {
             "nll": mixture_nll(outputs, y, self.likelihood),
             "negative_elbo": self.likelihood.nll(outputs, y) + self.model_kl() / self.data_size,
