@@ -119,6 +119,7 @@ def fork(folder, *arguments):
 
     def run():
         torch.set_num_threads(1)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
         with open(folder / "said", "w") as file, open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
             os.dup2(file.fileno(), 2)
