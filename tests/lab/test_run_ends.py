@@ -127,7 +127,7 @@ def fork(folder, *arguments):
             sys.argv = ["leanbayes", *map(str, arguments)]
             app()()
 
-    child = multiprocessing.get_context("fork").Process(target=run)
+    child = multiprocessing.get_context("fork").Process(target=run, daemon=True)
     child.start()
     return child
 
