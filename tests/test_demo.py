@@ -246,7 +246,7 @@ def test_the_legend_says_what_was_chosen_and_that_posteriors_are_cold():
     assert "KL has a weight of 0.03 (cold posteriors)" in said
     assert "chosen with test scores in sight" in said
     assert "seeds 42, 43, 44" in said
-    assert "16 epochs (rank-1 log-normal 48, and more would help it)" in said
+    assert "16 epochs (rank-1 log-normal 32, and more would help it)" in said
 
 
 # timing

@@ -176,7 +176,7 @@ class BayesianModule(L.LightningModule):
         values = {"nll": parts.nll, "kl": parts.kl, "negative_elbo": parts.nll + parts.kl}
         self._scores.add(values, len(batch[1]))
         self._weights.add({"kl_weight": torch.tensor(parts.weight)}, 1)
-        if batch_idx % _HEARD_OF == 0 or self._may_be_last():
+        if (batch_idx + 1) % _HEARD_OF == 0 or self._may_be_last():
             self._log("train", *self._scores.take())
             averages, steps = self._weights.take()
             self.log_dict(averages, on_step=False, on_epoch=True, batch_size=steps)

@@ -153,7 +153,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _rank1("rank-1 normal", lb.Normal(0.3, loc=1.0)),
     _rank1("rank-1 Cauchy", lb.Cauchy(0.1, loc=1.0), factors="cauchy", rate=1e-6),
-    _rank1("rank-1 log-normal", lb.LogNormal(0.3), factors="lognormal", longer=3),
+    _rank1("rank-1 log-normal", lb.LogNormal(0.3), factors="lognormal", longer=2),
     _rank1("BatchEnsemble (fixed)", lb.Flat(), factors="fixed"),
 )
 

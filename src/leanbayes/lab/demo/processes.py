@@ -45,10 +45,9 @@ def in_order(
             yield future.result()
         pool.shutdown()
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
         for process in set(multiprocessing.active_children()) - set(before):
             process.terminate()
-            process.join()
+        pool.shutdown(cancel_futures=True)  # its thread sees them end, and ends itself
         raise
 
 
