@@ -250,3 +250,16 @@ def test_a_network_that_returns_several_tensors_is_told_to_return_one():
     with pytest.raises(TypeError, match="tuple") as caught:
         lb.predict(recurrent, torch.zeros(2, 4, 3), samples=2)
     assert "one tensor" in str(caught.value)
+
+
+def test_inputs_that_cannot_be_cut_or_are_no_tensors_are_refused():
+    class Sum(nn.Module):
+        def forward(self, a, b):
+            return a + b
+
+    with pytest.raises(ValueError, match=r"inputs have \[4, 1\] examples.*slices of 2"):
+        lb.predict(Sum(), (torch.zeros(4, 2), torch.zeros(1, 2)), samples=1, batch_size=2)
+    whole = lb.predict(Sum(), (torch.zeros(4, 2), torch.ones(1, 2)), samples=1)
+    assert whole.samples.shape == (1, 4, 2)
+    with pytest.raises(TypeError, match="an input is a list; give tensors"):
+        lb.predict(Sum(), [1.0, 2.0], samples=1)

@@ -251,6 +251,12 @@ class _Passes:
         self.model, self.inputs, self.dims = model, inputs, dims
         self.members, self.total = members(model), inputs[0].shape[dims[0]]
         self.step = batch_size or max(self.total, 1)
+        sizes = [t.shape[d] for t, d in zip(inputs, dims, strict=True)]
+        require(
+            self.step >= self.total or len(set(sizes)) == 1,
+            f"inputs have {sizes} examples, which cannot be cut into slices of {self.step}; give "
+            "all the same number",
+        )
         self.shared: frozenset[nn.Module] = frozenset()
 
     def draw(self, samples: int, coherent: bool) -> list[Tensor] | None:
@@ -286,6 +292,9 @@ def _dimensions(
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """The inputs, and which dimension of each counts examples."""
     inputs = x if isinstance(x, tuple) else (x,)
+    for value in inputs:
+        if not isinstance(value, Tensor):
+            raise TypeError(f"an input is a {type(value).__name__}; give tensors")
     dims = (batch_dim,) * len(inputs) if isinstance(batch_dim, int) else tuple(batch_dim)
     require(
         len(dims) == len(inputs)
