@@ -69,5 +69,5 @@ def _row(attempt: Attempt, up: str) -> list[str]:
 
 def _sentence(text: str) -> str:
     """Begun with a capital, unless a name begins it; tags are text."""
-    begun = text[:1].upper() + text[1:] if text.split()[0].isalpha() else text
+    begun = text[:1].upper() + text[1:] if text.split()[0].rstrip(":,;").isalpha() else text
     return begun.replace("<", "&lt;")
