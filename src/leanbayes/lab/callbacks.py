@@ -86,7 +86,13 @@ class _Loader:
         return self.size
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from self.start()
+        for x, y in self.start():
+            yield _channels_last(x), y
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """Images that lie in memory as the filters of :func:`~leanbayes.lab.build.build_model` do."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 class FollowLearningRate(L.Callback):
