@@ -111,6 +111,7 @@ def vgg(
     outputs: int = 10,
     width: float = 1.0,
     dropout: float = 1.0,
+    tail: float | None = None,
     dense1: Literal["dropout", "variance"] = "dropout",
 ) -> Chain:
     """The VGG-like network of the variance-networks paper for 32 × 32 images: ``conv1`` to
@@ -124,6 +125,8 @@ def vgg(
         width: multiplies the numbers of filters and hidden units.
         dropout: multiplies the published dropout rates, which both networks have; a narrow network
             learns little under the full ones, and 0 leaves the layers out.
+        tail: multiplies those of ``conv11`` to ``conv13`` and ``dense1``, the layers that become
+            random and see 2 × 2 pixels only; ``width`` if not given.
         dense1: first weights of this layer as in the released code: of standard deviation 0.01 in
             the dropout network, of mean 0.01 and standard deviation 1 in the variance network.
     """
@@ -132,9 +135,10 @@ def vgg(
     require_choice("dense1", dense1, ("dropout", "variance"))
     layers: dict[str, nn.Module] = {}
     channels, i = 3, 0
+    last = width if tail is None else tail
     for block, convolutions in enumerate(_VGG_FILTERS_AND_DROPOUT, 1):
         for filters, rate in convolutions:
-            i, wide = i + 1, int(filters * width)
+            i, wide = i + 1, int(filters * (last if block == 5 else width))
             layers[f"conv{i}"] = nn.Conv2d(channels, wide, 3, padding=1)
             layers[f"conv{i}_norm"] = _without_scale(nn.BatchNorm2d(wide, eps=1e-3))
             layers[f"conv{i}_relu"] = nn.ReLU()
