@@ -1,4 +1,4 @@
-"""``python -m papers table | page | compress | archive``: tables and pages, from a checkout.
+"""``python -m papers table | page | compress | archive | toy | attack``, from a checkout.
 
 Annotations are read by typer, so they are ordinary objects here.
 """
@@ -13,6 +13,7 @@ from leanbayes.errors import choose
 from leanbayes.lab.console import one_line
 from leanbayes.lab.files import write_bytes, write_json
 from papers import PAPERS
+from papers.studies.commands import add_studies
 from papers.tools.archive import archive as keep
 from papers.tools.blocks import Blocks
 from papers.tools.compression import compress_run
@@ -104,6 +105,9 @@ def archive(
     """Keep result, recipe and curves of runs, a small file each, for tables and pages."""
     for run in runs:
         print(f"Written to {keep(run, out, label)}")
+
+
+add_studies(app)
 
 
 def main() -> None:

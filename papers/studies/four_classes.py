@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def _network(hidden: int) -> nn.Module:
     """Seven linear layers; the fifth has two outputs, biases and only variances."""
     sizes = (2, hidden, hidden, hidden, hidden)
     encoder: list[nn.Module] = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in pairwise(sizes):
         encoder += [nn.Linear(inputs, outputs), nn.LeakyReLU()]
     decoder = [nn.LeakyReLU(), nn.Linear(2, hidden), nn.LeakyReLU(), nn.Linear(hidden, 4)]
     parts: OrderedDict[str, nn.Module] = OrderedDict(

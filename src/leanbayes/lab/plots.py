@@ -208,7 +208,7 @@ def clouds(panels: Mapping[str, Mapping[str, Tensor]], xlabel: str, ylabel: str)
         axes.set_xscale("asinh", linear_width=max(float(least[0]), 1e-9))
         axes.set_yscale("asinh", linear_width=max(float(least[1]), 1e-9))
         axes.set_title(title)
-    _legend(axes, len(groups))
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", edgecolor="none")
     return _png(figure)
 
 
