@@ -60,14 +60,23 @@ def test_without_a_bound_it_is_the_public_method_to_the_bit(x):
     assert torch.equal(attack.inputs, adversarial)
 
 
-def test_it_is_what_torchattacks_does(x):
-    torchattacks = pytest.importorskip("torchattacks")
+def test_vn21_it_is_what_foolbox_does(x):
+    """A public implementation of the targeted iterative fast-sign attack, from the same start."""
+    foolbox = pytest.importorskip("foolbox")
     model, images = network().eval(), x.unsqueeze(1)
     target = others(model, images)
-    public = torchattacks.BIM(model, eps=0.1, alpha=0.03, steps=6)
-    public.set_mode_targeted_by_label(quiet=True)
+    public = foolbox.attacks.LinfBasicIterativeAttack(
+        rel_stepsize=None, abs_stepsize=0.03, steps=6, random_start=False
+    )
+    moved = public.run(
+        foolbox.PyTorchModel(model, bounds=(0, 1)),
+        images,
+        foolbox.criteria.TargetedMisclassification(target),
+        epsilon=0.1,
+    )
     attack = lb.fast_sign_attack(model, images, target, step=0.03, iterations=6, bound=0.1)
-    assert torch.allclose(attack.inputs, public(images, target), atol=1e-6)
+    assert torch.allclose(attack.inputs, moved, atol=1e-6)
+    assert not torch.allclose(attack.inputs, images, atol=0.05)
 
 
 def test_the_two_gradients_are_those_of_the_mean_log_and_of_the_log_mean(x):

@@ -1,1 +1,1 @@
-"""Studies that are no run of a recipe: each a command, one file of results, and its pictures."""
+"""What is measured of trained networks for a paper, one study a folder or file."""

@@ -20,8 +20,8 @@ _TOY, _ATTACK = FourClasses(), AttackSettings()
 
 def add_studies(app: typer.Typer) -> None:
     """Give an application a command for every study."""
-    toy_example = "python -m papers toy --out results/variance/four-classes.json"
-    attack_example = "python -m papers attack runs/attack-* --out results/variance/attack.json"
+    toy_example = "python -m papers toy --out results/variance/studies/toy.json"
+    attack_example = "python -m papers attack runs/attack-* --out attack.json"
     app.command(epilog=f"Example: {toy_example}")(toy)
     app.command(epilog=f"Example: {attack_example}")(attack)
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 
+import numpy
 import pytest
 import torch
 
@@ -283,3 +284,28 @@ def test_words_about_a_recipe_may_change_before_it_is_resumed(reference):
     assert train(recipe(cut="said in other words"), folder, resume=True, progress=False) == result
     with pytest.raises(ValueError, match="another recipe: 'seed' was 42 and is now 1"):
         train(recipe(seed=1), folder, resume=True, progress=False)
+
+
+@pytest.mark.parametrize("posterior", [None, "MeanField"])
+def test_filters_lie_with_channels_last_and_files_as_torch_has_them(posterior, tmp_path):
+    """The first is faster on a CPU; whoever reads the second need not know."""
+    images = tmp_path / "images.npz"
+    numpy.savez(images, x=numpy.random.default_rng(0).random((40, 3, 32, 32)), y=[0, 1] * 20)
+    spec = recipe(
+        data={"name": str(images)},
+        architecture={"name": "vgg-small", "options": {"outputs": 2}},
+        posterior=posterior,
+        prior=posterior and "He",
+        training={"epochs": 1, "batch_size": 10},
+    )
+    built = build_model(spec)
+    filters = built.conv2.weight if posterior is None else built.conv2.posterior.loc
+    assert filters.is_contiguous(memory_format=torch.channels_last)
+    assert not filters.is_contiguous()
+    result = train(spec, tmp_path / "run", progress=False)
+    loaded, _ = Run(tmp_path / "run").load()
+    kept = loaded.conv2.weight if posterior is None else loaded.conv2.posterior.loc
+    assert kept.shape == filters.shape
+    assert evaluate_run(tmp_path / "run", samples=5)["nll"] == pytest.approx(
+        result["metrics"]["nll"], abs=1e-5
+    )

@@ -15,6 +15,7 @@ from leanbayes.alpha import quartiles
 from leanbayes.errors import nearest, require
 from leanbayes.gradient_snr import Average, Definition
 from leanbayes.lab.data import Batches, augmentation
+from leanbayes.lab.phases import four_accuracies
 from leanbayes.lab.recipe import Probe, Recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.weights import log_alphas, mean_scales
@@ -85,7 +86,13 @@ class _Loader:
         return self.size
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from self.start()
+        for x, y in self.start():
+            yield _channels_last(x), y
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """Images that lie in memory as the filters of :func:`~leanbayes.lab.build.build_model` do."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 class FollowLearningRate(L.Callback):
@@ -134,11 +141,28 @@ class Record(L.Callback):
         self.seconds, self._clock = self.seconds + now - self._clock, now
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         epoch = float(trainer.current_epoch)
-        self.rows.append({"epoch": epoch, **metrics, **_of_layers(pl_module)})
+        self.rows.append(
+            {"epoch": epoch, **metrics, **_of_layers(pl_module), **self._phases(pl_module)}
+        )
         trainer.save_checkpoint(self.run.checkpoints.path(trainer.current_epoch))
         if trainer.is_global_zero:
             self.run.write_metrics(self.rows)
             self.run.checkpoints.drop_old()
+
+    def _phases(self, module: L.LightningModule) -> dict[str, float]:
+        """The four accuracies, if the recipe asks for them."""
+        spec = self.run.recipe.phases
+        if spec is None:
+            return {}
+        assert isinstance(module, BayesianModule)
+        drawing = self.run.drawing()
+        return four_accuracies(
+            module.model,
+            self.run.dataset.test,
+            spec,
+            seed=drawing["seed"],
+            batch_size=drawing["batch_size"],
+        )
 
 
 @torch.no_grad()

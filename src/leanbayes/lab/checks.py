@@ -32,7 +32,12 @@ def check_run(run: Run, model: nn.Module, likelihood: Likelihood, ranks: int = 1
     for part in (train, dataset.validation, dataset.test):
         if part is not None and part.targets is not None:
             likelihood.check(outputs, part.targets)
-    if likelihood.has_classes(outputs):
+    classes = likelihood.has_classes(outputs)
+    require(
+        classes or run.recipe.phases is None,
+        "phases records accuracies, and these targets are no classes; leave it out",
+    )
+    if classes:
         _check_classes(train.targets, dataset.classes)
     _check_last_batch(run, model, x, ranks)
 

@@ -38,6 +38,7 @@ __all__ = [
     "LearningRate",
     "LikelihoodSection",
     "Optimizer",
+    "Phases",
     "Recipe",
     "Training",
     "check_recipe",
@@ -253,6 +254,17 @@ class Probe(_Section):
     window: int = Field(default=10, ge=2)
 
 
+class Phases(_Section):
+    """Four accuracies on test examples after every epoch, beside the curves in ``metrics.csv``.
+
+    Of the means, of one sample, of averaged samples, and of averages without means; see
+    :func:`leanbayes.lab.phases.four_accuracies`.
+    """
+
+    examples: int = Field(default=1000, ge=1)
+    samples: int = Field(default=10, ge=1)
+
+
 class Published(_Section):
     """The row of a paper that a recipe stands for."""
 
@@ -288,6 +300,7 @@ class Recipe(_Section):
     training: Training
     evaluation: Evaluation = Evaluation()
     probe: Probe | None = None
+    phases: Phases | None = None
     seed: Seed = 42
     published: Published | None = None
     cut: str = ""

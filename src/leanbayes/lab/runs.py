@@ -181,7 +181,7 @@ class Run:
                 save(model, self.model_file, likelihood)
                 return
             parts = nn.ModuleDict({"model": model, "likelihood": likelihood}).state_dict()
-            weights = {name: value.cpu().clone() for name, value in parts.items()}
+            weights = {name: value.cpu().contiguous().clone() for name, value in parts.items()}
             write_bytes(self.model_file, safetensors.torch.save(weights))
 
     def load(self) -> tuple[nn.Module, Likelihood]:

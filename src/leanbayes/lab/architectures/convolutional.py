@@ -110,7 +110,7 @@ _VGG_FILTERS_AND_DROPOUT = (
 def vgg(
     outputs: int = 10,
     width: float = 1.0,
-    dropout: bool = True,
+    dropout: float = 1.0,
     dense1: Literal["dropout", "variance"] = "dropout",
 ) -> Chain:
     """The VGG-like network of the variance-networks paper for 32 × 32 images: ``conv1`` to
@@ -122,11 +122,13 @@ def vgg(
     Args:
         outputs: how many classes there are.
         width: multiplies the numbers of filters and hidden units.
-        dropout: whether to keep the published dropout layers, which both networks have.
+        dropout: multiplies the published dropout rates, which both networks have; a narrow network
+            learns little under the full ones, and 0 leaves the layers out.
         dense1: first weights of this layer as in the released code: of standard deviation 0.01 in
             the dropout network, of mean 0.01 and standard deviation 1 in the variance network.
     """
     require(int(64 * width) >= 1, f"width is {width}; it must leave at least one filter")
+    require(0 <= dropout <= 1, f"dropout is {dropout}; it multiplies rates and is from 0 to 1")
     require_choice("dense1", dense1, ("dropout", "variance"))
     layers: dict[str, nn.Module] = {}
     channels, i = 3, 0
@@ -137,13 +139,13 @@ def vgg(
             layers[f"conv{i}_norm"] = _without_scale(nn.BatchNorm2d(wide, eps=1e-3))
             layers[f"conv{i}_relu"] = nn.ReLU()
             if rate and dropout:
-                layers[f"conv{i}_dropout"] = nn.Dropout(rate)
+                layers[f"conv{i}_dropout"] = nn.Dropout(rate * dropout)
             channels = wide
         layers[f"pool{block}"] = nn.MaxPool2d(2)
     layers["flatten"] = nn.Flatten()
     for name, size in (("dense1", channels), ("dense2", outputs)):
         if dropout:
-            layers[f"{name}_dropout"] = nn.Dropout(0.5)
+            layers[f"{name}_dropout"] = nn.Dropout(0.5 * dropout)
         layers[name] = nn.Linear(channels, size)
         if name == "dense1":
             layers["dense1_norm"] = _without_scale(nn.BatchNorm1d(size, eps=1e-3))
