@@ -43,7 +43,7 @@ class AttackSettings:
         seed: chooses images, targets and draws.
     """
 
-    images: int = 300
+    images: int = 500
     iterations: int = 20
     step: float = 0.5
     draws: int = 10

@@ -11,7 +11,13 @@ import torch
 import typer
 
 from papers.studies.attacks import AttackSettings, attack_runs
-from papers.studies.four_classes import FourClasses, four_classes
+from papers.studies.four_classes import (
+    FourClasses,
+    correlation_of,
+    four_classes,
+    kind_of,
+    spreads_of,
+)
 
 __all__ = ["add_studies"]
 
@@ -43,10 +49,11 @@ def toy(
 
 
 def _tell_seed(part: Mapping[str, Any]) -> None:
+    spreads = spreads_of(part)
     shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in part["accuracy"].items())
     print(
-        f"seed {part['seed']}: {part['kind']} (correlation {part['correlation']:.2f}); {shares}; "
-        f"{part['seconds']:.0f} s"
+        f"seed {part['seed']}: {kind_of(spreads)} (correlation {correlation_of(spreads):.2f}); "
+        f"{shares}; {part['seconds']:.0f} s"
     )
 
 

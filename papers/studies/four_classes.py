@@ -26,15 +26,17 @@ __all__ = [
     "DUPLICATED",
     "ORTHOGONAL",
     "FourClasses",
+    "correlation_of",
     "draw_activations",
     "four_classes",
     "kind_of",
     "seeds_table",
+    "spreads_of",
 ]
 
 CENTRES = ((3.0, 3.0), (3.0, 10.0), (10.0, 3.0), (10.0, 10.0))
 DUPLICATED, ORTHOGONAL, BETWEEN = "duplicated neurons", "orthogonal codes", "in between"
-_SAME, _APART, _SPLIT = 0.9, 0.5, 2.0
+_SAME, _APART, _SPLIT, _NORMAL = 0.9, 0.5, 2.0, 0.6745
 
 
 @dataclass(frozen=True)
@@ -160,27 +162,25 @@ def _judged(model: nn.Module, x: Tensor, y: Tensor, settings: FourClasses) -> di
     with lb.using(model, lb.mean):
         means = model(x)
     by_class = drawn.unflatten(1, (len(CENTRES), -1)).transpose(0, 1).flatten(1, 2)
-    spreads = by_class.std(1).T
     each = torch.randperm(by_class.shape[1])[: settings.shown]
     return {
-        "kind": kind_of(spreads),
-        "correlation": _correlation(spreads),
         "accuracy": {
             "one sample": _share(probs.argmax(-1) == y),
             "ensemble": _share(probs.mean(0).argmax(-1) == y),
             "means": _share(means.argmax(-1) == y),
         },
-        "spreads": _digits(spreads),
+        "deviations": _digits(by_class.std(1).T),
         "activations": _digits(by_class[:, each]),
     }
 
 
 def kind_of(spreads: Tensor) -> str:
-    """Which kind of solution standard deviations of two neurons, by class, show.
+    """Which kind of solution the spreads of two neurons, by class, show.
 
-    The correlation r of their logarithms over the classes tells: neurons are duplicated if
-    r ≥ 0.9; they are orthogonal codes if |r| ≤ 0.5 and either spreads at least twice as much in
-    one class as in another; everything else is in between.
+    Either neuron must spread at least twice as much in one class as in another. Then the
+    correlation r of the logarithms over the classes tells: neurons are duplicated if r ≥ 0.9, and
+    each codes its own split if |r| ≤ 0.5. Everything else is in between: also r near −1, which is
+    one split that both tell, with large and small exchanged.
 
     Args:
         spreads: ``[2, classes]``, positive.
@@ -191,15 +191,26 @@ def kind_of(spreads: Tensor) -> str:
         >>> kind_of(torch.tensor([[1.0, 5.0, 20.0, 90.0], [0.2, 1.1, 4.0, 15.0]]))
         'duplicated neurons'
     """
-    correlation = _correlation(spreads)
+    correlation = correlation_of(spreads)
     splits = bool((spreads.amax(1) >= _SPLIT * spreads.amin(1)).all())
     if splits and correlation >= _SAME:
         return DUPLICATED
     return ORTHOGONAL if splits and abs(correlation) <= _APART else BETWEEN
 
 
-def _correlation(spreads: Tensor) -> float:
-    """Zero, if a neuron spreads alike in all classes."""
+def spreads_of(part: Mapping[str, Any]) -> Tensor:
+    """Spreads of the two neurons by class, ``[2, 4]``, from the activations that a seed has kept.
+
+    The median distance from the median, over 0.6745: the standard deviation of a normal law. Unlike
+    the standard deviation of the activations it is not set by the few examples with the largest.
+    """
+    activations = torch.tensor(part["activations"])
+    centred = activations - activations.median(1, keepdim=True).values
+    return (centred.abs().median(1).values / _NORMAL).T
+
+
+def correlation_of(spreads: Tensor) -> float:
+    """Of the logarithms of two neurons' spreads over classes; zero if one spreads alike in all."""
     logs = spreads.double().clamp_min(1e-30).log()
     first, second = F.normalize(logs - logs.mean(1, keepdim=True), dim=1)
     return round(float(first @ second), 4)
@@ -217,20 +228,20 @@ def _digits(values: Tensor) -> Any:
 
 
 def seeds_table(study: Mapping[str, Any]) -> str:
-    """A Markdown table with a line for every seed."""
+    """A Markdown table with a line for every seed, and the spreads of both neurons by class."""
     lines = [
         "| seed | kind | correlation | one sample | ensemble | means | neuron 1 | neuron 2 |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for seed, part in study["parts"].items():
-        shares = " | ".join(f"{100 * share:.1f} %" for share in part["accuracy"].values())
-        spreads = " | ".join(
+        spreads = spreads_of(part)
+        shares = [f"{100 * share:.1f} %" for share in part["accuracy"].values()]
+        neurons = [
             ", ".join(f"{spread:.2g}" if spread < 10 else f"{spread:.0f}" for spread in neuron)
-            for neuron in part["spreads"]
-        )
-        lines.append(
-            f"| {seed} | {part['kind']} | {part['correlation']:.2f} | {shares} | {spreads} |"
-        )
+            for neuron in spreads.tolist()
+        ]
+        told = [kind_of(spreads), f"{correlation_of(spreads):.2f}"]
+        lines.append(f"| {' | '.join([seed, *told, *shares, *neurons])} |")
     return "\n".join(lines)
 
 
@@ -238,7 +249,7 @@ def draw_activations(study: Mapping[str, Any]) -> bytes:
     """Activations of the two neurons by class: the first seed of each kind, a panel each."""
     firsts: dict[str, Mapping[str, Any]] = {}
     for part in study["parts"].values():
-        firsts.setdefault(part["kind"], part)
+        firsts.setdefault(kind_of(spreads_of(part)), part)
     panels = {
         f"{kind} (seed {firsts[kind]['seed']})": {
             f"class {centre}": torch.tensor(points)

@@ -11,7 +11,14 @@ from leanbayes.lab.train import train
 from papers.__main__ import app
 from papers.studies import attacks, four_classes
 from papers.studies.attacks import AttackSettings, attack_runs, attacks_table, draw_attacks
-from papers.studies.four_classes import BETWEEN, DUPLICATED, ORTHOGONAL, FourClasses, kind_of
+from papers.studies.four_classes import (
+    BETWEEN,
+    DUPLICATED,
+    ORTHOGONAL,
+    FourClasses,
+    kind_of,
+    spreads_of,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
@@ -35,8 +42,7 @@ def test_vn3_variances_alone_tell_four_classes_and_means_none(toy):
         assert shares["means"] == 0.25
         assert shares["ensemble"] > 0.7
         assert shares["ensemble"] > shares["one sample"]
-        spreads = torch.tensor(part["spreads"])
-        assert part["kind"] == kind_of(spreads)
+        spreads = torch.tensor(part["deviations"])
         assert (spreads.amax(1) > 3 * spreads.amin(1)).all()
         points = torch.tensor(part["activations"])
         assert points.shape == (4, 20, 2)
@@ -48,6 +54,7 @@ def test_vn3_variances_alone_tell_four_classes_and_means_none(toy):
     [
         ((1, 4, 16, 64), (0.1, 0.5, 1.4, 7), DUPLICATED),
         ((50, 50, 1, 1), (9, 0.1, 9, 0.1), ORTHOGONAL),
+        ((20, 4000, 0.7, 0.4), (20, 1.5, 3000, 0.5), ORTHOGONAL),
         ((1, 50, 1, 50), (9, 0.1, 9, 0.1), BETWEEN),
         ((1, 4, 16, 64), (1, 1, 1, 1), BETWEEN),
         ((1, 1, 1.1, 1.1), (2, 2, 2.3, 2.3), BETWEEN),
@@ -60,12 +67,20 @@ def test_vn3_the_kind_of_a_solution_is_told_by_its_spreads(first, second, kind):
     assert kind_of(spreads[:, torch.tensor([2, 0, 3, 1])] * torch.tensor([[3.0], [0.2]])) == kind
 
 
+def test_spreads_are_standard_deviations_that_few_outliers_do_not_move():
+    torch.manual_seed(0)
+    true = torch.tensor([[1.0, 5.0, 0.2, 30.0], [7.0, 0.1, 2.0, 3.0]])
+    points = 4 + true.T.unsqueeze(1) * torch.randn(4, 2000, 2)
+    points[:, :20] = 1e6
+    assert torch.allclose(spreads_of({"activations": points.tolist()}), true, rtol=0.1)
+
+
 def test_a_toy_goes_on_with_its_file(toy, tmp_path, monkeypatch):
     out, study = tmp_path / "toy.json", toy[1]
     first = {**study, "parts": {"0": study["parts"]["0"]}}
     out.write_text(json.dumps(first))
     whole = four_classes.four_classes(TOY, out, seeds=2)
-    for key in ("accuracy", "spreads", "activations"):
+    for key in ("accuracy", "deviations", "activations"):
         assert whole["parts"]["1"][key] == study["parts"]["1"][key]
     assert json.loads(out.read_text()) == whole
     monkeypatch.setattr(four_classes, "_one_seed", never)
@@ -77,7 +92,7 @@ def test_a_toy_is_drawn_and_told_from_its_file(toy):
     assert four_classes.draw_activations(study).startswith(b"\x89PNG")
     lines = four_classes.seeds_table(study).splitlines()
     assert len(lines) == 4
-    assert f"| 1 | {study['parts']['1']['kind']} |" in lines[3]
+    assert f"| 1 | {kind_of(spreads_of(study['parts']['1']))} |" in lines[3]
 
 
 def test_the_released_loss_is_another(tmp_path):
@@ -87,7 +102,7 @@ def test_the_released_loss_is_another(tmp_path):
         )
         for double in (False, True)
     ]
-    assert both[0]["spreads"] != both[1]["spreads"]
+    assert both[0]["deviations"] != both[1]["deviations"]
 
 
 def recipe(role, seed):

@@ -204,9 +204,12 @@ def clouds(panels: Mapping[str, Mapping[str, Tensor]], xlabel: str, ylabel: str)
         for index, (name, points) in enumerate(groups.items()):
             colour = COLOURS[index % len(COLOURS)]
             label = _plain(name)
-            axes.scatter(*points.T, s=8, alpha=0.5, linewidth=0, color=colour, label=label)
+            axes.scatter(
+                points[:, 0], points[:, 1], s=8, alpha=0.5, linewidth=0, color=colour, label=label
+            )
         axes.set_xscale("asinh", linear_width=max(float(least[0]), 1e-9))
         axes.set_yscale("asinh", linear_width=max(float(least[1]), 1e-9))
+        axes.tick_params("x", labelrotation=60)
         axes.set_title(title)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", edgecolor="none")
     return _png(figure)
