@@ -76,6 +76,19 @@ class _Network(NamedTuple):
             return torch.stack([model(x).softmax(-1) for _ in range(self.samples)]).mean(0)
 
 
+class _Data:
+    """The data sets of several runs, each loaded once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Dataset] = {}
+
+    def of(self, run: Run) -> Dataset:
+        key = repr(run.recipe.data)
+        if key not in self._loaded:
+            self._loaded[key] = run.dataset
+        return self._loaded[key]
+
+
 class _FromPixels(nn.Module):
     """A network that takes pixels as they are stored, so that a step means the same for all.
 
@@ -119,8 +132,9 @@ def attack_runs(
     out, by_role = Path(out), _by_role([Run(folder) for folder in runs])
     described = {role: [_described(run) for run in group] for role, group in by_role.items()}
     study = begun(out, "attacks", {**asdict(settings), "runs": described})
-    networks = _networks(by_role, settings.draws)
-    images = _images(next(iter(by_role.values()))[0].dataset, networks, settings)
+    data = _Data()
+    networks = _networks(by_role, data, settings.draws)
+    images = _images(data.of(next(iter(by_role.values()))[0]), networks, settings)
     wanted = [(n, g) for n, network in networks.items() for g in _gradients(network)]
     for name, gradient in track(wanted, "Attacks", disable=not progress):
         key = f"{name}, {gradient}"
@@ -159,9 +173,9 @@ def _described(run: Run) -> dict[str, Any]:
     return {"recipe": run.recipe.name, "seed": run.recipe.seed, "accuracy": accuracy}
 
 
-def _networks(by_role: Mapping[str, Sequence[Run]], draws: int) -> dict[str, _Network]:
+def _networks(by_role: Mapping[str, Sequence[Run]], data: _Data, draws: int) -> dict[str, _Network]:
     """What is attacked, by name; the members of an ensemble share the draws."""
-    models = {role: [_loaded(run) for run in runs] for role, runs in by_role.items()}
+    models = {role: [_loaded(run, data.of(run)) for run in runs] for role, runs in by_role.items()}
     networks = {}
     for role, ensemble in (("deterministic", "deep ensemble"), ("variance", "variance ensemble")):
         found = models.get(role, [])
@@ -175,14 +189,12 @@ def _networks(by_role: Mapping[str, Sequence[Run]], draws: int) -> dict[str, _Ne
     return {name: networks[name] for name in NETWORKS if name in networks}
 
 
-def _loaded(run: Run) -> nn.Module:
-    scaling = run.dataset.scaling
-    require(
-        scaling is not None and run.dataset.test.stored.dtype == torch.uint8,
-        f"{run.folder} learnt {run.dataset.name}, which has no pixels; give runs on images",
-    )
-    assert scaling is not None
-    return _FromPixels(run.load()[0], scaling).eval()
+def _loaded(run: Run, data: Dataset) -> nn.Module:
+    if data.scaling is None or data.test.stored.dtype != torch.uint8:
+        raise ValueError(
+            f"{run.folder} learnt {data.name}, which has no pixels; give runs on images"
+        )
+    return _FromPixels(run.load()[0], data.scaling).eval()
 
 
 def _gradients(network: _Network) -> tuple[Gradient, ...]:

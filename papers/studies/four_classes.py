@@ -170,7 +170,7 @@ def _judged(model: nn.Module, x: Tensor, y: Tensor, settings: FourClasses) -> di
             "means": _share(means.argmax(-1) == y),
         },
         "deviations": _digits(by_class.std(1).T),
-        "activations": _digits(by_class[:, each]),
+        "activations": _digits(by_class[:, each].transpose(1, 2)),
     }
 
 
@@ -205,8 +205,8 @@ def spreads_of(part: Mapping[str, Any]) -> Tensor:
     the standard deviation of the activations it is not set by the few examples with the largest.
     """
     activations = torch.tensor(part["activations"])
-    centred = activations - activations.median(1, keepdim=True).values
-    return (centred.abs().median(1).values / _NORMAL).T
+    centred = activations - activations.median(2, keepdim=True).values
+    return (centred.abs().median(2).values / _NORMAL).T
 
 
 def correlation_of(spreads: Tensor) -> float:
@@ -252,7 +252,7 @@ def draw_activations(study: Mapping[str, Any]) -> bytes:
         firsts.setdefault(kind_of(spreads_of(part)), part)
     panels = {
         f"{kind} (seed {firsts[kind]['seed']})": {
-            f"class {centre}": torch.tensor(points)
+            f"class {centre}": torch.tensor(points).T
             for centre, points in zip(_NAMES, firsts[kind]["activations"], strict=True)
         }
         for kind in (DUPLICATED, ORTHOGONAL, BETWEEN)

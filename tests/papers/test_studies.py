@@ -45,7 +45,7 @@ def test_vn3_variances_alone_tell_four_classes_and_means_none(toy):
         spreads = torch.tensor(part["deviations"])
         assert (spreads.amax(1) > 3 * spreads.amin(1)).all()
         points = torch.tensor(part["activations"])
-        assert points.shape == (4, 20, 2)
+        assert points.shape == (4, 2, 20)
         assert {"seconds", "threads", "versions", "seed"} <= set(part)
 
 
@@ -70,8 +70,8 @@ def test_vn3_the_kind_of_a_solution_is_told_by_its_spreads(first, second, kind):
 def test_spreads_are_standard_deviations_that_few_outliers_do_not_move():
     torch.manual_seed(0)
     true = torch.tensor([[1.0, 5.0, 0.2, 30.0], [7.0, 0.1, 2.0, 3.0]])
-    points = 4 + true.T.unsqueeze(1) * torch.randn(4, 2000, 2)
-    points[:, :20] = 1e6
+    points = 4 + true.T.unsqueeze(2) * torch.randn(4, 2, 2000)
+    points[:, :, :20] = 1e6
     assert torch.allclose(spreads_of({"activations": points.tolist()}), true, rtol=0.1)
 
 
