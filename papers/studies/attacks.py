@@ -28,7 +28,7 @@ GRADIENTS: tuple[Gradient, ...] = ("averaged", "of_average")
 ROLES = ("deterministic", "dropout", "variance")
 NETWORKS = ("deterministic", "dropout", "deep ensemble", "variance", "variance ensemble")
 PUBLISHED = {"variance ensemble": "1", "variance": "2"}
-"""The paper's ranks, the most resistant first; its curves of the other three are close."""
+"""Ranks by the text of the paper, the most resistant first; it does not rank the others."""
 
 
 @dataclass(frozen=True)
