@@ -1,4 +1,4 @@
-"""``python -m papers table | page | compress | archive | policies``, from a checkout.
+"""``python -m papers table | page | compress | archive | policies | toy | attack``.
 
 Annotations are read by typer, so they are ordinary objects here.
 """
@@ -13,6 +13,7 @@ from leanbayes.errors import choose
 from leanbayes.lab.console import one_line
 from leanbayes.lab.files import write_bytes, write_json
 from papers import PAPERS
+from papers.studies.commands import add_studies
 from papers.studies.policies import keep_policy
 from papers.tools.archive import archive as keep
 from papers.tools.blocks import Blocks
@@ -116,6 +117,9 @@ def policies(
     """Keep returns of policies, averaged over blocks of episodes, for tables and pages."""
     for file in files:
         print(f"Written to {keep_policy(file, out)}")
+
+
+add_studies(app)
 
 
 def main() -> None:

@@ -74,6 +74,7 @@ CASES = {
         {"conv11", "conv12", "conv13", "dense1"},
         convert={"include": ("conv11", "conv12", "conv13", "dense1")},
     ),
+    "small-cnn": Case(CIFAR, 10, VARIANCE, {"dense1"}, convert={"include": ("dense1",)}),
     "vgg-small": Case(CIFAR, 10, (lb.MatrixNormal(), lb.GroupARD(), lb.local), 13),
     "fashion-cnn": Case(MNIST, 10, MATRIX, 5),
     "resnet-tfp": Case(CIFAR, 10, (lb.MeanField(TFP_SCALE), lb.Normal(1.0), lb.flipout), 14),

@@ -28,6 +28,7 @@ DATA = {
         {"scaling": "raw", "validation": 0, "labels": "coarse"},
         CIFAR_CROPPED,
     ),
+    "variance/cifar10-attack": ({"scaling": "raw", "validation": 5_000}, {"augment": "flip"}),
     "matrix_normal/mnist-mlp": (UNIT, {}),
     "matrix_normal/fashion-mnist-": (UNIT, {}),
     "matrix_normal/cifar10-vgg-x1-sparse": (UNIT, {"augment": "flip"}),

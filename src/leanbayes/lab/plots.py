@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "bars",
+    "clouds",
     "coverage",
     "curves",
     "errors",
@@ -183,6 +184,34 @@ def bars(values: Mapping[str, float], xlabel: str) -> bytes:
     axes.barh(range(len(names)), list(values.values()), color=COLOURS[0])
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
+    return _png(figure)
+
+
+def clouds(panels: Mapping[str, Mapping[str, Tensor]], xlabel: str, ylabel: str) -> bytes:
+    """Points of several groups, a panel for each title, on axes that show small and large alike.
+
+    An axis is linear up to the smallest spread of a group, and logarithmic beyond.
+
+    Args:
+        panels: ``[points, 2]`` of every group, by title and name.
+        xlabel: what the first numbers are.
+        ylabel: what the second ones are.
+    """
+    figure = _figure((0.85 * _SIZE[0] * len(panels), _SIZE[1]))
+    for column, (title, groups) in enumerate(panels.items(), 1):
+        axes = _on(figure, xlabel, ylabel if column == 1 else "", (1, len(panels), column))
+        least = torch.stack([points.std(0) for points in groups.values()]).amin(0)
+        for index, (name, points) in enumerate(groups.items()):
+            colour = COLOURS[index % len(COLOURS)]
+            label = _plain(name)
+            axes.scatter(
+                points[:, 0], points[:, 1], s=8, alpha=0.5, linewidth=0, color=colour, label=label
+            )
+        axes.set_xscale("asinh", linear_width=max(float(least[0]), 1e-9))
+        axes.set_yscale("asinh", linear_width=max(float(least[1]), 1e-9))
+        axes.tick_params("x", labelrotation=60)
+        axes.set_title(title)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", edgecolor="none")
     return _png(figure)
 
 
