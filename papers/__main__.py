@@ -1,4 +1,4 @@
-"""``python -m papers table | page | compress | archive``: tables and pages, from a checkout.
+"""``python -m papers table | page | compress | variance | archive``, from a checkout.
 
 Annotations are read by typer, so they are ordinary objects here.
 """
@@ -12,7 +12,11 @@ import typer
 from leanbayes.errors import choose
 from leanbayes.lab.console import one_line
 from leanbayes.lab.files import write_bytes, write_json
+from leanbayes.lab.runs import Run
 from papers import PAPERS
+from papers.studies.after.blocks import FOLDER
+from papers.studies.after.files import write_study
+from papers.studies.after.study import study_run
 from papers.tools.archive import archive as keep
 from papers.tools.blocks import Blocks
 from papers.tools.compression import compress_run
@@ -93,6 +97,29 @@ def compress(
         elbo, nll = (row["metrics"][metric]["value"] for metric in ("negative_elbo", "nll"))
         print(f"{name:<12} {row['parameters']:>9,} parameters  −ELBO {elbo:.4f}  NLL {nll:.4f}")
     print(f"Written to {write_json(out or run / 'compress.json', compressed)}")
+
+
+@app.command(epilog="Example: python -m papers variance runs/mnist-lenet5-zero-mean")
+def variance(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    samples: Annotated[int, typer.Option(min=1, help="Draws that an average is over.")] = 20,
+    draws: Annotated[int, typer.Option(min=1, help="Single draws of the histogram.")] = 200,
+    images: Annotated[int | None, typer.Option(min=1, help="Test images; all.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The JSON file; after/NAME.json in the paper's results.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+) -> None:
+    """Say what a trained variance network knows by its means, its noise and its scales."""
+    file = out or PAPERS["variance"].results / FOLDER / f"{Run(run).recipe.name}.json"
+    if file.exists() and not overwrite:
+        raise FileExistsError(
+            f"{file} exists; replace it with --overwrite, or choose another --out"
+        )
+    study = study_run(run, samples=samples, draws=draws, images=images, progress=True)
+    for title, score in study["accuracy"].items():
+        print(f"{title:<8} {score['value']:.4f} ± {score['error']:.4f}")
+    print(f"Written to {write_study(file, study)}")
 
 
 @app.command(epilog="Example: python -m papers archive runs/mnist-mlp-k2 --out results/k_tied")

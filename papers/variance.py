@@ -1,5 +1,6 @@
 """Variance networks [variance]: citation and checklist."""
 
+from papers.studies.after.blocks import after_blocks
 from papers.tools.paper import Item, Paper, Work
 
 __all__ = ["PAPER"]
@@ -45,4 +46,5 @@ PAPER = Paper(
         ),
     ),
     checklist=_CHECKLIST,
+    blocks=(after_blocks,),
 )
