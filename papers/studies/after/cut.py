@@ -15,7 +15,15 @@ from leanbayes.lab.architectures.base import Chain
 from leanbayes.model import random_maps
 from leanbayes.modes import dropping_out
 
-__all__ = ["Cut", "cut", "cut_at", "draws", "mc_dropout", "with_batch_statistics"]
+__all__ = [
+    "Cut",
+    "cut",
+    "cut_at",
+    "draws",
+    "has_dropout",
+    "mc_dropout",
+    "with_batch_statistics",
+]
 
 
 class Cut(NamedTuple):
@@ -60,6 +68,11 @@ def cut(model: nn.Module) -> Cut:
 def draws(model: nn.Module) -> bool:
     """Whether a network has random layers that are not points."""
     return any(bool(layer.posterior().variance.any()) for _, layer in random_maps(model))
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Whether a network has dropout layers."""
+    return any(isinstance(layer, _DropoutNd) for layer in model.modules())
 
 
 class _Dropping(nn.Module):

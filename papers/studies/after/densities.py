@@ -27,9 +27,9 @@ def densities(trained: Trained, name: str, neurons: int = 4) -> dict[str, Any] |
     """What single neurons of a dense layer say of the class.
 
     Given its inputs, an output is normal with known moments, so the density of an image needs no
-    samples (Bernoulli and uniform noise are nearly so, as sums of many terms). Lines are averages
-    over the images of a class, bands their standard deviation. The few images that leave a neuron
-    hardly any noise count as a thousandth of its typical one.
+    samples (Bernoulli and uniform noise are nearly so, as sums of many terms). What is kept is the
+    average over the images of a class. The few images that leave a neuron hardly any noise count
+    as a thousandth of its typical one.
 
     Args:
         trained: the network.
@@ -92,7 +92,6 @@ def _neuron(loc: Tensor, scale: Tensor, spread: Tensor, classes: list[Tensor]) -
         "at": _short(grid),
         "std": rounded(spread),
         "density": [_short(of_images[of].mean(0)) for of in classes],
-        "band": [_short(of_images[of].std(0, correction=0)) for of in classes],
     }
 
 

@@ -34,26 +34,32 @@ def draw_histogram(study: Study) -> bytes:
         whole = f"{drawn['draws']} draws averaged"
         axes.axvline(drawn["ensemble"]["value"], color=COLOURS[1], label=whole)
         axes.set_ylim(top=1.3 * max(drawn["counts"]))
+        ends = (edges[0], edges[-1], drawn["ensemble"]["value"])
+        axes.set_xlim(min(ends) - drawn["width"], max(ends) + drawn["width"])
         axes.set_title(title, fontsize="medium")
         _legend(axes, 2)
     return _png(figure)
 
 
 def draw_pruning(studies: Mapping[str, Study]) -> bytes:
-    """Accuracies over the share of weights that is pruned, by σ and by |μ| / σ."""
+    """Error rates over the share of weights that is kept, pruned by σ and by |μ| / σ."""
     figure = _figure(_WIDE)
     for place, (by, title) in enumerate({"scale": "by σ", "snr": "by |μ| / σ"}.items(), 1):
-        label = "accuracy of averaged samples" if place == 1 else ""
+        label = "error of averaged samples, %" if place == 1 else ""
         axes = _on(figure, "share of weights that is kept", label, (1, 2, place))
         for index, (name, study) in enumerate(studies.items()):
             points = study["pruning"][by]
-            kept, value, error = ([p[key] for p in points] for key in ("kept", "value", "error"))
-            axes.errorbar(kept, value, yerr=error, marker="o", markersize=4, **_look(index, name))
+            kept, wrong, error = zip(
+                *((p["kept"], 100 * (1 - p["value"]), 100 * p["error"]) for p in points),
+                strict=True,
+            )
+            axes.errorbar(kept, wrong, yerr=error, marker="o", markersize=4, **_look(index, name))
+        axes.set_yscale("log")
         axes.set_xscale("log")
         axes.invert_xaxis()
-        axes.set(ylim=(0, 1.02))
         axes.set_xticks(kept, [f"{100 * share:.3g} %" for share in kept], fontsize="small")
-        axes.minorticks_off()
+        axes.xaxis.minorticks_off()
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.set_title(f"pruned {title}", fontsize="medium")
     _legend(axes, len(studies))
     return _png(figure)
@@ -68,14 +74,9 @@ def draw_densities(study: Study) -> bytes:
     for place, (number, neuron) in enumerate(neurons.items(), 1):
         axes = _on(figure, f"output of neuron {number}", "density", (rows, columns, place))
         floor = _LEAST * max(map(max, neuron["density"]))
-        for index, (line, band) in enumerate(zip(neuron["density"], neuron["band"], strict=True)):
+        for index, line in enumerate(neuron["density"]):
             colour = _CLASSES[index % len(_CLASSES)]
-            low, high = (
-                [max(v + sign * b, floor) for v, b in zip(line, band, strict=True)]
-                for sign in (-1, 1)
-            )
             axes.plot(neuron["at"], line, color=colour, linewidth=1.4, label=str(index))
-            axes.fill_between(neuron["at"], low, high, color=colour, alpha=0.06, linewidth=0)
         axes.set_yscale("log")
         axes.set_ylim(floor, 2 * floor / _LEAST)
     axes.legend(fontsize="x-small", edgecolor="none", framealpha=0.85, ncols=2, title="class")

@@ -17,7 +17,7 @@ from leanbayes.lab.data import Examples
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import provenance
 from papers.studies.after import measures
-from papers.studies.after.cut import cut, draws, with_batch_statistics
+from papers.studies.after.cut import cut, draws, has_dropout, with_batch_statistics
 from papers.studies.after.densities import densities
 from papers.studies.after.trained import Trained
 
@@ -85,7 +85,7 @@ def _noise(trained: Trained) -> str:
     """What draws: random ``weights``, ``dropout``, or ``none``."""
     if draws(trained.rest):
         return "weights"
-    return "dropout" if any(True for _ in trained.rest.children()) else "none"
+    return "dropout" if has_dropout(trained.rest) else "none"
 
 
 def _parts(
