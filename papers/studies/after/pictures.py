@@ -95,8 +95,12 @@ def draw_phases(history: Mapping[str, Sequence[float | None]]) -> bytes:
             points = [
                 (e, v) for e, v in zip(history["epoch"], values, strict=True) if v is not None
             ]
-            axes.plot(*zip(*points, strict=True), **_look(index, name.removeprefix("model.")))
+            thick = 1.5 + 0.6 * (len(lines) - 1 - index)  # all are seen that lie on one another
+            line = _look(index, name.removeprefix("model."))
+            axes.plot(*zip(*points, strict=True), linewidth=thick, **line)
         _legend(axes, len(lines))
+    if len(alphas) == 1:
+        right.set_ylabel(f"log α of {next(iter(alphas)).removeprefix('model.')}")
     left.set(ylim=(0, 1.02))
     right.axhline(0.0, **DASHED)
     return _png(figure)
