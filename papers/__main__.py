@@ -1,4 +1,4 @@
-"""``python -m papers table | page | compress | archive | policies | toy | attack``.
+"""``python -m papers``: tables, pages and studies of the papers, from a checkout.
 
 Annotations are read by typer, so they are ordinary objects here.
 """
@@ -14,7 +14,6 @@ from leanbayes.lab.console import one_line
 from leanbayes.lab.files import write_bytes, write_json
 from papers import PAPERS
 from papers.studies.commands import add_studies
-from papers.studies.policies import keep_policy
 from papers.tools.archive import archive as keep
 from papers.tools.blocks import Blocks
 from papers.tools.compression import compress_run
@@ -106,17 +105,6 @@ def archive(
     """Keep result, recipe and curves of runs, a small file each, for tables and pages."""
     for run in runs:
         print(f"Written to {keep(run, out, label)}")
-
-
-@app.command(epilog="Example: python -m papers policies runs/CartPole-v0-*.json")
-def policies(
-    files: Annotated[list[Path], typer.Argument(help="Files that leanbayes explore has written.")],
-    out: Annotated[Path, typer.Option(help="The folder of results.")] = PAPERS["variance"].results
-    / "policies",
-) -> None:
-    """Keep returns of policies, averaged over blocks of episodes, for tables and pages."""
-    for file in files:
-        print(f"Written to {keep_policy(file, out)}")
 
 
 add_studies(app)

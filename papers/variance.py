@@ -1,5 +1,7 @@
 """Variance networks [variance]: citation and checklist."""
 
+from papers.studies.after.blocks import after_blocks
+from papers.studies.blocks import study_blocks
 from papers.tools.paper import Item, Paper, Work
 
 __all__ = ["PAPER"]
@@ -45,4 +47,5 @@ PAPER = Paper(
         ),
     ),
     checklist=_CHECKLIST,
+    blocks=(after_blocks, study_blocks),
 )

@@ -10,6 +10,10 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from leanbayes.lab.runs import Run
+from papers.studies.after.blocks import FOLDER
+from papers.studies.after.files import write_study
+from papers.studies.after.study import study_run
 from papers.studies.attacks import AttackSettings, attack_runs
 from papers.studies.four_classes import (
     FourClasses,
@@ -18,18 +22,24 @@ from papers.studies.four_classes import (
     kind_of,
     spreads_of,
 )
+from papers.studies.policies import keep_policy
+from papers.tools.paper import ROOT
 
 __all__ = ["add_studies"]
 
 _TOY, _ATTACK = FourClasses(), AttackSettings()
+_RESULTS = ROOT / "results" / "variance"
 
 
 def add_studies(app: typer.Typer) -> None:
     """Give an application a command for every study."""
     toy_example = "python -m papers toy --out results/variance/studies/toy.json"
     attack_example = "python -m papers attack runs/attack-* --out attack.json"
+    policies_example = "python -m papers policies runs/CartPole-v0-*.json"
     app.command(epilog=f"Example: {toy_example}")(toy)
     app.command(epilog=f"Example: {attack_example}")(attack)
+    app.command(epilog=f"Example: {policies_example}")(policies)
+    app.command(epilog="Example: python -m papers variance runs/mnist-lenet5-layer")(variance)
 
 
 def toy(
@@ -41,7 +51,7 @@ def toy(
         bool, typer.Option("--double-softmax", help="Two of them, as in the released code.")
     ] = False,
 ) -> None:
-    """Train four classes through two variance neurons, with several seeds [variance, 3.2]."""
+    """Train four classes through two variance neurons, with several seeds (section 3.2)."""
     torch.set_num_threads(1)  # matrices this small are slower on two
     settings = FourClasses(iterations=iterations, rate=rate, double_softmax=double_softmax)
     four_classes(settings, out, seeds=seeds, progress=True, tell=_tell_seed)
@@ -69,7 +79,7 @@ def attack(
     draws: Annotated[int, typer.Option(help="Of a random network.")] = _ATTACK.draws,
     seed: Annotated[int, typer.Option(help="Of images, targets and draws.")] = _ATTACK.seed,
 ) -> None:
-    """Attack single networks and ensembles of finished runs, step by step [variance, 6.3]."""
+    """Attack single networks and ensembles of finished runs, step by step (section 6.3)."""
     settings = AttackSettings(images, iterations, step, draws, seed)
     attack_runs(runs, settings, out, progress=True, tell=_tell_attack)
     print(f"Written to {out}")
@@ -82,3 +92,34 @@ def _tell_attack(network: str, gradient: str, part: Mapping[str, Any]) -> None:
         f"{network}, gradient {gradient.replace('_', ' ')}: {share:.1f} ± {error:.1f} % after "
         f"{steps}; {part['seconds']:.0f} s"
     )
+
+
+def policies(
+    files: Annotated[list[Path], typer.Argument(help="Files that leanbayes explore has written.")],
+    out: Annotated[Path, typer.Option(help="The folder of results.")] = _RESULTS / "policies",
+) -> None:
+    """Keep returns of policies, averaged over blocks of episodes, for tables and pages."""
+    for file in files:
+        print(f"Written to {keep_policy(file, out)}")
+
+
+def variance(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    samples: Annotated[int, typer.Option(min=1, help="Draws that an average is over.")] = 20,
+    draws: Annotated[int, typer.Option(min=1, help="Single draws of the histogram.")] = 200,
+    images: Annotated[int | None, typer.Option(min=1, help="Test images; all.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The JSON file; after/NAME.json in the paper's results.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+) -> None:
+    """Say what a trained variance network knows by its means, its noise and its scales."""
+    file = out or _RESULTS / FOLDER / f"{Run(run).recipe.name}.json"
+    if file.exists() and not overwrite:
+        raise FileExistsError(
+            f"{file} exists; replace it with --overwrite, or choose another --out"
+        )
+    study = study_run(run, samples=samples, draws=draws, images=images, progress=True)
+    for title, score in study["accuracy"].items():
+        print(f"{title:<8} {score['value']:.4f} ± {score['error']:.4f}")
+    print(f"Written to {write_study(file, study)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +17,7 @@ from leanbayes.lab import plots
 from leanbayes.lab.files import read_object
 from leanbayes.spectrum import Spectrum
 from papers.tools.numbers import filled
+from papers.tools.own import Picture
 from papers.tools.page import Makers
 from papers.tools.paper import Paper
 from papers.tools.results import read_compressed, table, truncations
@@ -47,19 +48,20 @@ class Blocks:
     def __init__(self, paper: Paper, results: Path | None = None) -> None:
         self.paper = paper
         self.results = results or paper.results
+        self.own = [make(self.results) for make in paper.blocks]
         self.pictures: dict[str, bytes] = {}
 
     def makers(self, page: Path) -> Makers:
         """What makes every kind of block of a page; captions and more come after ``|``."""
         beside = os.path.relpath(self.paper.folder, page.parent)
 
-        def drawn(pictures: Iterator[tuple[str, str, bytes]]) -> str:
+        def drawn(pictures: Iterator[Picture]) -> str:
             return "\n\n".join(
                 self._shown(Path(beside, f"{name}.png"), caption, png)
                 for name, caption, png in pictures
             )
 
-        return {
+        of_all = {
             "claims": self.claims,
             "table": self.table,
             "rows": self.rows,
@@ -70,6 +72,10 @@ class Blocks:
             "heat-maps": lambda argument: drawn(self.heat_maps(argument)),
             "curves": lambda argument: drawn(self.curves(argument)),
         }
+        for own in self.own:
+            of_all |= own.tables
+            of_all |= {kind: _then(make, drawn) for kind, make in own.pictures.items()}
+        return of_all
 
     def _shown(self, path: Path, caption: str, png: bytes) -> str:
         self.pictures[path.name] = png
@@ -84,11 +90,14 @@ class Blocks:
         """The cell that a sentence names.
 
         It is ``RECIPE METRIC``, ``RECIPE/ROW METRIC`` of a row after training, ``RECIPE/spectra
-        LAYER.scale`` (or ``LAYER.mean``) of what the first singular value explains, or
-        ``step/POSTERIOR SET-UP`` of what a step costs.
+        LAYER.scale`` (or ``LAYER.mean``) of what the first singular value explains,
+        ``step/POSTERIOR SET-UP`` of what a step costs, or what a study of the paper has.
         """
         where, _, column = term.rpartition(" ")
         name, _, part = where.partition("/")
+        for own in self.own:
+            if name in own.cells:
+                return own.cells[name](part, column)
         if name == "step":
             return choose("posterior", part, self._costs(column))[0]
         if part == "spectra":
@@ -134,16 +143,16 @@ class Blocks:
             ([name, str(cell), between] for name, (cell, between) in self._costs(setup).items()),
         )
 
-    def spectra(self, argument: str) -> Iterator[tuple[str, str, bytes]]:
+    def spectra(self, argument: str) -> Iterator[Picture]:
         """``RECIPE | caption``: what singular values explain of standard deviations and means."""
         name, caption = _split(argument)
         layers = {
             layer: Spectrum(torch.tensor(shares["scale"]), torch.tensor(shares["mean"]))
             for layer, shares in self._compressed(name)["spectra"].items()
         }
-        yield f"spectra-{name}", caption, plots.spectra_of(layers)
+        yield Picture(f"spectra-{name}", caption, plots.spectra_of(layers))
 
-    def heat_maps(self, argument: str) -> Iterator[tuple[str, str, bytes]]:
+    def heat_maps(self, argument: str) -> Iterator[Picture]:
         """``RECIPE/LAYER | caption``: the kept part of a matrix, and of it rank 1 and rank 2."""
         name, caption = _split(argument)
         run, _, layer = name.partition("/")
@@ -153,9 +162,10 @@ class Blocks:
         shown.update({f"rank {k}": (u[:, :k] * s[:k]) @ v[:k] for k in (1, 2)})
         for title, matrix in shown.items():
             png = plots.heat_map(matrix, f"σ, {title}")
-            yield f"{run}-{layer}-{title.replace(' ', '-')}", f"{caption}: {title}", png
+            name = f"{run}-{layer}-{title.replace(' ', '-')}"
+            yield Picture(name, f"{caption}: {title}", png)
 
-    def curves(self, argument: str) -> Iterator[tuple[str, str, bytes]]:
+    def curves(self, argument: str) -> Iterator[Picture]:
         """``COLUMN of RECIPE, RECIPE, … | caption``: a column of the metrics over epochs.
 
         Where there are several seeds, the line is their mean inside their range.
@@ -178,7 +188,8 @@ class Blocks:
             lines[name] = [fmean(values) for values in at_once]
             bands[name] = ([min(values) for values in at_once], [max(values) for values in at_once])
         png = plots.curves(epochs, lines, _ylabel(column), log=True, bands=bands)
-        yield f"{column}-{names}".replace("/", "-").replace(", ", "-"), caption, png
+        file = f"{column}-{names}".replace("/", "-").replace(", ", "-")
+        yield Picture(file, caption, png)
 
     def _row(self, name: str) -> Row:
         """The row of a recipe, of the published settings if they were run."""
@@ -218,6 +229,12 @@ class Blocks:
 
     def _compressed(self, name: str) -> Mapping[str, Any]:
         return read_compressed(self._compressed_file(name))
+
+
+def _then(
+    make: Callable[[str], Iterator[Picture]], show: Callable[[Iterator[Picture]], str]
+) -> Callable[[str], str]:
+    return lambda argument: show(make(argument))
 
 
 def _probed(name: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:

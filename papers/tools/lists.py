@@ -50,7 +50,7 @@ def _entry(paper: Paper, up: str) -> str:
     anchor = paper.subject.lower().replace(" ", "-")
     has_errata = f"## {paper.subject}\n" in (DOCS / "papers" / "errata.md").read_text("utf-8")
     links = [
-        *[f"[page]({page.name})" for page in paper.pages[:1]],
+        *[f"[page]({page.relative_to(DOCS / 'papers').as_posix()})" for page in paper.pages[:1]],
         f"[recipes]({up}{RECIPES.relative_to(ROOT).as_posix()}/{paper.name})",
         *[f"[results]({up}results/{paper.name})"] * paper.results.is_dir(),
         *[f"[errata](errata.md#{anchor})"] * has_errata,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from papers.tools.own import MakeBlocks
+
 __all__ = ["DOCS", "RECIPES", "ROOT", "Claim", "Item", "Paper", "Work"]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,6 +78,7 @@ class Paper:
         claims: the first table of its page.
         truncated: metrics of a trained mean field (``full``) and of its truncations, by recipe.
         step_cost: time of a training step relative to the plain network's, by posterior.
+        blocks: what makes the blocks that only its pages have, one for each study.
     """
 
     name: str
@@ -86,6 +89,7 @@ class Paper:
     claims: tuple[Claim, ...] = ()
     truncated: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     step_cost: Mapping[str, float] = field(default_factory=dict)
+    blocks: tuple[MakeBlocks, ...] = ()
 
     @property
     def recipes(self) -> Path:
