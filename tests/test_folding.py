@@ -1,7 +1,6 @@
 """Samples folded into one pass: every example keeps its law, and rows that mix are found out."""
 
 import threading
-from itertools import pairwise
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
 from leanbayes import folding, passes
+from leanbayes.ops import Conv, Linear
 from leanbayes.passes import Passes
 from leanbayes.row_wise import ROW_WISE, UnprovenError, elementwise
 from leanbayes.rows import RowsApart
@@ -257,6 +257,29 @@ def test_one_sample_no_example_and_few_at_once_run_in_the_loop(folded):
     assert folded(model, torch.randn(0, 3), samples=3, expected=False).samples.shape == (3, 0, 2)
     x = torch.randn(9, 3)
     assert folded(model, x, samples=3, batch_size=2, expected=False).samples.shape == (3, 9, 2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("posterior", [lb.MeanField(0.3), lb.MatrixNormal(), lb.Point()], ids=repr)
+@pytest.mark.parametrize("op", [Linear(), Linear(batch_dim=1), Conv((2, 2))], ids=repr)
+def test_a_bias_is_added_to_every_sample(op, posterior):
+    sizes = {0: (5, 4, 3, 3), 1: (2, 5, 3)} if isinstance(op, Conv) else {0: (5, 3), 1: (2, 5, 3)}
+    x, bias = torch.randn(sizes[op.batch_dim]), torch.randn(3)
+    columns = 16 if isinstance(op, Conv) else 3
+    q = posterior(op.unmatrix(torch.randn(3, columns)), op)()
+
+    def run(index, x, bias):
+        return folding.Fold(index, RowsApart([])).draw(q.moments, op, x, bias)
+
+    for given in (x, torch.randn(7, *x.shape)):
+        dims = (0, None if given is x else 0, None)
+        drawn = []
+        for b in (None, bias):
+            torch.manual_seed(0)
+            drawn.append(torch.func.vmap(run, dims)(torch.arange(7), given, b))
+        assert drawn[0].shape[:1] == (7,)
+        shift = op.spread(bias[None], drawn[0].ndim - 1)
+        torch.testing.assert_close(drawn[1], drawn[0] + shift)
 
 
 class Then(nn.Module):
@@ -537,11 +560,11 @@ def test_a_function_is_added_in_one_line(monkeypatch):
         assert apart.dim(torch.special.erfcx(x)) == 0
 
 
-@pytest.mark.parametrize("total", [2, 8, 9, 100, 150, 300, 301])
+@pytest.mark.parametrize("total", [1, 2, 5, 8, 9, 32, 33, 100, 150, 300, 301])
 @pytest.mark.parametrize("most", [4, 10, 150])
 def test_slices_differ_and_fit(total, most):
-    sizes = passes._unequal(total, most)
+    sizes = passes._slices(total, most)
     assert sum(sizes) == total
+    assert min(sizes) > 0
     assert max(sizes) <= most
     assert len(sizes) == 1 or len(set(sizes)) > 1
-    assert all(a >= b for a, b in pairwise(sizes))

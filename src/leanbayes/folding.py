@@ -50,7 +50,7 @@ def windows(samples: int, examples: int, width: int, like: Tensor) -> Tensor:
 
     An example looks at a row of numbers through a window of its own, a tenth of a window further
     than the example before. So each window is white noise, two examples never meet the same number
-    in the same place, and no number is copied.
+    in the same place, and nothing is copied.
 
     Example:
         >>> e = windows(1, 3, 20, torch.zeros(()))
@@ -189,11 +189,13 @@ def _outputs(
     dim = op.batch_dim
     x = x.unsqueeze(dim) if place is None else x.movedim(place, dim)
     given = x.shape[dim], x.shape[dim + 1]
-    y = _spread(law(x.flatten(dim, dim + 1), op), op, samples, given)
-    y = op.silence(x, y)
-    if bias is not None:
-        y = y.add_(op.spread(bias.unsqueeze(0), y.ndim - 1).unsqueeze(dim))
-    return y, dim
+    moments = law(x.flatten(dim, dim + 1), op)
+    y = op.silence(x, _spread(moments, op, samples, given))
+    if bias is None:
+        return y, dim
+    bias = op.spread(bias.unsqueeze(0), y.ndim - 1).unsqueeze(dim)
+    is_noisy = moments.variance is not None or moments.common is not None
+    return y.add_(bias) if is_noisy else y + bias, dim
 
 
 def _spread(law: _Law, op: LinearOp, samples: int, given: tuple[int, int]) -> Tensor:

@@ -26,7 +26,7 @@ from leanbayes.seeding import is_compiled
 
 __all__ = ["Passes", "cut"]
 
-_ROWS = 3000
+_ROWS = 4000
 """How many rows a folded pass has: samples times examples, so that activations stay in caches."""
 _NUMBERS = 2**22
 """How many numbers its inputs may have, were they repeated for every sample."""
@@ -34,6 +34,8 @@ _SAMPLES = 32
 """How many samples are folded at most."""
 _FEWEST = 4
 """With fewer examples at once the loop over samples is as good."""
+_SMALL = 32
+"""So many examples are worth no slice that goes ahead."""
 
 
 class Passes:
@@ -111,7 +113,7 @@ class Passes:
         if at_once < 2 or self.step < min(_FEWEST, self.total):
             return None
         shares = _shares(samples, at_once)
-        return shares, _unequal(self.total, min(self.step, rows // max(shares)))
+        return shares, _slices(self.total, min(self.step, rows // max(shares)))
 
     def _folded(self, shares: Sequence[int], sizes: Sequence[int]) -> Tensor | None:
         """All draws of all examples, ``[samples · members, examples, …]``, if rows stay apart."""
@@ -231,14 +233,15 @@ def _shares(total: int, most: int) -> list[int]:
     return [share + 1] * larger + [share] * (count - larger)
 
 
-def _unequal(total: int, most: int) -> list[int]:
-    """The same with at least two different ones, which show what depends on them."""
-    shares = _shares(total, most)
-    if len(shares) > 1 and min(shares) == most:
-        shares = _shares(total, most - 1)
-    if len(shares) > 1 and min(shares) == max(shares):
-        shares = [shares[0] + 1, *shares[1:-1], shares[0] - 1]
-    return shares
+def _slices(total: int, most: int) -> list[int]:
+    """How many examples slices have: a few in the first, which soon shows whether rows stay apart.
+
+    Slices of different sizes show also what depends on how many rows there are.
+    """
+    if total <= min(most, _SMALL):
+        return [total]
+    sizes = [3, *_shares(total - 3, most)]
+    return sizes if len(set(sizes)) > 1 else [2, *_shares(total - 2, most)]
 
 
 def cut(

@@ -143,18 +143,15 @@ def predict(
     Threads and tasks may predict with one model at the same time. A layer that the model calls
     more than once in a forward pass keeps its draw for the whole pass.
 
-    Where every random layer has noise of its own for each example, and a forward pass is seen to
-    keep the examples of a batch apart, all samples run at once, slice by slice. The samples of an
-    example are then independent draws from its law, as ever, but a number of noise serves about
-    ten examples: averages over a test set scatter a little more between seeds (see the gotchas).
-    ``coherent=True`` gives examples that belong together.
+    Where a pass keeps examples apart and each has noise of its own, all samples run at once. Every
+    example keeps its law, but a number of noise serves about ten of them: averages over a test set
+    scatter up to a quarter more between seeds. ``coherent=True`` is for joint draws of examples.
 
     Args:
         model: any model; one without random layers gives equal samples.
         x: the inputs, or a tuple of them if the model takes several.
         samples: how many draws (of every member).
-        batch_size: how many examples to run at once at most; without it all, or as many as fit
-            caches where samples run at once.
+        batch_size: how many examples to run at once at most.
         batch_dim: which dimension of the inputs counts examples, or one for each of them: 1 for
             ``[time, batch, …]``. In the samples examples come first.
         coherent: let each draw be one function over the whole data set, instead of new noise for
@@ -168,10 +165,7 @@ def predict(
         >>> predict(model, torch.randn(5, 3), samples=10).probs.shape
         torch.Size([5, 2])
     """
-    require(samples >= 1, f"samples is {samples}; it must be at least 1")
-    require(batch_size is None or batch_size >= 1, f"batch_size is {batch_size}; it must be ≥ 1")
-    if seed is not None:
-        require_seed(seed)
+    _check_options(samples, batch_size, seed)
     passes = Passes(model, *_dimensions(x, batch_dim), batch_size)
     with torch.no_grad(), evaluating(model):
         while True:
@@ -179,6 +173,13 @@ def predict(
                 drawn = passes.draw(samples, coherent)
             if drawn is not None:
                 return Prediction(drawn, likelihood or Categorical())
+
+
+def _check_options(samples: int, batch_size: int | None, seed: int | None) -> None:
+    require(samples >= 1, f"samples is {samples}; it must be at least 1")
+    require(batch_size is None or batch_size >= 1, f"batch_size is {batch_size}; it must be ≥ 1")
+    if seed is not None:
+        require_seed(seed)
 
 
 def predict_batches(
