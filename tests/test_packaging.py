@@ -22,7 +22,9 @@ PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
     {"errors", "files"},
-    {"ops", "registry", "spec", "precision"},
+    {"ops", "registry", "spec", "precision", "row_wise"},
+    {"rows"},
+    {"folding"},
     {"distributions"},
     {"transforms"},
     {"learned"},
@@ -31,6 +33,7 @@ LEVELS = (
     {"context"},
     {"layers"},
     {"model", "convert", "modes", "seeding", "header", "allowance", "references"},
+    {"passes"},
     {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
         "attack",

@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,7 @@ __all__ = [
     "current_pass",
     "expanded",
     "one_pass",
+    "passing",
     "settle",
     "switch",
     "switched",
@@ -147,6 +149,7 @@ class Pass:
         return hooks is not None or in_backward or torch.is_grad_enabled() != self._gradients
 
 
+P = TypeVar("P", bound=Pass)
 _PASS: ContextVar[Pass | None] = ContextVar("leanbayes.pass", default=None)
 _TILED: ContextVar[tuple[weakref.ref[Tensor], int] | None] = ContextVar(
     "leanbayes.tiled", default=None
@@ -159,15 +162,21 @@ def current_pass() -> Pass | None:
 
 
 @contextmanager
-def one_pass(rows: int | None = None, shared: frozenset[nn.Module] = frozenset()) -> Iterator[Pass]:
-    """Say that one forward pass runs inside the block."""
+def passing(current: P) -> Iterator[P]:
+    """Say which forward pass runs inside the block."""
     before = _PASS.get()
-    current = Pass(rows, shared)
     _PASS.set(current)
     try:
         yield current
     finally:
         _PASS.set(before)
+
+
+def one_pass(
+    rows: int | None = None, shared: frozenset[nn.Module] = frozenset()
+) -> AbstractContextManager[Pass]:
+    """Say that one forward pass runs inside the block."""
+    return passing(Pass(rows, shared))
 
 
 def announce(batch: Tensor, dim: int) -> None:

@@ -14,6 +14,7 @@ from torch.distributions import Distribution, constraints
 
 from leanbayes.distributions.covariance import Factor
 from leanbayes.errors import require
+from leanbayes.folding import current_fold
 from leanbayes.ops import LinearOp
 from leanbayes.precision import full_precision, is_rounded, output_dtype, wide, wide_dtype
 
@@ -79,6 +80,9 @@ class LocalMap:
     def __call__(self, x: Tensor, /) -> Tensor:
         if is_rounded(x):
             return RoundedMap(self)(x)
+        fold = current_fold()
+        if fold is not None:
+            return fold.draw(self.q.moments, self.op, x)
         return self.op.silence(x, self.q.moments(x, self.op).rsample(self.op))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Cauchy, Distribution, HalfCauchy
 
 from leanbayes.distributions.base import Map, WeightDistribution, rows_for
+from leanbayes.folding import ApartMap, current_fold
 from leanbayes.ops import Linear, LinearOp
 
 __all__ = ["RandomFactor", "Rank1Mixture"]
@@ -199,9 +200,14 @@ class Rank1Mixture(WeightDistribution):
                 "so there is no one function to hold; use estimator=lb.weights"
             )
 
+        fold, examples = current_fold(), batch // self.members
+
         def per_example(factor: RandomFactor) -> Tensor:
             if isinstance(factor, Tensor):
                 return factor
-            return self._draw(factor, (batch // self.members,)).transpose(0, 1).flatten(0, 1)
+            draw = partial(self._draw, factor)
+            drawn = draw((examples,)) if fold is None else fold.shared(draw, examples)
+            return drawn.transpose(0, 1).flatten(0, 1)
 
-        return self._map(op, per_example)
+        drawn = self._map(op, per_example)
+        return drawn if fold is None else ApartMap(drawn, op.batch_dim, fold.apart)

@@ -1,0 +1,266 @@
+"""Functions that keep the rows of a batch apart, each with a rule that says how.
+
+A rule says which dimension of the output counts rows, and refuses arguments with which the function
+would mix them. The table is closed: what is not in it is taken to mix rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = [
+    "ROW_WISE",
+    "Call",
+    "Rule",
+    "UnprovenError",
+    "demand",
+    "elementwise",
+    "functions",
+    "getters",
+]
+
+
+class UnprovenError(Exception):
+    """There is no proof that rows stay apart."""
+
+
+def demand(condition: bool, why: str) -> None:
+    """Raise :class:`UnprovenError` unless a condition holds."""
+    if not condition:
+        raise UnprovenError(why)
+
+
+class Call(NamedTuple):
+    """A call of a function that meets rows.
+
+    Attributes:
+        args: its arguments.
+        kwargs: its named arguments.
+        rows: the tensors that have rows, with the dimension that counts them.
+        constants: the other tensors.
+    """
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    rows: Sequence[tuple[Tensor, int]]
+    constants: Sequence[Tensor]
+
+    def argument(self, place: int, name: str, default: Any = None) -> Any:
+        """An argument by its place or name."""
+        return self.args[place] if place < len(self.args) else self.kwargs.get(name, default)
+
+    @property
+    def only(self) -> tuple[Tensor, int]:
+        """The first argument, if it alone has rows."""
+        first = self.argument(0, "input")
+        demand(len(self.rows) == 1 and self.rows[0][0] is first, "rows in another argument")
+        return self.rows[0]
+
+    @property
+    def from_right(self) -> int:
+        """Where rows are, counted from the last dimension; constants must be equal for all."""
+        places = {tensor.ndim - dim for tensor, dim in self.rows}
+        demand(len(places) == 1, "rows in different places")
+        place = places.pop()
+        equal = (t.ndim < place or t.shape[-place] == 1 for t in self.constants)
+        demand(all(equal), "a constant that differs between rows")
+        return place
+
+
+Rule = Callable[[Call, Tensor], int]
+"""Which dimension of the output counts rows."""
+
+
+def elementwise(call: Call, y: Tensor) -> int:
+    """Functions of single numbers, with broadcasting."""
+    return y.ndim - call.from_right
+
+
+def _along(place: int, default: int | None = None, name: str = "dim") -> Rule:
+    """Functions along dimensions that do not count rows, which they may remove."""
+
+    def rule(call: Call, y: Tensor) -> int:
+        x, dim = call.only
+        given = call.argument(place, name, default)
+        dims = given if isinstance(given, tuple | list) else (given,)
+        demand(all(type(d) is int for d in dims) and len(dims) > 0, "all dimensions at once")
+        others = {d % x.ndim for d in dims}
+        demand(dim not in others, "along the rows")
+        return dim if y.ndim == x.ndim else dim - sum(d < dim for d in others)
+
+    return rule
+
+
+def _leading(call: Call, y: Tensor) -> int:
+    """Reshapes that leave the dimensions up to the rows as they are."""
+    x, dim = call.only
+    demand(x.shape[: dim + 1] == y.shape[: dim + 1], "a reshape of rows")
+    return dim
+
+
+def _windows(dims: int) -> Rule:
+    """Convolutions and pooling over ``dims`` dimensions of ``[rows, channels, …]``."""
+
+    def rule(call: Call, y: Tensor) -> int:
+        x, dim = call.only
+        demand(dim == 0 and x.ndim == dims + 2, "rows that are no batch")
+        return 0
+
+    return rule
+
+
+def _last(count: Callable[[Call], int]) -> Rule:
+    """Functions of the last dimensions."""
+
+    def rule(call: Call, y: Tensor) -> int:
+        x, dim = call.only
+        demand(dim < x.ndim - count(call), "along the rows")
+        return dim
+
+    return rule
+
+
+def _dropout(call: Call, y: Tensor) -> int:
+    demand(call.argument(2, "training", True) is False, "dropout that draws")
+    return call.only[1]
+
+
+def _channels(call: Call, y: Tensor) -> int:
+    """Functions of ``[rows, channels, …]`` with a constant for each channel."""
+    x, dim = call.only
+    demand(dim == 0 and x.ndim > 1, "rows that are no batch")
+    return 0
+
+
+def _batch_norm(call: Call, y: Tensor) -> int:
+    demand(call.argument(5, "training", False) is False, "statistics of the batch")
+    return _channels(call, y)
+
+
+def _permuted(function: Callable[..., Tensor]) -> Rule:
+    """Reorderings of dimensions, tried on a tensor that is long in the dimension of rows only."""
+
+    def rule(call: Call, y: Tensor) -> int:
+        x, dim = call.only
+        probe = torch.empty([2 if d == dim else 1 for d in range(x.ndim)], device="meta")
+        return function(probe, *call.args[1:], **call.kwargs).shape.index(2)
+
+    return rule
+
+
+def _indexed(call: Call, y: Tensor) -> int:
+    """Basic indexing of dimensions that do not count rows."""
+    x, dim = call.only
+    index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
+    basic = (item is None or item is ... or type(item) in (int, slice) for item in index)
+    demand(all(basic), "rows picked by an index")
+    axis, place, taken = 0, 0, sum(item is not None and item is not ... for item in index)
+    for item in (*index, *(() if ... in index else (...,))):
+        if item is ...:
+            free = x.ndim - taken
+            if axis <= dim < axis + free:
+                return place + dim - axis
+            axis, place = axis + free, place + free
+        elif axis == dim and item is not None:
+            demand(item == slice(None), "some of the rows")
+            return place
+        else:
+            axis, place = axis + (item is not None), place + (type(item) is not int)
+    raise UnprovenError("rows that an index lost")
+
+
+def _joined(call: Call, y: Tensor) -> int:
+    """Concatenation and stacks: all parts have rows, in the same place."""
+    places = {dim for _, dim in call.rows}
+    demand(len(places) == 1 and not call.constants, "a part without rows")
+    dim = places.pop()
+    along = call.argument(1, "dim", 0) % y.ndim
+    if y.ndim == call.rows[0][0].ndim:
+        demand(along != dim, "along the rows")
+        return dim
+    return dim + (along <= dim)
+
+
+def _product(call: Call, y: Tensor) -> int:
+    """Matrix products: rows are no dimension that is added up."""
+    a, b = call.args
+    demand(isinstance(b, Tensor) and min(a.ndim, b.ndim) > 1, "a product with a vector")
+    place = call.from_right if len(call.rows) == 2 else call.rows[0][0].ndim - call.rows[0][1]
+    if place > 2:
+        return elementwise(call, y)
+    demand(len(call.rows) == 1, "rows times rows")
+    demand(place == (2 if call.rows[0][0] is a else 1), "a sum over rows")
+    return y.ndim - place
+
+
+def functions(names: str) -> Iterator[Callable[..., Any]]:
+    """Torch's functions and methods of these names."""
+    for name in names.split():
+        for owner in (torch, Tensor, F):
+            function = getattr(owner, name, None)
+            if function is not None:
+                yield function
+
+
+def getters(names: str) -> Iterator[Callable[..., Any]]:
+    """What reads these attributes of a tensor."""
+    for name in names.split():
+        yield getattr(Tensor, name).__get__
+
+
+_ELEMENTWISE = """
+    relu relu6 elu selu celu gelu silu mish leaky_relu softplus softsign tanh sigmoid tanhshrink
+    logsigmoid hardtanh hardswish hardsigmoid hardshrink softshrink threshold
+    add sub subtract mul multiply div divide true_divide pow square sqrt rsqrt exp expm1 log log1p
+    abs neg negative sign sin cos erf reciprocal clamp clip clamp_min clamp_max maximum minimum
+    where masked_fill lerp addcmul addcdiv nan_to_num logit atan remainder floor ceil round trunc
+    eq ne lt le gt ge logical_and logical_or logical_not isnan isfinite isinf
+    __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __div__ __rdiv__
+    __pow__ __rpow__ __neg__ __abs__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__
+    __and__ __or__ __xor__ __invert__
+    float double half bfloat16 bool int long to clone detach contiguous
+    expand broadcast_to expand_as zeros_like ones_like full_like empty_like
+"""
+_IN_PLACE = " ".join(f"{name}_" for name in _ELEMENTWISE.split() if not name.startswith("_"))
+
+ROW_WISE: dict[Callable[..., Any], Rule] = {
+    **dict.fromkeys(functions(_ELEMENTWISE + _IN_PLACE), elementwise),
+    **dict.fromkeys(functions("softmax log_softmax softmin sum mean amax amin prod"), _along(1)),
+    **dict.fromkeys(functions("logsumexp cumsum cumprod var std argmax argmin any all"), _along(1)),
+    **dict.fromkeys(functions("max min flip"), _along(1)),
+    **dict.fromkeys(functions("select narrow squeeze"), _along(1)),
+    **dict.fromkeys(functions("glu sort argsort"), _along(1, -1)),
+    **dict.fromkeys(functions("chunk split tensor_split"), _along(2, 0)),
+    **dict.fromkeys(functions("topk"), _along(2, -1)),
+    **dict.fromkeys(functions("normalize"), _along(2, 1)),
+    **dict.fromkeys(functions("unbind"), _along(1, 0)),
+    **dict.fromkeys(functions("flatten unflatten view reshape unsqueeze embedding"), _leading),
+    **{f: _permuted(f) for f in functions("transpose permute movedim moveaxis swapaxes t")},
+    **{f: _permuted(f) for f in getters("mT T")},
+    **dict.fromkeys(functions("conv1d conv_transpose1d max_pool1d avg_pool1d"), _windows(1)),
+    **dict.fromkeys(functions("conv2d conv_transpose2d max_pool2d avg_pool2d"), _windows(2)),
+    **dict.fromkeys(functions("conv3d conv_transpose3d max_pool3d avg_pool3d"), _windows(3)),
+    **dict.fromkeys(functions("adaptive_avg_pool1d adaptive_max_pool1d"), _windows(1)),
+    **dict.fromkeys(
+        functions("adaptive_avg_pool2d adaptive_max_pool2d pixel_shuffle"), _windows(2)
+    ),
+    **dict.fromkeys(functions("adaptive_avg_pool3d adaptive_max_pool3d"), _windows(3)),
+    **dict.fromkeys(functions("interpolate group_norm prelu"), _channels),
+    **dict.fromkeys(functions("linear"), _last(lambda call: 1)),
+    **dict.fromkeys(
+        functions("layer_norm rms_norm"),
+        _last(lambda call: len(call.argument(1, "normalized_shape"))),
+    ),
+    **dict.fromkeys(functions("pad"), _last(lambda call: len(call.argument(1, "pad")) // 2)),
+    **dict.fromkeys(functions("dropout dropout1d dropout2d dropout3d alpha_dropout"), _dropout),
+    **dict.fromkeys(functions("batch_norm"), _batch_norm),
+    **dict.fromkeys(functions("matmul bmm mm __matmul__"), _product),
+    **dict.fromkeys(functions("cat concat concatenate stack"), _joined),
+    Tensor.__getitem__: _indexed,
+}
+"""Every function that may meet rows. ``ROW_WISE[function] = elementwise`` adds one."""
