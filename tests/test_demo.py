@@ -21,7 +21,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 import leanbayes as lb
-from leanbayes import cli, posteriors
+import leanbayes_cli as cli
+from leanbayes import posteriors
 from leanbayes.lab import timing
 from leanbayes.lab.build import build_model
 from leanbayes.lab.demo import families, page, results, terminal
@@ -463,7 +464,7 @@ def test_help_shows_an_example():
 def test_without_the_lab_extra_the_command_says_how_to_get_it(module, tmp_path):
     code = (
         f"import sys; sys.modules[{module!r}] = None; sys.argv = ['leanbayes', 'demo', '--quick']; "
-        "from leanbayes import cli; cli.main()"
+        "import leanbayes_cli as cli; cli.main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
