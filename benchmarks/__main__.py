@@ -114,7 +114,8 @@ def _apart(
     variables = {**os.environ, "PYTHONPATH": path, "KINETO_LOG_LEVEL": "5", **memory}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
-        command = [str(python or sys.executable), "-m", "benchmarks", "one", "--only", name]
+        interpreter = [str(python), "-W", "ignore"] if python else [sys.executable]  # peers warn
+        command = [*interpreter, "-m", "benchmarks", "one", "--only", name]
         command += ["--rounds", str(rounds), "--threads", str(options.threads)]
         command += ["--clock", options.clock, "--out", str(out)]
         command += ["--quick"] * options.quick + ["--peers"] * bool(python)

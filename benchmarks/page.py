@@ -75,12 +75,12 @@ def peers(result: Result, setup: str) -> dict[str, Mapping[str, Any]]:
     return {name: c for name, c in costs(result, "peers", setup).items() if name in PACKAGES}
 
 
-def _by_method(result: Result) -> str:
+def _by_method(result: Result, title: Callable[[str], str]) -> str:
     setups = list(result["branches"]["native"]["setups"])
     pure = "python" in result["branches"] and result["branches"]["native"]["native"]
     headings = ["method"]
     for setup in setups:
-        headings += [SETUPS[setup].title] + ["pure Python"] * pure
+        headings += [title(setup)] + ["pure Python"] * pure
     ours = list(costs(result, "native", setups[0]))
     rows = []
     for name in ours:
@@ -113,9 +113,9 @@ def _missing(result: Result) -> str:
     return f"{told} Not installable here: {', '.join(absent)}." if absent else told
 
 
-def _head_to_head(result: Result) -> str:
+def _head_to_head(result: Result, title: Callable[[str], str]) -> str:
     pairs = [
-        f"{cell(costs(result, 'peers', setup).get(OURS))} ({SETUPS[setup].title})"
+        f"{cell(costs(result, 'peers', setup).get(OURS))} ({title(setup)})"
         for setup in costs_setups(result, "peers")
     ]
     if not pairs:
@@ -134,22 +134,23 @@ def step(result: Result) -> list[str]:
         "## A training step",
         "Forward pass, KL, backward pass and update, relative to the same step of the plain torch "
         "network: medians, with quartiles in brackets.",
-        _by_method(result),
+        _by_method(result, whole_title),
         "![Cost of a training step by method.](performance/step.png)",
-        " ".join((_kernels(result), _missing(result), _head_to_head(result))).strip(),
+        " ".join((_kernels(result), _missing(result), _head_to_head(result, whole_title))).strip(),
     ]
 
 
 def prediction(result: Result) -> list[str]:
     """A section: a table and a picture."""
     run = result["branches"]["native"]
+    examples = " and ".join(f"{n:,} ({network_title(s)})" for s, n in run["examples"].items())
     return [
         "## A prediction",
-        f"Class probabilities averaged over {run['samples']} samples for {run['examples']:,} "
-        "examples, in forward passes of the plain network.",
-        _by_method(result),
+        f"Class probabilities averaged over {run['samples']} samples for examples in one batch, "
+        f"{examples}, in forward passes of the plain network.",
+        _by_method(result, network_title),
         "![Cost of a prediction by method.](performance/prediction.png)",
-        _head_to_head(result),
+        _head_to_head(result, network_title),
     ]
 
 
@@ -201,8 +202,9 @@ def distributed(result: Result) -> list[str]:
     return [
         "## Two processes",
         f"DDP over gloo, one thread each, batches of {run['batch']:,}, against one process with "
-        "one thread. *Weak*: every process has the whole batch; 1 is perfect. *Strong*: they share "
-        "it; 2 is perfect. What the plain network reaches is the limit of the machine.",
+        "one thread, by the clock on the wall. *Weak*: every process has the whole batch; 1 is "
+        "perfect. *Strong*: they share it; 2 is perfect. What the plain network reaches is the "
+        "limit of the machine.",
         table(("network", "weak: efficiency", "strong: speed-up"), rows),
     ]
 
@@ -219,32 +221,47 @@ def laboratory(result: Result) -> list[str]:
 
 def say_step(found: Mapping[str, Result]) -> list[str]:
     """How dear the default is, and whether a peer is ahead."""
-    return _say(
-        found["step"],
-        "A training step of k-tied 2 with the default estimator costs {} "
-        "times that of the plain network ({}).",
+    sentence = (
+        "A training step of k-tied 2 with the default estimator costs **{}** plain steps ({})"
     )
+    return _say(found["step"], sentence, whole_title)
 
 
 def say_prediction(found: Mapping[str, Result]) -> list[str]:
     """The same of predictions."""
-    return _say(found["prediction"], "A prediction of 20 samples costs {} passes ({}).")
+    sentence = "A prediction of 20 samples costs **{}** plain passes ({})"
+    return _say(found["prediction"], sentence, network_title)
 
 
-def _say(result: Result, sentence: str) -> list[str]:
+def whole_title(setup: str) -> str:
+    """A network and its batch."""
+    return SETUPS[setup].title
+
+
+def network_title(setup: str) -> str:
+    """A network alone: a prediction has examples of its own."""
+    return whole_title(setup).partition(", batch")[0]
+
+
+def _say(result: Result, sentence: str, title: Callable[[str], str]) -> list[str]:
+    """Peers are compared with what our default takes in their own process."""
     lines = []
     for setup in costs_setups(result, "native"):
-        own = costs(result, "native", setup)[OURS]["median"]
-        line = sentence.format(f"**{own:.2f}**", SETUPS[setup].title)
-        others = {name: cost["median"] for name, cost in peers(result, setup).items()}
+        line = sentence.format(number(costs(result, "native", setup)[OURS]), title(setup))
+        others = peers(result, setup)
         if others:
-            best = min(others, key=others.__getitem__)
-            verdict = "is ahead with" if others[best] < own else "the fastest peer, takes"
-            line += (
-                f" {best}{' ' if verdict.startswith('is') else ', '}{verdict} {others[best]:.2f}."
-            )
-        lines.append(line)
+            best = min(others, key=lambda name: others[name]["median"])
+            same = costs(result, "peers", setup)[OURS]
+            ahead = others[best]["median"] < same["median"]
+            who = f"{best} is ahead with" if ahead else f"the fastest peer, {best}, takes"
+            line += f"; {who} {number(others[best])} against {number(same)} in one process"
+        lines.append(f"{line}.")
     return lines
+
+
+def number(cost: Mapping[str, Any]) -> str:
+    """A median with as many digits as it deserves."""
+    return f"{cost['median']:.{2 if cost['median'] < 10 else 1}f}"
 
 
 def say_startup(found: Mapping[str, Result]) -> list[str]:
@@ -297,7 +314,7 @@ def _facts(result: Result) -> str:
     machine, versions = branch["machine"], branch["versions"]
     memory = "kept by the process" if settings.get("keep_memory") else "as the system has it"
     return (
-        f"{settings['rounds']} rounds, {settings['clock']} clock, {machine['threads']} threads of "
+        f"{settings['rounds']} rounds, {settings['clock']} clock, threads: {machine['threads']} of "
         f"{machine['cores']} cores ({machine['processor']}, {machine['system']} "
         f"{machine['architecture']}), Python {versions['python']}, torch {versions['torch']}, "
         f"leanbayes {versions['leanbayes']}, freed memory {memory}, {result['minutes']} minutes."

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.networks import SETUPS
 from benchmarks.peers import PACKAGES
 from leanbayes.lab.plots import COLOURS, PALE
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 __all__ = ["PICTURES", "memory_and_cost", "methods"]
 
 MARKERS = "os^Dv"
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure  # the peers' environment has none
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _png(figure: Figure) -> bytes:
@@ -29,7 +36,7 @@ def methods(name: str) -> Callable[[Mapping[str, Any]], dict[str, bytes]]:
 
     def draw(result: Mapping[str, Any]) -> dict[str, bytes]:
         setups = list(result["branches"]["native"]["setups"])
-        figure = Figure(figsize=(3.6 * len(setups) + 1.4, 4.4), layout="constrained")
+        figure = _figure(3.6 * len(setups) + 1.4, 4.4)
         for axes, setup in zip(
             figure.subplots(1, len(setups), squeeze=False)[0], setups, strict=True
         ):
@@ -68,9 +75,11 @@ def memory_and_cost(result: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _panels(axes: Mapping[str, Any], key: str, label: str) -> Figure:
+    from matplotlib.ticker import LogLocator
+
     columns = 3
     rows = -(-len(axes) // columns)
-    figure = Figure(figsize=(3.5 * columns, 2.9 * rows), layout="constrained")
+    figure = _figure(3.5 * columns, 2.9 * rows)
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for panel, axis in zip(panels, axes.values(), strict=False):
         for number, method in enumerate(axis["points"][0][key]):
@@ -81,11 +90,13 @@ def _panels(axes: Mapping[str, Any], key: str, label: str) -> Figure:
                 named = f"{method} (exponent {axis['exponents'][method]:.2f})"
             panel.loglog(axis["sizes"], values, marker=MARKERS[number], color=colour, label=named)
         panel.set_xticks(axis["sizes"], [str(size) for size in axis["sizes"]])
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter("{x:g}")
         panel.minorticks_off()
         panel.set_xlabel(axis["title"], fontsize=8)
         panel.set_ylabel(label, fontsize=8)
         panel.tick_params(labelsize=7)
-        panel.legend(fontsize=7)
+        panel.legend(fontsize=7, framealpha=0.5)
     for panel in panels:
         panel.set_axis_off()
     return figure

@@ -1,5 +1,6 @@
 """The benchmarks' own arithmetic: what counts, how costs grow, what the pages say."""
 
+import doctest
 import json
 import re
 
@@ -9,11 +10,12 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
-from benchmarks import formulas, page, scaling_page
+from benchmarks import formulas, harness, page, scaling_page, tables
 from benchmarks.harness import Cost, Turn, cost, exponent, facts, measure, peak_memory
 from benchmarks.methods import METHODS, plain
 from benchmarks.networks import SETUPS, mlp
 from benchmarks.peers import PACKAGES, PEERS
+from benchmarks.prediction import EXAMPLES
 
 
 class Machine:
@@ -125,6 +127,14 @@ def test_every_peer_names_its_package():
     assert PEERS.keys() == PACKAGES.keys()
 
 
+@pytest.mark.parametrize("module", [formulas, harness, page, tables])
+@pytest.mark.filterwarnings("ignore::Warning:torch")
+def test_examples_are_right(module):
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
+
+
 # the page
 
 
@@ -161,7 +171,7 @@ def made_up_results(folder, *, native=True, ivon=1.1):
     pairs = {"weak": made_up(0.9), "strong": made_up(60.0)}
     results = {
         "step": branches(*SETUPS),
-        "prediction": branches("mlp_1024", "cnn_256", samples=20, examples=1000),
+        "prediction": branches(*EXAMPLES, samples=20, examples=EXAMPLES),
         "startup": {"native": known | {"seconds": seconds, "ratios": ratios}},
         "scale": {"native": known | {"axes": {"width": axis, "depth": axis}}},
         "distributed": {"native": known | {"batch": 8, "posteriors": {"plain": pairs}}},
@@ -176,8 +186,9 @@ def test_a_page_is_written_from_results(tmp_path):
     made_up_results(tmp_path)
     text = page.write(tmp_path, tmp_path / "docs").read_text()
     first = text.split("\n## ")[0]
-    assert "costs **1.20** times" in first
-    assert "IVON is ahead with 1.10" in first
+    assert (
+        "costs **1.20** plain steps (MLP, batch 128); IVON is ahead with 1.10 against 1.25" in first
+    )
     assert "answers after **0.30 s**" in first
     assert "takes **0.20 s** over" in first
     assert "| k-tied 2, auto | **1.20** (1.10–1.30) | **1.20** (1.10–1.30) |" in text
@@ -194,7 +205,7 @@ def test_a_page_is_written_from_results(tmp_path):
 def test_a_page_says_when_no_peer_is_ahead_and_no_kernel_was_there(tmp_path):
     made_up_results(tmp_path, native=False, ivon=1.4)
     text = page.text(page.read(tmp_path))
-    assert "IVON, the fastest peer, takes 1.40" in text
+    assert "the fastest peer, IVON, takes 1.40 against 1.25 in one process" in text
     assert "is ahead" not in text
     assert "all methods are pure Python" in text
     assert "| pure Python |" not in text
