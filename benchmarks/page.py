@@ -41,7 +41,7 @@ def read(results: Path) -> dict[str, Result]:
 def text(found: Mapping[str, Result]) -> str:
     """The whole page."""
     said = [line for name, tell in CONCLUSIONS.items() if name in found for line in tell(found)]
-    parts = ["# Performance", "\n".join(f"- {line}" for line in said)]
+    parts = ["# Performance", _trial(found), "\n".join(f"- {line}" for line in said)]
     for name, section in SECTIONS.items():
         if name in found:
             parts += section(found[name])
@@ -287,6 +287,14 @@ def say_scale(found: Mapping[str, Result]) -> list[str]:
     ]
 
 
+def _trial(found: Mapping[str, Result]) -> str:
+    trials = [name for name, result in found.items() if result.get("config", {}).get("quick")]
+    if not trials:
+        return ""
+    names = ", ".join(sorted(trials))
+    return f"**A trial with few turns and small sizes (`--quick`: {names}); do not cite it.**"
+
+
 def _how(found: Mapping[str, Result]) -> str:
     run = {k: v for k, v in found.items() if "branches" in v}
     lines = [
@@ -302,8 +310,6 @@ def _how(found: Mapping[str, Result]) -> str:
         "- Peers run in a virtual environment of their own with the same torch, the same plain "
         "network and this leanbayes, each as its documentation has it.",
     ]
-    if any(r["config"].get("quick") for r in run.values()):
-        lines.append("- **This is a trial with few turns and small sizes (`--quick`).**")
     for name, result in sorted(run.items()):
         lines.append(f"- {name}: {_facts(result)}")
     return lines[0] + "\n\n" + "\n".join(lines[1:])

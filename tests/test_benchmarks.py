@@ -207,8 +207,16 @@ def test_a_page_says_when_no_peer_is_ahead_and_no_kernel_was_there(tmp_path):
     text = page.text(page.read(tmp_path))
     assert "the fastest peer, IVON, takes 1.40 against 1.25 in one process" in text
     assert "is ahead" not in text
+    assert "A trial" not in text
     assert "all methods are pure Python" in text
     assert "| pure Python |" not in text
+
+
+def test_a_page_says_first_that_it_is_a_trial(tmp_path):
+    made_up_results(tmp_path)
+    found = page.read(tmp_path)
+    found["scale"]["config"]["quick"] = True
+    assert page.text(found).splitlines()[2].startswith("**A trial")
 
 
 def test_a_page_has_only_what_was_measured(tmp_path):
