@@ -291,8 +291,10 @@ def _trial(found: Mapping[str, Result]) -> str:
     trials = [name for name, result in found.items() if result.get("config", {}).get("quick")]
     if not trials:
         return ""
-    names = ", ".join(sorted(trials))
-    return f"**A trial with few turns and small sizes (`--quick`: {names}); do not cite it.**"
+    return (
+        f"**A trial (`--quick`: {', '.join(sorted(trials))}): few turns, the smallest sizes, and "
+        "batches of at most 32 whatever a heading says. Do not cite it.**"
+    )
 
 
 def _how(found: Mapping[str, Result]) -> str:
