@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 import leanbayes as lb
 
@@ -42,6 +42,7 @@ Work = Callable[[], object]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 TOLERANCE = 0.2
 """How much slower than usual the probe may be."""
+_COUNTED = "counted"
 MOST_TURNS = 4
 """A method gets at most so many times the turns that are asked for."""
 
@@ -189,6 +190,9 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 def peak_memory(work: Work) -> int:
     """The most bytes of tensors that a piece of work holds beyond what was there before.
 
+    The profiler knows only tensors that were made under its eyes, so the work is done twice and the
+    second time counts: what it frees (the gradients of the step before) was made by the first.
+
     Example:
         >>> peak_memory(lambda: torch.empty(1000).sum())
         4004
@@ -196,12 +200,16 @@ def peak_memory(work: Work) -> int:
     work()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         work()
+        with record_function(_COUNTED):
+            work()
     events = recorded.profiler.kineto_results.events()
+    (begin,) = (event.start_ns() for event in events if event.name() == _COUNTED)
     changes = [(event.start_ns(), event.nbytes()) for event in events if event.nbytes()]
     held = most = 0
-    for _, change in sorted(changes, key=lambda pair: pair[0]):
-        held += change
-        most = max(most, held)
+    for when, change in sorted(changes, key=lambda pair: pair[0]):
+        if when >= begin:
+            held += change
+            most = max(most, held)
     return most
 
 

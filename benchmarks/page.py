@@ -184,8 +184,8 @@ def scale(result: Result) -> list[str]:
         "## How cost grows",
         "The exponent is the slope of cost against size, both as logarithms, over the three "
         "largest sizes: 1 is proportional, 2 quadratic. Costs and memory are relative to the plain "
-        "network of the same size. Memory is that of parameters, Adam's moments and the most "
-        "tensors that a step or a prediction holds.",
+        "network of the same size. Memory is that of parameters, gradients, Adam's moments and the "
+        "most that a step or a prediction holds beside them.",
         table((*headings, "of the last", "memory of the last"), rows, left=3),
         "![Cost against size.](performance/scale.png)",
         "![Peak memory against size.](performance/memory.png)",

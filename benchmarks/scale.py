@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import leanbayes as lb
 from benchmarks.harness import Work, exponent, facts, measure, peak_memory
@@ -133,12 +133,9 @@ def _yardstick() -> Work:
 
 
 def _standing(works: Works) -> int:
-    """Bytes of the parameters and of the optimiser's state."""
+    """Bytes of parameters and gradients, and of the optimiser's state."""
     state = works.optimizer.state.values() if works.optimizer else ()
     moments = [value for kept in state for value in kept.values() if isinstance(value, Tensor)]
-    tensors = [*_parameters(works.model), *moments]
+    gradients = [p.grad for p in works.model.parameters() if p.grad is not None]
+    tensors = [*works.model.parameters(), *works.model.buffers(), *gradients, *moments]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _parameters(model: nn.Module) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]

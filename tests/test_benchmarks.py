@@ -95,6 +95,14 @@ def test_peak_memory_is_the_most_that_is_held_at_once():
     assert 0 <= peak_memory(work) - 2 * 4000 < 100  # single numbers come and go too
 
 
+@pytest.mark.filterwarnings("ignore::Warning:torch")
+def test_peak_memory_is_the_same_however_often_it_is_asked_for():
+    works, x, y = plain(mlp((64, 64, 10))), torch.rand(32, 64), torch.randint(10, (32,))
+    asked = [peak_memory(lambda: works.step(x, y)) for _ in range(3)]
+    assert max(asked) - min(asked) < 100
+    assert min(asked) > 0
+
+
 def test_facts_do_not_name_the_machine():
     found = facts("torch", "no-such-package")
     assert found["versions"]["no-such-package"] is None
