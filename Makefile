@@ -15,14 +15,15 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(INSTALLED)  ## cost of a training step, relative to the deterministic network
-	$(BIN)/python benchmarks/step_cost.py
+bench: $(INSTALLED)  ## what everything costs, relative to the plain network and to other libraries
+	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks scaling
 
 pages: $(INSTALLED)  ## the papers' tables and pictures, anew from results/
 	$(BIN)/python -m papers page
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache build dist
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

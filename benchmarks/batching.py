@@ -3,7 +3,7 @@
 Both give shuffled float32 batches of the same 60000 images; they run in turns in one process, and
 the ratio is the median over rounds. ``--cpu`` counts processor time, for a busy machine.
 
-    python benchmarks/batching.py [--rounds 9] [--threads N] [--cpu]
+    python -m benchmarks.batching [--rounds 9] [--threads N] [--cpu]
 """
 
 import argparse

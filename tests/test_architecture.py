@@ -193,7 +193,8 @@ def test_rooms_on_the_page_and_in_the_picture_exist():
         for line in re.findall(r"class='modules'>([^<]+)<", picture)
         for name in line.split("·")
     }
-    absent = [n for n in drawn if not any((package / f"{n}{end}").exists() for end in (".py", "/"))]
+    files = [f"{folder}/{{}}{end}" for folder in (package, package.parent) for end in (".py", "/")]
+    absent = [name for name in drawn if not any(Path(f.format(name)).exists() for f in files)]
     assert drawn
     assert not absent
     rooms = {path.stem for path in package.iterdir() if not path.name.startswith(("_", "py."))}

@@ -48,7 +48,7 @@ def test_local_k_tied_of_rank_two(layer):
 @pytest.mark.parametrize("estimator", [lb.local, lb.weights])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_KT16_a_tied_step_takes_no_more_arithmetic_than_a_mean_field_one(layer, estimator):
-    """Products alone; ``benchmarks/step_cost.py`` has the time."""
+    """Products alone; ``benchmarks`` has the time."""
     tied = relative_flops(lb.KTied(rank=2), estimator, layer)
     free = relative_flops(lb.MeanField(), estimator, layer)
     if estimator is lb.local:

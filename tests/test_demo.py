@@ -2,7 +2,6 @@
 
 import dataclasses
 import html
-import importlib.util
 import itertools
 import json
 import multiprocessing
@@ -21,7 +20,9 @@ from torch import nn
 from typer.testing import CliRunner
 
 import leanbayes as lb
-from leanbayes import cli, posteriors
+import leanbayes_cli as cli
+from benchmarks import families as benchmark
+from leanbayes import posteriors
 from leanbayes.lab import timing
 from leanbayes.lab.build import build_model
 from leanbayes.lab.demo import families, page, results, terminal
@@ -463,7 +464,7 @@ def test_help_shows_an_example():
 def test_without_the_lab_extra_the_command_says_how_to_get_it(module, tmp_path):
     code = (
         f"import sys; sys.modules[{module!r}] = None; sys.argv = ['leanbayes', 'demo', '--quick']; "
-        "from leanbayes import cli; cli.main()"
+        "import leanbayes_cli as cli; cli.main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -506,35 +507,22 @@ def test_importing_leanbayes_needs_none_of_the_lab():
 # the benchmark
 
 
-@pytest.fixture(scope="module")
-def step_cost():
-    path = Path(__file__).parents[1] / "benchmarks" / "step_cost.py"
-    spec = importlib.util.spec_from_file_location("step_cost", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        del sys.modules[spec.name]
-    return module
-
-
-def test_the_benchmark_measures_every_family_against_the_plain_network(step_cost):
-    small = step_cost.Setup(
+def test_the_benchmark_measures_every_family_against_the_plain_network():
+    small = benchmark.Setup(
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)),
         batch=4,
         shape=(1, 8, 8),
     )
-    result = step_cost.measure(small, step_cost.SINGLE, 2, step_cost.CLOCKS["wall"])
+    result = benchmark.measure(small, benchmark.SINGLE, 2, benchmark.CLOCKS["wall"])
     assert set(result["families"]) == {f.name for f in families.FAMILIES if f.networks == 1}
     assert result["families"]["deterministic"]["step"] == {"median": 1.0, "low": 1.0, "high": 1.0}
     for costs in result["families"].values():
         assert all(0 < cost["low"] <= cost["median"] <= cost["high"] for cost in costs.values())
 
 
-def test_the_benchmark_takes_a_group_with_one_estimator(step_cost):
-    families = step_cost.chosen("independent", "weights")
+def test_the_benchmark_takes_a_group_with_one_estimator():
+    families = benchmark.chosen("independent", "weights")
     assert families[0].posterior is None
     assert {f.group for f in families[1:]} == {"independent"}
     assert all(f.estimator == "weights" for f in families)
-    assert step_cost.chosen(None, None) == list(step_cost.SINGLE)
+    assert benchmark.chosen(None, None) == list(benchmark.SINGLE)

@@ -18,6 +18,7 @@ import pytest
 import leanbayes as lb
 
 PACKAGE = Path(lb.__file__).parent
+COMMAND = PACKAGE.parent / "leanbayes_cli"
 PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
@@ -54,8 +55,8 @@ LEVELS = (
     },
     {"leanbayes"},
     {"lab"},
-    {"cli"},
-    {"__main__"},
+    {"leanbayes_cli"},
+    {"cli", "__main__"},
 )
 """Imports only go up this list; ``leanbayes`` is the package itself, with its public names."""
 
@@ -71,12 +72,11 @@ LAB_LEVELS = (
     {"train"},
     {"sweep", "report", "explore"},
     {"demo"},
-    {"commands"},
 )
-"""The same within the laboratory, from files to commands."""
+"""The same within the laboratory, from files to the demo."""
 
 CORE = {"torch", "safetensors"}
-DOORS = {"lightning", "rl", "sklearn", "export", "lab", "cli", "__main__"}
+DOORS = {"lightning", "rl", "sklearn", "export", "lab", "leanbayes_cli", "cli", "__main__"}
 """Modules for what is installed as an extra; the package itself does not import them."""
 
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
@@ -89,11 +89,11 @@ class Import(NamedTuple):
 
 
 def modules():
-    """Every module of the package with its source, by dotted name."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
+    """Every module of the package and of its command with its source, by dotted name."""
+    for path in sorted((*PACKAGE.rglob("*.py"), *COMMAND.rglob("*.py"))):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         parts = parts[:-1] if parts[-1] == "__init__" else parts
-        yield ".".join(("leanbayes", *parts)), path.read_text(encoding="utf-8")
+        yield ".".join(parts), path.read_text(encoding="utf-8")
 
 
 SOURCES = dict(modules())
@@ -122,10 +122,16 @@ def imports(source, known=frozenset(SOURCES)):
     return found
 
 
+def room(module):
+    """A module of the package, or the command as a whole."""
+    top, *rest = module.split(".")
+    return rest[0] if rest and top == "leanbayes" else top
+
+
 def place(module):
     """The place of a module in the list, and that of a part of the laboratory in its own."""
     parts = module.split(".")
-    places = [_level(LEVELS, "LEVELS", parts[min(1, len(parts) - 1)], module)]
+    places = [_level(LEVELS, "LEVELS", room(module), module)]
     if parts[1:2] == ["lab"] and len(parts) > 2:
         places.append(_level(LAB_LEVELS, "LAB_LEVELS", parts[2], module))
     return places
@@ -138,7 +144,7 @@ def _level(levels, name, part, module):
 
 
 def inside(target):
-    return target.split(".")[0] == "leanbayes"
+    return target.split(".")[0] in ("leanbayes", "leanbayes_cli")
 
 
 def downward(module, source):
@@ -155,9 +161,9 @@ def hidden(source):
     """Imports inside functions of anything that is not an optional, heavy package."""
 
     def is_heavy(target):
-        top, *rest = target.split(".")
-        if top == "leanbayes":
-            return bool(rest) and rest[0] in DOORS
+        if inside(target):
+            return room(target) in DOORS
+        top = target.split(".")[0]
         return top not in CORE and top not in sys.stdlib_module_names
 
     return [i for i in imports(source) if i.in_function and not is_heavy(i.target)]
@@ -227,7 +233,7 @@ def test_no_import_is_hidden_in_a_function(module):
     assert not hidden(SOURCES[module])
 
 
-@pytest.mark.parametrize("module", [m for m in SOURCES if not DOORS & set(m.split(".")[1:2])])
+@pytest.mark.parametrize("module", [m for m in SOURCES if room(m) not in DOORS])
 def test_the_core_imports_torch_and_nothing_else(module):
     allowed = {"leanbayes", "torch", *sys.stdlib_module_names}
     allowed |= {"safetensors"} if module in ("leanbayes.io", "leanbayes.header") else set()
@@ -292,6 +298,23 @@ def test_importing_the_package_imports_torch_and_nothing_optional():
     assert not loaded & (optional | {"onnx", "pandas", "pydantic", "yaml", "scipy"})
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["train", "--help"], ["trian"]])
+def test_what_the_command_says_at_once_does_not_wait_for_torch(arguments):
+    script = (
+        "import atexit, sys\n"
+        "from leanbayes_cli import main\n"
+        "atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))\n"
+        f"sys.argv = {['leanbayes', *arguments]}\n"
+        "main()"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    said = {"--version": f"leanbayes {lb.__version__}", "trian": "Did you mean 'train'?"}
+    assert said.get(arguments[-1], "Usage: leanbayes") in run.stdout + run.stderr
+    assert run.stderr.splitlines()[-1] == "False"
+
+
 def _requirements():
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()
@@ -311,7 +334,8 @@ def test_every_imported_package_is_a_declared_requirement():
         for i in imports(source):
             top = i.target.split(".")[0]
             names = {_normal(name) for name in distributions.get(top, [top])}
-            if top not in sys.stdlib_module_names and not names & (declared | {"leanbayes"}):
+            foreign = top not in sys.stdlib_module_names and not inside(i.target)
+            if foreign and not names & declared:
                 missing.setdefault(top, f"{module}:{i.line}")
     assert not missing
 
@@ -331,7 +355,7 @@ def test_every_public_name_exists_and_is_documented(name):
     assert not generated, f"the docstring of {name} is the one dataclasses write"
 
 
-@pytest.mark.parametrize("module", [m for m in SOURCES if not DOORS & set(m.split(".")[1:2])])
+@pytest.mark.parametrize("module", [m for m in SOURCES if room(m) not in DOORS])
 def test_all_lists_what_a_module_has(module):
     loaded = importlib.import_module(module)
     assert loaded.__doc__

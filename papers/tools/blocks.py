@@ -137,7 +137,7 @@ class Blocks:
         return grid(["run", "step", "−ELBO", *_RATIOS.values()], lines)
 
     def costs(self, setup: str) -> str:
-        """What a training step of a set-up of ``benchmarks/step_cost.py`` costs."""
+        """What a training step of a set-up of ``benchmarks/families.py`` costs."""
         return grid(
             ["posterior", "step, relative to the plain network", "quartiles"],
             ([name, str(cell), between] for name, (cell, between) in self._costs(setup).items()),
@@ -206,7 +206,9 @@ class Blocks:
     def _costs(self, setup: str) -> dict[str, tuple[Cell, str]]:
         """The median of a step relative to the plain network's, and its quartiles in words."""
         path = self.results / "benchmarks" / "step_cost.json"
-        benchmark = read_object(path, {"setups"}, "a benchmark", "run benchmarks/step_cost.py")
+        benchmark = read_object(
+            path, {"setups"}, "a benchmark", "run python -m benchmarks.families"
+        )
         steps = {
             name: cost["step"]
             for name, cost in choose("set-up", setup, benchmark["setups"])["families"].items()

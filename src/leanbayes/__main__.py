@@ -1,6 +1,6 @@
 """``python -m leanbayes``, and ``torchrun -m leanbayes``: the command."""
 
-from leanbayes.cli import main
+from leanbayes_cli import main
 
 __all__: list[str] = []
 

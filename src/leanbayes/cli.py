@@ -1,38 +1,5 @@
-"""The ``leanbayes`` command: a door. What it needs beyond torch is imported only when it runs."""
+"""The application of the ``leanbayes`` command, for those who have the package already."""
 
-import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import typer
+from leanbayes_cli import app, main
 
 __all__ = ["app", "main"]
-
-_LAB = (
-    *("PIL", "lightning", "matplotlib", "numpy", "optuna", "pooch", "pydantic"),
-    *("rich", "sklearn", "tensorboard", "typer", "yaml"),
-)
-_EXTRAS = {**dict.fromkeys(_LAB, "lab"), "gymnasium": "rl"}
-
-
-def main() -> None:
-    """Run the command; without the extra that it needs, say how to get it."""
-    try:
-        app()()
-    except ImportError as error:
-        missing = (error.__cause__ if isinstance(error.__cause__, ImportError) else error).name
-        extra = _EXTRAS.get((missing or "").partition(".")[0])
-        if extra is None:
-            raise
-        sys.exit(f"leanbayes: {missing} is not installed; run pip install 'leanbayes[{extra}]'")
-
-
-def app() -> "typer.Typer":
-    """Make the command-line application."""
-    import typer
-
-    from leanbayes.lab.commands import register
-
-    application = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
-    register(application)
-    return application

@@ -133,7 +133,7 @@ def legend(results: Sequence[Result], settings: Settings, seconds: float) -> str
         "NLL: negative log likelihood, in nats. ECE: calibration error in 15 bins. "
         "AUROC: how well the entropy of a prediction tells inverted, or pixel-shuffled, images "
         "from digits. Size (parameters) and processor time of a training step are relative to one "
-        "plain network; in one this small much of the step is overhead, benchmarks/step_cost.py "
+        "plain network; in one this small much of the step is overhead, docs/performance.md "
         "has larger ones. Rank-1 networks have 4 members, and each sees every image. "
         f"The KL has a weight of {settings.kl_weight:g} (cold posteriors); rate and epochs were "
         "chosen with test scores in sight.\n"

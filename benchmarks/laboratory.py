@@ -7,7 +7,7 @@ process. The images are MNIST if it lies in a folder that ``LEANBAYES_DATA`` nam
 pixels of the same size. The bare loop reads float images from memory and gathers each batch by its
 index.
 
-    python benchmarks/framework_cost.py --out results/framework_cost.json
+    python -m benchmarks.laboratory
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10, help="timed epochs of each (≥ 2)")
     parser.add_argument("--examples", type=int, default=50_000, help="of generated data")
     parser.add_argument("--threads", type=int, help="threads of torch; its own choice by default")
-    parser.add_argument("--out", type=Path, default=Path("results/framework_cost.json"))
+    parser.add_argument("--out", type=Path, default=Path("results/bench/laboratory.json"))
     options = parser.parse_args()
     if options.epochs < 2:
         parser.error(f"--epochs is {options.epochs}; quartiles need at least 2")

@@ -1,17 +1,16 @@
 """The subcommands of ``leanbayes``, from data and recipes to a report.
 
-Annotations are read by typer, so they are ordinary objects here. What is heavy (Lightning, the
-data sets) is imported by the command that needs it.
+Annotations are read by typer, so they are ordinary objects here. The package, and torch with it, is
+imported by the command that needs it.
 """
 
-import functools
 import json
 import os
-import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +18,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from leanbayes.lab.console import PlainConsole, one_line, printable
+from leanbayes_cli.telling import console, told
 
 __all__ = ["register"]
 
@@ -43,9 +42,9 @@ def register(application: typer.Typer) -> None:
     application.command(epilog="Example: leanbayes demo --seed 1 --json demo.json")(demo)
     data = typer.Typer(no_args_is_help=True, help="Data sets: where they lie, licences, checksums.")
     application.add_typer(data, name="data")
-    data.command("list", epilog="Example: leanbayes data list")(_told(data_list))
-    data.command("fetch", epilog="Example: leanbayes data fetch mnist")(_told(data_fetch))
-    data.command("check", epilog="Example: leanbayes data check mnist")(_told(data_check))
+    data.command("list", epilog="Example: leanbayes data list")(told(data_list))
+    data.command("fetch", epilog="Example: leanbayes data fetch mnist")(told(data_fetch))
+    data.command("check", epilog="Example: leanbayes data check mnist")(told(data_check))
     for command, example in (
         (recipes, "k_tied"),
         (train, "k_tied/mnist-mlp-k2 --budget cpu --set seed=1"),
@@ -56,41 +55,21 @@ def register(application: typer.Typer) -> None:
         (explore, "CartPole-v0 --policy variance --seeds 9"),
     ):
         example = f"Example: leanbayes {command.__name__} {example}"
-        application.command(epilog=example)(_told(command))
+        application.command(epilog=example)(told(command))
 
 
-def _told(command: Callable[..., None]) -> Callable[..., None]:
-    """What a user can mend comes as one sentence instead of a traceback."""
-
-    @functools.wraps(command)
-    def wrapped(*args: Any, **kwargs: Any) -> None:
-        from leanbayes.lab.interrupts import exit_code, interruptible, stopped_by
-
-        try:
-            with interruptible():
-                command(*args, **kwargs)
-        except (ValueError, OSError, RuntimeError) as error:
-            sys.exit(f"leanbayes: {one_line(error)}")
-        except KeyboardInterrupt as stopped:
-            if os.environ.get("LOCAL_RANK", "0") == "0":  # one of several processes says it
-                way_on = _way_on(command.__name__)
-                print(f"leanbayes: stopped by {stopped_by(stopped)}; {way_on}", file=sys.stderr)
-            sys.exit(exit_code(stopped))
-
-    return wrapped
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"leanbayes {version('leanbayes')}")
+        raise typer.Exit
 
 
-def _way_on(command: str) -> str:
-    """How to go on after a stop, as the very command where one process was started by hand."""
-    if command not in ("train", "sweep", "explore"):
-        return "start it again"
-    resume = ["--resume"] if command == "train" and "--resume" not in sys.argv else []
-    if any(variable in os.environ for variable in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS")):
-        return " ".join(["start it again", *(["with --resume"] if resume else [])])
-    return f"go on with: {shlex.join(['leanbayes', *sys.argv[1:], *resume])}"
-
-
-def leanbayes() -> None:
+def leanbayes(
+    wanted: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
     """Honest uncertainty for any PyTorch network."""
 
 
@@ -155,7 +134,7 @@ def data_list(
         where = "not here" if entry.where is None and entry.size else str(entry.where or "embedded")
         size = f"{entry.size / 1e6:.1f} MB" if entry.size else ""
         shown.add_row(entry.name, where, size, entry.licence, str(entry.state))
-    PlainConsole().print(shown)
+    console().print(shown)
 
 
 def data_fetch(name: Annotated[str, typer.Argument(help="A name from data list.")]) -> None:
@@ -164,7 +143,7 @@ def data_fetch(name: Annotated[str, typer.Argument(help="A name from data list."
 
     copy = fetch(name)
     told = "needs no files" if copy is None else f"lies in {copy.folder}"
-    PlainConsole().print(f"{name} {told}", soft_wrap=True)
+    console().print(f"{name} {told}", soft_wrap=True)
 
 
 def data_check(
@@ -177,7 +156,7 @@ def data_check(
     shown = Table("data set", "file", "state")
     for file in states:
         shown.add_row(file.name, file.path.name, str(file.state))
-    PlainConsole().print(shown)
+    console().print(shown)
     damaged = [file for file in states if file.state == "wrong"]
     if damaged:
         raise ValueError(f"{damaged[0].path} has a wrong checksum; remove it and fetch it again")
@@ -188,6 +167,7 @@ def recipes(
     show: Annotated[bool, typer.Option("--show", help="Print the YAML of one recipe.")] = False,
 ) -> None:
     """List the recipes that come with leanbayes, and what the budget of two cores cuts."""
+    from leanbayes.lab.console import printable
     from leanbayes.lab.recipe_files import read_recipe, recipe_names, recipe_path
 
     names = recipe_names(name)
@@ -205,10 +185,10 @@ def recipes(
         epochs = f"{cpu.training.epochs} of {paper.training.epochs} epochs"
         cut = f"{epochs}, {len(changed) - 1} more" if changed else "nothing cut"
         shown.add_row(each, paper.data.name, paper.architecture.name, posterior, cut)
-    console = PlainConsole()
-    whole = console.measure(shown, options=console.options.update(width=200)).maximum
-    console.width = max(console.width, whole)  # names are there to be copied
-    console.print(shown)
+    wide = console()
+    whole = wide.measure(shown, options=wide.options.update(width=200)).maximum
+    wide.width = max(wide.width, whole)  # names are there to be copied
+    wide.print(shown)
 
 
 def train(
@@ -271,7 +251,7 @@ def predict(
     from leanbayes.lab.predictions import predict_file
 
     written = predict_file(run, input, output, samples=samples)
-    PlainConsole().print(f"Written to {written}", soft_wrap=True)
+    console().print(f"Written to {written}", soft_wrap=True)
 
 
 def sweep(
@@ -288,7 +268,7 @@ def sweep(
     resolved = read_recipe(recipe, budget=budget, settings=_settings(settings))
     folder = out or Path("sweeps") / resolved.name
     chosen = search(resolved, folder, trials=trials)
-    PlainConsole().print_json(json.dumps(chosen, default=str), ensure_ascii=True)
+    console().print_json(json.dumps(chosen, default=str), ensure_ascii=True)
 
 
 def report(
@@ -303,9 +283,9 @@ def report(
 
     problems: list[str] = []
     written = write_report(runs, output, tell=problems.append)
-    PlainConsole().print(f"Written to {written}", soft_wrap=True)
+    console().print(f"Written to {written}", soft_wrap=True)
     for problem in problems:
-        PlainConsole(stderr=True).print(problem, soft_wrap=True)
+        console(stderr=True).print(problem, soft_wrap=True)
     if any(Folder(run).damage for run in runs):
         sys.exit(1)
 
@@ -342,7 +322,7 @@ def explore(
     settings = PolicyGradient(policy, **given)
     done = study(environment, settings, path, seeds=seeds, tell=_show_seed)
     mean = done["last_100"]
-    PlainConsole().print(
+    console().print(
         f"mean over {len(done['runs'])} seeds {mean['value']:.1f} ± {mean['error']:.1f}: {path}",
         soft_wrap=True,
     )
@@ -350,7 +330,7 @@ def explore(
 
 def _show_seed(run: Mapping[str, Any]) -> None:
     score, episodes = run["last_100"], len(run["returns"])
-    PlainConsole().print(
+    console().print(
         f"seed {run['seed']}: return {score['value']:.1f} ± {score['error']:.1f} over the last "
         f"{min(100, episodes)} of {episodes} episodes, {run['seconds']:.0f} s",
         soft_wrap=True,
@@ -383,4 +363,4 @@ def _show(metrics: dict[str, dict[str, float]], title: str) -> None:
     shown = Table("metric", "value", "± standard error", title=title, caption=caption)
     for name, estimate in metrics.items():
         shown.add_row(name, f"{estimate['value']:.4f}", f"{estimate['error']:.4f}")
-    PlainConsole().print(shown)
+    console().print(shown)

@@ -4,7 +4,7 @@ A step is the forward pass, the KL, the backward pass and Adam; the forward pass
 alone, without gradients, as a prediction needs it. All families take turns in one process; the
 numbers are medians of the ratios of single rounds, with their quartiles. Every layer is converted.
 
-    python benchmarks/step_cost.py --out results/step_cost.json
+    python -m benchmarks.families
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--setup", choices=SETUPS, action="append", help="all by default")
     parser.add_argument("--group", choices=sorted({f.group for f in SINGLE}), help="all by default")
     parser.add_argument("--estimator", choices=NOISY, help="for all families; else their own")
-    parser.add_argument("--out", type=Path, default=Path("results/step_cost.json"))
+    parser.add_argument("--out", type=Path, default=Path("results/bench/families.json"))
     options = parser.parse_args()
     if options.rounds < 2:
         parser.error(f"--rounds is {options.rounds}; quartiles need at least 2")

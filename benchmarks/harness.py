@@ -1,0 +1,255 @@
+"""Costs as ratios: two workloads take turns, and turns that something disturbed do not count.
+
+A turn runs the plain network and then a method, each twice, and times the second run, which finds
+the caches as training leaves them. Before and after it a small fixed workload, the *probe*, is
+timed: where the probe is slow, the machine was busy with something else, and the turn is discarded
+and taken again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+import leanbayes as lb
+
+__all__ = [
+    "CLOCKS",
+    "Cost",
+    "Probe",
+    "Turn",
+    "as_json",
+    "cost",
+    "exponent",
+    "facts",
+    "measure",
+    "peak_memory",
+    "undisturbed",
+]
+
+Work = Callable[[], object]
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+TOLERANCE = 0.2
+"""How much slower than usual the probe may be."""
+_COUNTED = "counted"
+MOST_TURNS = 4
+"""A method gets at most so many times the turns that are asked for."""
+
+
+class Turn(NamedTuple):
+    """Seconds of the plain network and of a method, and the slower of the probes around them."""
+
+    plain: float
+    method: float
+    probe: float
+
+    @property
+    def ratio(self) -> float:
+        """How much dearer the method was."""
+        return self.method / self.plain
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A relative cost: the median over turns with its quartiles.
+
+    Attributes:
+        median: of the ratios of single turns.
+        low: their first quartile.
+        high: their third.
+        kept: turns that count.
+        discarded: turns that something disturbed.
+        calm: whether enough turns were left; if not, these are the calmest of a busy machine.
+    """
+
+    median: float
+    low: float
+    high: float
+    kept: int
+    discarded: int
+    calm: bool = True
+
+
+class Probe:
+    """A small fixed workload, a product of matrices and a pass over memory; returns its seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.matrix = torch.full((256, 256), 1e-3)
+        self.memory = torch.ones(500_000)
+
+    def __call__(self) -> float:
+        start = self.clock()
+        for _ in range(4):
+            self.matrix @ self.matrix
+            self.memory.mul_(1.0)
+        return self.clock() - start
+
+
+def measure(
+    plain: Work,
+    methods: Mapping[str, Work],
+    *,
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+    probe: Callable[[], float] | None = None,
+    most: int = MOST_TURNS,
+) -> dict[str, Cost]:
+    """What every method costs relative to the plain network, all in turns.
+
+    Args:
+        plain: what ratios refer to.
+        methods: what is measured, by name.
+        rounds: turns of every method that must count.
+        clock: tells seconds.
+        probe: tells how fast the machine is at the moment.
+        most: how many times ``rounds`` turns may be taken.
+    """
+    probe = probe or Probe(clock)
+    order = random.Random(0)
+    turns: dict[str, list[Turn]] = {name: [] for name in methods}
+    for work in (plain, *methods.values(), probe):
+        work()  # what happens only once is not counted
+    wanted = list(methods)
+    for number in range(1, most * rounds + 1):
+        for name in order.sample(wanted, len(wanted)):
+            turns[name].append(_turn(plain, methods[name], clock, probe))
+        if number >= rounds:
+            limit = _limit(turn.probe for found in turns.values() for turn in found)
+            wanted = [n for n in wanted if len(undisturbed(turns[n], limit)) < rounds]
+            if not wanted:
+                break
+    limit = _limit(turn.probe for found in turns.values() for turn in found)
+    return {name: cost(found, limit) for name, found in turns.items()}
+
+
+def _turn(
+    plain: Work, method: Work, clock: Callable[[], float], probe: Callable[[], float]
+) -> Turn:
+    before = probe()
+    seconds = []
+    for work in (plain, method):
+        work()
+        start = clock()
+        work()
+        seconds.append(clock() - start)
+    return Turn(*seconds, max(before, probe()))
+
+
+def _limit(probes: Iterable[float]) -> float:
+    """What a probe may take: a little more than its first quartile."""
+    return (1 + TOLERANCE) * statistics.quantiles([*probes] * 2, method="inclusive")[0]
+
+
+def undisturbed(turns: Sequence[Turn], limit: float) -> list[Turn]:
+    """The turns whose probes were as fast as they should be."""
+    return [turn for turn in turns if turn.probe <= limit]
+
+
+def cost(turns: Sequence[Turn], limit: float | None = None) -> Cost:
+    """Median and quartiles of the turns that count.
+
+    Example:
+        >>> cost([Turn(1.0, 2.0, 0.1), Turn(1.0, 4.0, 0.1), Turn(1.0, 9.0, 0.7)], limit=0.2)
+        Cost(median=3.0, low=2.5, high=3.5, kept=2, discarded=1, calm=True)
+    """
+    limit = _limit(turn.probe for turn in turns) if limit is None else limit
+    kept = undisturbed(turns, limit)
+    calm = len(kept) >= 2
+    if not calm:
+        kept = sorted(turns, key=lambda turn: turn.probe)[: max(2, len(turns) // 4)]
+    ratios = [turn.ratio for turn in kept]
+    low, median, high = statistics.quantiles(ratios * 2, method="inclusive")
+    if len(ratios) > 1:
+        low, median, high = statistics.quantiles(ratios, method="inclusive")
+    return Cost(median, low, high, len(kept), len(turns) - len(kept), calm)
+
+
+def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """The slope of a straight line through sizes and costs, both as logarithms.
+
+    Example:
+        >>> round(exponent([1, 2, 4, 8], [3, 12, 48, 192]), 6)
+        2.0
+    """
+    x, y = ([math.log(value) for value in values] for values in (sizes, costs))
+    return statistics.linear_regression(x, y).slope
+
+
+def peak_memory(work: Work) -> int:
+    """The most bytes of tensors that a piece of work holds beyond what was there before.
+
+    The profiler knows only tensors that were made under its eyes, so the work is done twice and the
+    second time counts: what it frees (the gradients of the step before) was made by the first.
+
+    Example:
+        >>> peak_memory(lambda: torch.empty(1000).sum())
+        4004
+    """
+    work()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        work()
+        with record_function(_COUNTED):
+            work()
+    events = recorded.profiler.kineto_results.events()
+    (begin,) = (event.start_ns() for event in events if event.name() == _COUNTED)
+    changes = [(event.start_ns(), event.nbytes()) for event in events if event.nbytes()]
+    held = most = 0
+    for when, change in sorted(changes, key=lambda pair: pair[0]):
+        if when >= begin:
+            held += change
+            most = max(most, held)
+    return most
+
+
+def facts(*packages: str) -> dict[str, Any]:
+    """Versions and the machine, without its name."""
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "leanbayes": lb.__version__,
+            **{name: _version(name) for name in packages},
+        },
+        "machine": {
+            "system": platform.system(),
+            "architecture": platform.machine(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "load": round(os.getloadavg()[0], 2),
+        },
+        "native": "kernels" in lb.__all__ and lb.kernels().native,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = [line.partition(":")[2].strip() for line in file if "model name" in line]
+    except OSError:
+        lines = []
+    return lines[0] if lines else platform.processor() or "unknown"
+
+
+def as_json(costs: Mapping[str, Cost]) -> dict[str, dict[str, Any]]:
+    """Costs by name, as they are written."""
+    return {name: asdict(found) for name, found in costs.items()}

@@ -1,0 +1,112 @@
+"""Our methods: how each turns a plain network into a training step and a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Adam
+
+import leanbayes as lb
+from leanbayes.estimators import Estimator
+
+__all__ = ["METHODS", "Builder", "Works", "mc_dropout", "mean_of_passes", "ours", "plain"]
+
+DATA_SIZE = 50_000
+PRIOR = lb.Normal(0.3)
+
+
+class Works(NamedTuple):
+    """What is measured of a method.
+
+    Attributes:
+        step: forward pass, KL, backward pass and update.
+        predict: class probabilities averaged over samples, without gradients.
+        model: the converted network.
+        optimizer: whose state the step needs; none where a method keeps its own.
+    """
+
+    step: Callable[[Tensor, Tensor], object]
+    predict: Callable[[Tensor, int], Tensor]
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None = None
+
+
+Builder = Callable[[nn.Sequential], Works]
+
+
+def mean_of_passes(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor, int], Tensor]:
+    """The prediction that everybody writes: one pass a sample, probabilities averaged."""
+
+    @torch.no_grad()
+    def predict(x: Tensor, samples: int) -> Tensor:
+        return torch.stack([forward(x).softmax(-1) for _ in range(samples)]).mean(0)
+
+    return predict
+
+
+def plain(net: nn.Sequential) -> Works:
+    """The deterministic network: a step down the cross-entropy; a prediction is one pass."""
+    optimizer = Adam(net.parameters(), lr=1e-3)
+
+    def step(x: Tensor, y: Tensor) -> None:
+        loss = F.cross_entropy(net(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    @torch.no_grad()
+    def predict(x: Tensor, samples: int) -> Tensor:
+        return net(x)
+
+    return Works(step, predict, net, optimizer)
+
+
+def ours(
+    posterior: lb.Posterior, prior: lb.Prior = PRIOR, estimator: Estimator = lb.auto
+) -> Builder:
+    """Every layer converted."""
+
+    def build(net: nn.Sequential) -> Works:
+        model = lb.convert(net, posterior, prior, estimator)
+        optimizer = Adam(model.parameters(), lr=1e-3)
+        members = lb.members(model)
+
+        def step(x: Tensor, y: Tensor) -> None:
+            nll = F.cross_entropy(model(lb.tile(x, members)), lb.tile(y, members))
+            loss = lb.elbo(nll, lb.kl(model), data_size=DATA_SIZE).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        def predict(x: Tensor, samples: int) -> Tensor:
+            return lb.predict(model, x, samples=samples).probs
+
+        return Works(step, predict, model, optimizer)
+
+    return build
+
+
+def mc_dropout(net: nn.Sequential) -> Works:
+    """Dropout of a half after every activation, in training and in prediction."""
+    layers: list[nn.Module] = []
+    for layer in net:
+        layers += [layer, nn.Dropout()] if isinstance(layer, nn.ReLU) else [layer]
+    noisy = nn.Sequential(*layers)
+    return plain(noisy)._replace(predict=mean_of_passes(noisy))
+
+
+METHODS: dict[str, Builder] = {
+    "k-tied 2, auto": ours(lb.KTied(2)),
+    "k-tied 2, weights": ours(lb.KTied(2), estimator=lb.weights),
+    "k-tied 2, local": ours(lb.KTied(2), estimator=lb.local),
+    "mean field, local": ours(lb.MeanField(), estimator=lb.local),
+    "mean field, weights": ours(lb.MeanField(), estimator=lb.weights),
+    "variance layers": ours(lb.ZeroMean(), lb.LogUniform()),
+    "matrix normal, low rank": ours(lb.MatrixNormal(rank=2)),
+    "rank-1, 1 member": ours(lb.Rank1(1), lb.Normal(0.1, loc=1.0)),
+    "MC dropout": mc_dropout,
+}

@@ -1,0 +1,43 @@
+"""What a prediction of 20 samples costs, in passes of the plain network over the same examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from benchmarks.harness import as_json, facts, measure
+from benchmarks.methods import plain
+from benchmarks.networks import SETUPS
+from benchmarks.peers import PACKAGES
+from benchmarks.step import Options, chosen
+
+__all__ = ["EXAMPLES", "SAMPLES", "run"]
+
+SAMPLES = 20
+EXAMPLES = {"mlp_1024": 1000, "cnn_256": 250}
+"""In one batch, by network; convolutions take long."""
+
+
+def run(options: Options) -> dict[str, Any]:
+    """Every method, on the perceptron and on the convolutional network."""
+    setups = {name: predictions(name, options) for name in EXAMPLES}
+    examples = {name: options.examples(count) for name, count in EXAMPLES.items()}
+    known = facts(*PACKAGES.values())
+    return {**known, "samples": SAMPLES, "examples": examples, "setups": setups}
+
+
+def predictions(setup: str, options: Options) -> dict[str, Any]:
+    """The costs of one network, by method."""
+    torch.manual_seed(0)
+    network = SETUPS[setup].network
+    x, _ = SETUPS[setup].data(options.examples(EXAMPLES[setup]))
+    base = plain(network())
+    works = {name: build(network()).predict for name, build in chosen(options).items()}
+    costs = measure(
+        lambda: base.predict(x, 1),
+        {name: (lambda predict=predict: predict(x, SAMPLES)) for name, predict in works.items()},
+        rounds=max(2, options.rounds // 3),
+        **options.timing,
+    )
+    return as_json(costs)
