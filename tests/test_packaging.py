@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
     {"errors", "files"},
-    {"ops", "registry", "spec", "precision"},
+    {"ops", "registry", "spec", "precision", "kernels"},
     {"distributions"},
     {"transforms"},
     {"learned"},
