@@ -30,7 +30,7 @@ def add_noise(mean: Tensor, variance: Tensor) -> Tensor:
         variance: not negative.
 
     Example:
-        >>> adddrawn_noise(torch.ones(2, 3), torch.zeros(2, 3)).sum()
+        >>> add_noise(torch.ones(2, 3), torch.zeros(2, 3)).sum()
         tensor(6.)
     """
     if not fusible(mean, variance):
