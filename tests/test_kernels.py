@@ -526,6 +526,14 @@ def test_the_environment_switches_native_kernels_off():
     assert told(LEANBAYES_NATIVE="0") == "False torch's own operations: LEANBAYES_NATIVE is 0"
 
 
+@pytest.mark.skipif(
+    os.environ.get("LEANBAYES_NATIVE") == "0" or shutil.which("c++") is None,
+    reason="switched off, or no compiler",
+)
+def test_where_a_compiler_is_both_branches_are_tested():
+    assert lb.kernels().native, f"{lb.kernels()}; run make, or pip install -e . again"
+
+
 @native_only
 def test_kernels_says_what_is_used():
     assert str(lb.kernels()).startswith("native kernels with ")

@@ -31,7 +31,10 @@ def fusible(*tensors: Tensor | None) -> bool:
         or forward_ad._current_level >= 0
     ):
         return False
-    return all(t is None or (type(t) in _PLAIN and t.layout is torch.strided) for t in tensors)
+    for t in tensors:
+        if t is not None and not (type(t) in _PLAIN and t.layout is torch.strided):
+            return False
+    return True
 
 
 def in_full_precision(backward: Backward) -> Backward:
