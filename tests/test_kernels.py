@@ -23,6 +23,7 @@ from leanbayes.kernels import (
     draw_scaled,
     k_tied_kl,
     k_tied_local,
+    native,
     no_force,
     safe_sqrt,
     scaled_kl,
@@ -540,6 +541,21 @@ def test_kernels_says_what_is_used():
     with without_native():
         assert not lb.kernels().native
     assert lb.kernels().native
+
+
+@native_only
+@pytest.mark.parametrize("change", ["missing", "broken", "older"])
+def test_a_library_that_does_not_fit_is_not_used(change, monkeypatch, tmp_path):
+    library = tmp_path / "libkernels.so"
+    if change == "broken":
+        library.write_bytes(b"no library")
+    elif change == "older":
+        shutil.copy(native.LIBRARY, library)
+        monkeypatch.setattr(native, "_INTERFACE", 0)
+    monkeypatch.setattr(native, "LIBRARY", library)
+    state = native._State()
+    assert state.library is None
+    assert "install leanbayes" in state.reason
 
 
 @native_only

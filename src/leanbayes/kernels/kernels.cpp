@@ -63,6 +63,9 @@ static const int LEVEL = level();
 #endif
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
+// Raise it, here and in native.py, with every change of a signature: a library may be older.
+EXPORT int interface() { return 1; }
+
 EXPORT const char* instructions() {
     return LEVEL == 2 ? "AVX-512" : LEVEL == 1 ? "AVX2" : "baseline instructions";
 }
