@@ -25,7 +25,7 @@ pages: $(INSTALLED)  ## the papers' tables and pictures, anew from results/
 clean:
 	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache build dist
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt setup.py src/leanbayes/kernels/kernels.cpp
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from leanbayes.kernels import kernels, without_native
+
 
 def pytest_addoption(parser):
     parser.addoption("--seed", type=int, default=42, help="seed of every test")
@@ -22,6 +24,23 @@ def _doctest_names(doctest_namespace):
 
 def pytest_configure(config):
     torch.set_num_threads(1)  # tensors are small, and the workers share the cores
+
+
+@pytest.fixture
+def torch_noise():
+    """Noise of torch's own generator, whatever was built: the stream that compiled code has."""
+    with without_native():
+        yield
+
+
+@pytest.fixture(params=["native", "torch"])
+def branch(request):
+    """Both branches of the fused functions, one after the other."""
+    if request.param == "torch":
+        request.getfixturevalue("torch_noise")
+    elif not kernels().native:
+        pytest.skip(kernels().reason)
+    return request.param
 
 
 @pytest.fixture

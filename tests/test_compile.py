@@ -98,6 +98,7 @@ FAMILIES = [
 ]
 
 
+@pytest.mark.usefixtures("torch_noise")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_compiles_to_one_graph(name):
     recipe = POSTERIORS[name]
@@ -119,6 +120,7 @@ def test_every_family_compiles_to_one_graph(name):
     assert (compiled(x) != value) == (name != "point")
 
 
+@pytest.mark.usefixtures("torch_noise")
 @pytest.mark.parametrize("name", ["embedding", "conv_transpose2d", "lstm", "attention"])
 def test_every_kind_of_layer_compiles_to_one_graph(name):
     model = lb.convert(LAYERS[name].module(), POSTERIOR, PRIOR)

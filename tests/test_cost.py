@@ -10,6 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import leanbayes as lb
 from registry import POSTERIORS, suitable_prior
 
+pytestmark = pytest.mark.usefixtures("torch_noise")  # native kernels are not torch's to count
+
 LAYERS = {
     "dense": (lambda: nn.Linear(784, 400, bias=False), (64, 784)),
     "convolution": (lambda: nn.Conv2d(64, 64, 3, padding=1, bias=False), (8, 64, 8, 8)),

@@ -23,7 +23,7 @@ PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
     {"errors", "files"},
-    {"ops", "registry", "spec", "precision", "row_wise"},
+    {"ops", "registry", "spec", "precision", "row_wise", "kernels"},
     {"rows"},
     {"folding"},
     {"distributions"},

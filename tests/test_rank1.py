@@ -13,6 +13,7 @@ from torch import distributions as td
 
 import leanbayes as lb
 from leanbayes.distributions import Rank1Mixture
+from leanbayes.kernels import NormalFactor
 from leanbayes.ops import Linear, Usage
 from leanbayes.testing import assert_mean
 
@@ -49,8 +50,10 @@ def recording(estimator, drawn: list):
     return record
 
 
-def per_example(factor: Tensor) -> Tensor:
+def per_example(factor: Tensor | NormalFactor) -> Tensor:
     """The factor that each example meets: its own, or that of its member's block."""
+    if isinstance(factor, NormalFactor):
+        factor = factor.rows()
     return factor.repeat_interleave(BATCH // len(factor), 0)
 
 

@@ -31,7 +31,7 @@ def pip(*arguments):
 def copy_of_the_project(folder):
     """What a wheel is made of; building it leaves files behind, which a checkout need not have."""
     shutil.copytree(PROJECT / "src" / "leanbayes", folder / "src" / "leanbayes")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(PROJECT / name, folder)
     return folder
 

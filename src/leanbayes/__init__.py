@@ -16,6 +16,7 @@ from leanbayes.errors import LoadError
 from leanbayes.estimators import auto, flipout, local, mean, register_estimator, weights
 from leanbayes.gradient_snr import GradientSNR
 from leanbayes.io import load, load_likelihood, save
+from leanbayes.kernels import Kernels, kernels
 from leanbayes.layers import Affine, Choice, Layer, RandomMap, register_layer
 from leanbayes.learned import Learned, Stored
 from leanbayes.likelihoods import (
@@ -107,6 +108,7 @@ __all__ = [
     "HalfCauchy",
     "He",
     "KTied",
+    "Kernels",
     "Laplace",
     "Layer",
     "LayerAlpha",
@@ -151,6 +153,7 @@ __all__ = [
     "fast_sign_attack",
     "flipout",
     "held",
+    "kernels",
     "kl",
     "load",
     "load_likelihood",

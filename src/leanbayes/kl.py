@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import singledispatch
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ from leanbayes.distributions import (
 )
 from leanbayes.distributions.log_uniform import log_uniform_kl_approximate, log_uniform_kl_exact
 from leanbayes.distributions.rank1 import RandomFactor
+from leanbayes.kernels import fusible, no_force
 
 __all__ = ["check_pair", "cross_entropy", "divergence"]
 
@@ -138,8 +140,19 @@ def _kl_of_weights(q: WeightDistribution, p: Distribution) -> Tensor:
     if isinstance(p, FlatDensity):
         return q.variance.new_zeros(())
     if isinstance(p, LogUniformDensity | RelevanceNormal) and q.normal_marginals:
+        if isinstance(q, LocationScale) and q.loc is None:
+            return no_force(q.scale)
         return _scale_free(q, p).sum() + q.total_correlation()
+    if _is_fixed_normal(p):
+        return q.kl_from_normal(float(p.loc), float(p.scale))
     return _total_cross_entropy(p, q) - q.entropy()
+
+
+def _is_fixed_normal(p: Distribution) -> TypeGuard[Normal]:
+    """Whether a prior is one normal for all weights whose numbers can be read at once."""
+    if not (isinstance(p, Normal) and p.scale.ndim == p.loc.ndim == 0 and p.scale.is_cpu):
+        return False
+    return not (p.scale.requires_grad or p.loc.requires_grad) and fusible(p.loc, p.scale)
 
 
 def _total_cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:

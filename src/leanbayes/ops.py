@@ -54,6 +54,15 @@ class LinearOp(ABC):
     def __call__(self, x: Tensor, a: Tensor) -> Tensor:
         """Apply ``a [rows, in]`` to ``x``, giving ``rows`` output channels."""
 
+    def affine(self, x: Tensor, a: Tensor, bias: Tensor | None) -> Tensor:
+        """Apply ``a`` and add a bias ``[rows]``, if there is one, in one go where torch can."""
+        y = self(x, a)
+        return y if bias is None else self.add_bias(y, bias)
+
+    def add_bias(self, y: Tensor, bias: Tensor) -> Tensor:
+        """Add a bias ``[rows]`` to outputs, in their dtype."""
+        return y + self.spread(bias.unsqueeze(0), y.ndim).to(y.dtype)
+
     @abstractmethod
     def usage(self, x: Tensor) -> Usage:
         """Say how ``x`` uses each weight."""
@@ -134,6 +143,10 @@ class Linear(LinearOp):
 
     def __call__(self, x: Tensor, a: Tensor) -> Tensor:
         return F.linear(x, a)
+
+    def affine(self, x: Tensor, a: Tensor, bias: Tensor | None) -> Tensor:
+        own = type(self) is Linear  # a subclass may multiply otherwise
+        return F.linear(x, a, bias) if own else super().affine(x, a, bias)
 
     def skinny(self, x: Tensor, a: Tensor) -> Tensor:
         """The small dimension goes first, which is several times faster on a CPU."""
@@ -235,12 +248,15 @@ class Conv(_Convolution):
     padding_mode: str = "zeros"
 
     def __call__(self, x: Tensor, a: Tensor) -> Tensor:
+        return self.affine(x, a, None)
+
+    def affine(self, x: Tensor, a: Tensor, bias: Tensor | None) -> Tensor:
         padding = self.padding
         if self.padding_mode != "zeros":
             x = F.pad(x, self._pad_widths(), mode=self.padding_mode)
             padding = (0,) * self.dims
         conv = _CONV[self.dims - 1]
-        return conv(x, self._kernel(a), None, self.stride, padding, self.dilation, self.groups)
+        return conv(x, self._kernel(a), bias, self.stride, padding, self.dilation, self.groups)
 
     def _pad_widths(self) -> list[int]:
         """The padding in the order of :func:`torch.nn.functional.pad`: last dimension first."""
@@ -273,8 +289,11 @@ class ConvTranspose(_Convolution):
     output_padding: tuple[int, ...] = ()
 
     def __call__(self, x: Tensor, a: Tensor) -> Tensor:
+        return self.affine(x, a, None)
+
+    def affine(self, x: Tensor, a: Tensor, bias: Tensor | None) -> Tensor:
         options = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
-        return _TRANSPOSED[self.dims - 1](x, self.unmatrix(a), None, *options)
+        return _TRANSPOSED[self.dims - 1](x, self.unmatrix(a), bias, *options)
 
     def with_output_size(self, x: Tensor, output_size: Sequence[int]) -> ConvTranspose:
         """The op whose output for ``x`` has this size, which the stride leaves open."""

@@ -36,7 +36,7 @@ class Exp:
     def __call__(self, stored: Tensor, /) -> Tensor:
         if self.ceiling is not None:
             stored = stored.clamp_max(math.log(self.ceiling) / self.rate)
-        return (self.rate * stored).exp()
+        return (stored if self.rate == 1 else self.rate * stored).exp()
 
     def inverse(self, value: Tensor, /) -> Tensor:
         return value.log() / self.rate

@@ -3,6 +3,7 @@
 from leanbayes.distributions.base import (
     Delta,
     FixedMap,
+    LocalMap,
     Map,
     Moments,
     WeightDistribution,
@@ -32,6 +33,7 @@ __all__ = [
     "GroupRelevanceNormal",
     "KTiedNormal",
     "KroneckerNormal",
+    "LocalMap",
     "LocationScale",
     "LogUniformDensity",
     "Map",

@@ -15,6 +15,7 @@ from torch.distributions import Distribution, constraints
 from leanbayes.distributions.covariance import Factor
 from leanbayes.errors import require
 from leanbayes.folding import current_fold
+from leanbayes.kernels import add_noise, safe_sqrt
 from leanbayes.ops import LinearOp
 from leanbayes.precision import full_precision, is_rounded, output_dtype, wide, wide_dtype
 
@@ -22,6 +23,7 @@ __all__ = [
     "ENTROPY_OF_UNIT_NORMAL",
     "Delta",
     "FixedMap",
+    "LocalMap",
     "Map",
     "Moments",
     "RoundedMap",
@@ -29,16 +31,10 @@ __all__ = [
     "draws_anew",
     "rounded",
     "rows_for",
-    "safe_sqrt",
     "with_op",
 ]
 
 ENTROPY_OF_UNIT_NORMAL = 0.5 * math.log(2 * math.pi * math.e)
-
-
-def safe_sqrt(variance: Tensor) -> Tensor:
-    """Square root whose gradient at zero is zero instead of infinite (dead units, x = 0)."""
-    return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
 
 def rows_for(factor: Tensor, batch: int) -> Tensor:
@@ -66,8 +62,8 @@ class FixedMap:
     op: LinearOp
     weight: Tensor
 
-    def __call__(self, x: Tensor, /) -> Tensor:
-        return self.op(x, self.weight)
+    def __call__(self, x: Tensor, bias: Tensor | None = None, /) -> Tensor:
+        return self.op.affine(x, self.weight, bias)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,13 +73,14 @@ class LocalMap:
     op: LinearOp
     q: WeightDistribution
 
-    def __call__(self, x: Tensor, /) -> Tensor:
+    def __call__(self, x: Tensor, bias: Tensor | None = None, /) -> Tensor:
         if is_rounded(x):
-            return RoundedMap(self)(x)
+            y = RoundedMap(self)(x)
+            return y if bias is None else self.op.add_bias(y, bias)
         fold = current_fold()
         if fold is not None:
-            return fold.draw(self.q.moments, self.op, x)
-        return self.op.silence(x, self.q.moments(x, self.op).rsample(self.op))
+            return fold.draw(self.q.moments, self.op, x, bias)
+        return self.q.local(x, self.op, bias)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +144,7 @@ class Moments(NamedTuple):
         """Draw outputs, independently at every position."""
         y = self.mean
         if self.variance is not None:
-            y = torch.addcmul(y, safe_sqrt(self.variance), torch.randn_like(self.variance))
+            y = add_noise(y, self.variance)
         if self.common is not None and self.rows is not None:
             std = safe_sqrt(self.common).movedim(op.channel_dim, -1)
             e = torch.randn(*std.shape[:-1], self.rows.width, dtype=std.dtype, device=std.device)
@@ -246,6 +243,12 @@ class WeightDistribution(Distribution, ABC):
         ratio = self.mean.square() / self.variance
         return ratio.clamp_min(torch.finfo(ratio.dtype).tiny).log()
 
+    def kl_from_normal(self, loc: float, scale: float) -> Tensor:
+        """The KL from one normal for all weights, which needs only two sums and the entropy."""
+        distance = self.total_variance() + (self.mean - loc).square().sum()
+        constant = self.mean.numel() * (math.log(scale) + 0.5 * math.log(2 * math.pi))
+        return 0.5 * distance / scale**2 + constant - self.entropy()
+
     def total_correlation(self) -> Tensor:
         """Sum of the marginal entropies minus the entropy: what correlation costs in any KL."""
         if self.independent:
@@ -269,6 +272,11 @@ class WeightDistribution(Distribution, ABC):
                 f"{type(self).__name__} has no closed law of its outputs; use estimator=lb.weights"
             )
         return Moments(op(x, self.mean), op(op.square(x), self.variance))
+
+    def local(self, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
+        """Outputs with noise of their own, plus a bias ``[out]``; families fuse what they can."""
+        y = op.silence(x, self.moments(x, op).rsample(op))
+        return y if bias is None else op.add_bias(y, bias)
 
     def mean_map(self, op: LinearOp) -> Map:
         """The map of the mean (of each member), without noise."""

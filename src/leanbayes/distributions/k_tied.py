@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
-from leanbayes.ops import LinearOp
+from leanbayes.kernels import (
+    add_mixed_noise,
+    can_mix,
+    draw_k_tied,
+    fusible,
+    k_tied_kl,
+    k_tied_local,
+)
+from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp
 
 __all__ = ["KTiedNormal"]
 
@@ -70,6 +78,8 @@ class KTiedNormal(WeightDistribution):
         return self.scale.square()
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        if not sample_shape and self._fusible():
+            return draw_k_tied(self.loc, self.u, self.v)
         e = self.loc.new_empty(*sample_shape, *self.loc.shape).normal_()
         return torch.addcmul(self.loc, self.scale, e)
 
@@ -98,6 +108,24 @@ class KTiedNormal(WeightDistribution):
         twice = 2.0 - (first == second).to(self.u.dtype)
         u = self.u[first] * self.u[second] * twice.unsqueeze(-1)
         return u, self.v[first] * self.v[second]
+
+    def _fusible(self) -> bool:
+        """Whether fused functions compute what the methods say: a subclass may say otherwise."""
+        return type(self) is KTiedNormal and fusible(self.loc, self.u, self.v)
+
+    def kl_from_normal(self, loc: float, scale: float) -> Tensor:
+        if not self._fusible():
+            return super().kl_from_normal(loc, scale)
+        return k_tied_kl(self.loc, self.u, self.v, loc, scale)
+
+    def local(self, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
+        if type(op) is Linear and x.ndim == 2 and self._fusible() and fusible(x, bias):
+            return k_tied_local(x, self.loc, self.u, self.v, bias)
+        convolves = type(op) in (Conv, ConvTranspose) and op.groups == 1
+        if convolves and self._fusible() and can_mix(x, self.u):
+            u, v = self.variance_factors()
+            return add_mixed_noise(op.affine(x, self.loc, bias), op(op.square(x), v), u)
+        return super().local(x, op, bias)
 
     def moments(self, x: Tensor, op: LinearOp) -> Moments:
         if op.groups > 1:  # a row of ṽ would have to meet every group: the dense way is right

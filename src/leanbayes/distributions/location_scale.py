@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
-from leanbayes.ops import LinearOp
+from leanbayes.kernels import draw_scaled, fusible, scaled_kl, scaled_local
+from leanbayes.ops import Linear, LinearOp
 
 __all__ = ["LocationScale", "NoiseName"]
 
@@ -105,6 +106,8 @@ class LocationScale(WeightDistribution):
         return self.scale.square()
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        if not sample_shape and self._fusible():
+            return draw_scaled(self.loc, self.scale)
         e = _DRAW[self.noise](self.scale.new_empty(*sample_shape, *self.event_shape))
         return self.scale * e if self.loc is None else torch.addcmul(self.loc, self.scale, e)
 
@@ -129,6 +132,21 @@ class LocationScale(WeightDistribution):
         if self.log_alpha is None:
             return super().log_inverse_alpha()
         return (-self.log_alpha).expand(self.event_shape)
+
+    def _fusible(self) -> bool:
+        """Whether fused functions compute what the methods say: a subclass may say otherwise."""
+        own = type(self) is LocationScale and self.normal_marginals
+        return own and fusible(self.loc, self.scale)
+
+    def kl_from_normal(self, loc: float, scale: float) -> Tensor:
+        if not self._fusible():
+            return super().kl_from_normal(loc, scale)
+        return scaled_kl(self.loc, self.scale, loc, scale)
+
+    def local(self, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
+        if type(op) is Linear and x.ndim == 2 and self._fusible() and fusible(x, bias):
+            return scaled_local(x, self.loc, self.scale, bias)
+        return super().local(x, op, bias)
 
     def moments(self, x: Tensor, op: LinearOp) -> Moments:
         variance = op(op.square(x), self.variance)

@@ -9,10 +9,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.distributions import Cauchy, Distribution, HalfCauchy
+from torch.distributions import Cauchy, Distribution, HalfCauchy, Normal
 
 from leanbayes.distributions.base import Map, WeightDistribution, rows_for
 from leanbayes.folding import ApartMap, current_fold
+from leanbayes.kernels import NormalFactor, fusible
 from leanbayes.ops import Linear, LinearOp
 
 __all__ = ["RandomFactor", "Rank1Mixture"]
@@ -69,6 +70,34 @@ class _PerturbedMap:
         r = self.op.spread(rows_for(self.r, batch), y.ndim)
         z = self.op.silence(x, y + r) if self.add else y * r
         return z if z.dtype == y.dtype else z.to(y.dtype)
+
+
+def _is_fusible_normal(factor: RandomFactor) -> bool:
+    return type(factor) is Normal and fusible(factor.loc, factor.scale)
+
+
+@dataclass(frozen=True, eq=False)
+class _ScaledMap:
+    """``r ∘ op(x ∘ s, W)`` with normal factors of every row, which one kernel draws and applies."""
+
+    op: LinearOp
+    weight: Tensor
+    r: NormalFactor | None
+    s: NormalFactor | None
+    members: int
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        if self.s is not None and not self.s.fits(x):
+            return self._spread(x)
+        y = self.op(x if self.s is None else self.s.times(x), self.weight)
+        if self.r is None:
+            return y
+        return self.r.times(y) if self.r.fits(y) else self._spread(x)
+
+    def _spread(self, x: Tensor) -> Tensor:
+        """The same for inputs of another shape or dtype."""
+        r, s = (None if factor is None else factor.rows() for factor in (self.r, self.s))
+        return _PerturbedMap(self.op, self.weight, r, s, self.members, add=False)(x)
 
 
 class Rank1Mixture(WeightDistribution):
@@ -183,6 +212,11 @@ class Rank1Mixture(WeightDistribution):
     def local_is_exact(self, op: LinearOp, *, reused: bool) -> bool:
         return True
 
+    def _normal_factor(self, factor: RandomFactor | None, batch: int) -> NormalFactor | None:
+        if not isinstance(factor, Normal):
+            return None
+        return NormalFactor.draw(factor.loc, factor.scale, self.clip, batch)
+
     def _map(self, op: LinearOp, draw: Callable[[RandomFactor], Tensor]) -> Map:
         r, s = self._each(draw)
         return _PerturbedMap(op, self.weight, r, s, self.members, self.perturb == "add")
@@ -201,6 +235,10 @@ class Rank1Mixture(WeightDistribution):
             )
 
         fold, examples = current_fold(), batch // self.members
+        fused = self.perturb == "multiply" and type(op) is Linear and batch % self.members == 0
+        if fused and fold is None and all(map(_is_fusible_normal, self.factors)):
+            r, s = (self._normal_factor(factor, batch) for factor in (self.r, self.s))
+            return _ScaledMap(op, self.weight, r, s, self.members)
 
         def per_example(factor: RandomFactor) -> Tensor:
             if isinstance(factor, Tensor):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from leanbayes.context import expanded
-from leanbayes.distributions import WeightDistribution
+from leanbayes.distributions import FixedMap, LocalMap, WeightDistribution
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto
 from leanbayes.layers.base import Layer, register_layer
@@ -87,7 +87,10 @@ class Affine(RandomMap, Layer):
             return self.transform(x.unsqueeze(dim), op).squeeze(dim)
         x = expanded(x, op, self.members)
         usage = self.usage(x, op)
-        y = self.draw(usage, op)(x)
+        drawn = self.draw(usage, op)
+        if isinstance(drawn, FixedMap | LocalMap) and _is_vector(self.bias, x):
+            return drawn(x, self.bias)
+        y = drawn(x)
         if self.bias is None:
             return y
         if isinstance(self.bias, RandomMap):
@@ -96,6 +99,11 @@ class Affine(RandomMap, Layer):
         else:
             bias = bias_rows(self.bias, y.shape[op.batch_dim])
         return y + op.spread(bias, y.ndim).to(y.dtype)
+
+
+def _is_vector(bias: nn.Parameter | RandomMap | None, x: Tensor) -> TypeGuard[nn.Parameter]:
+    """Whether a bias is one vector for all examples, which a product with ``x`` can add."""
+    return isinstance(bias, nn.Parameter) and bias.ndim == 1 and bias.dtype == x.dtype
 
 
 @register_layer(nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -1,0 +1,32 @@
+"""The fused forms of what families do most: functions with closed-form gradients.
+
+Each has two branches with the same law: torch's own operations, and a native kernel for float32 on
+a CPU where the library was built. :func:`kernels` says which is used.
+"""
+
+from leanbayes.kernels.divergence import k_tied_kl, no_force, scaled_kl
+from leanbayes.kernels.draws import draw_k_tied, draw_scaled
+from leanbayes.kernels.factors import NormalFactor
+from leanbayes.kernels.fused import fusible
+from leanbayes.kernels.k_tied import add_mixed_noise, can_mix, k_tied_local
+from leanbayes.kernels.local import add_noise, safe_sqrt, scaled_local
+from leanbayes.kernels.native import Kernels, kernels, without_native
+
+__all__ = [
+    "Kernels",
+    "NormalFactor",
+    "add_mixed_noise",
+    "add_noise",
+    "can_mix",
+    "draw_k_tied",
+    "draw_scaled",
+    "fusible",
+    "k_tied_kl",
+    "k_tied_local",
+    "kernels",
+    "no_force",
+    "safe_sqrt",
+    "scaled_kl",
+    "scaled_local",
+    "without_native",
+]

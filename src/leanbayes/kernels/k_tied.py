@@ -1,0 +1,174 @@
+"""Local noise of k-tied weights: variances of low rank, which are never written to memory."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import Function
+
+from leanbayes.kernels.fused import fusible, in_full_precision, twice_differentiable
+from leanbayes.kernels.local import drawn_noise, safe_sqrt, spread
+from leanbayes.kernels.native import (
+    LARGEST_RANK,
+    library,
+    loaded,
+    normals,
+    pointer,
+    seed,
+    threads,
+)
+
+__all__ = ["add_mixed_noise", "can_mix", "k_tied_local"]
+
+
+def k_tied_local(x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    """Outputs of weights with ``scale = uᵀ v``, whose variances take two skinny products.
+
+    Args:
+        x: inputs ``[batch, in]``.
+        loc: means ``[out, in]``.
+        u: row factors ``[k, out]``.
+        v: column factors ``[k, in]``.
+        bias: ``[out]``.
+
+    Example:
+        >>> u, v = torch.zeros(2, 4), torch.ones(2, 3)
+        >>> float(k_tied_local(torch.ones(5, 3), torch.ones(4, 3), u, v, torch.ones(4)).sum())
+        80.0
+    """
+    return _KTiedLocal.apply(x, loc, u, v, bias)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _pairs(rank: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The pairs ``a ≤ b`` of ``rank`` things, and how often each counts, ``[pairs, 1]``."""
+    first, second = torch.triu_indices(rank, rank, device=device)
+    return first, second, 2.0 - (first == second).to(dtype).unsqueeze(-1)
+
+
+class _KTiedLocal(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        y, rank = F.linear(x, loc, bias), u.shape[0]
+        dense = x.contiguous(), u.contiguous(), v.contiguous()
+        ctx.seed, native = None, library(y, *dense)
+        if native is None or rank > LARGEST_RANK:
+            first, second, times = _pairs(rank, u.dtype, u.device)
+            p = v.index_select(0, first).mul_(v.index_select(0, second))
+            q = u.index_select(0, first).mul_(u.index_select(0, second)).mul_(times)
+            shared = p @ (x * x).t()
+            ctx.save_for_backward(x, loc, u, v, bias, shared, p, q, spread(y, shared.t() @ q))
+            return y
+        ctx.seed = seed()
+        shared = x.new_empty(x.shape[0], rank * (rank + 1) // 2)
+        tensors = map(pointer, (*dense, shared, y))
+        native.k_tied_forward(*tensors, *x.shape, y.shape[1], rank, ctx.seed, threads(x.numel()))
+        ctx.save_for_backward(x, loc, u, v, bias, shared)
+        return y
+
+    @staticmethod
+    @in_full_precision
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        g, (x, loc, u, v, _, shared, *rest) = grads[0], ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _k_tied_twice(ctx, g)
+        need_x, need_loc, need_u, need_v, need_bias = ctx.needs_input_grad
+        gx = g @ loc if need_x else None
+        gloc = g.t() @ x if need_loc else None
+        if ctx.seed is not None:
+            dense = g.contiguous(), x.contiguous(), u.contiguous(), v.contiguous()
+            gu, gv, gbias = u.new_empty(u.shape), v.new_empty(v.shape), g.new_empty(g.shape[1])
+            tensors = map(pointer, (*dense, shared, gx, gbias, gu, gv))
+            sizes = (*x.shape, g.shape[1], u.shape[0])
+            loaded().k_tied_backward(*tensors, *sizes, ctx.seed, threads(x.numel()))
+            return gx, gloc, gu, gv, gbias if need_bias else None
+        p, q, ratio = rest
+        slope = g * ratio  # twice that of the variance
+        gshared = q @ slope.t()
+        if gx is not None:
+            gx.addcmul_(x, gshared.t() @ p)
+        gp, gq = gshared @ (x * x), shared @ slope
+        first, second, times = _pairs(u.shape[0], u.dtype, u.device)
+        gu = _of_pairs(u, gq.mul_(times), first, second) if need_u else None
+        gv = _of_pairs(v, gp, first, second) if need_v else None
+        return gx, gloc, gu, gv, g.sum(0) if need_bias else None
+
+
+def _of_pairs(w: Tensor, half: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """The gradient of ``w`` from (twice) that of products of its rows."""
+    half = half.mul_(0.5)
+    gw = torch.zeros_like(w).index_add_(0, first, half * w.index_select(0, second))
+    return gw.index_add_(0, second, half.mul_(w.index_select(0, first)))
+
+
+def _k_tied_twice(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    x, loc, u, v, bias, _, *rest = ctx.saved_tensors
+
+    def variance(x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        return (x * x) @ (u.t() @ v).square().t()
+
+    e = drawn_noise(ctx.seed, rest[2] if rest else None, variance(x, u, v))
+
+    def plain(x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.addcmul(F.linear(x, loc, bias), safe_sqrt(variance(x, u, v)), e)
+
+    return twice_differentiable(plain, (x, loc, u, v, bias), ctx, g)
+
+
+def can_mix(x: Tensor, u: Tensor) -> bool:
+    """Whether :func:`add_mixed_noise` has a kernel for inputs ``x`` and factors ``u [k, out]``."""
+    plain = fusible(x, u) and x.dtype == torch.float32 and x.is_cpu
+    return plain and len(u) <= LARGEST_RANK and library(u.detach().contiguous()) is not None
+
+
+def add_mixed_noise(mean: Tensor, shared: Tensor, u: Tensor) -> Tensor:
+    """Noise for outputs whose channels come second: ``variance[b, c] = Σ_r u[r, c] shared[b, r]``.
+
+    Only natively, see :func:`can_mix`.
+
+    Args:
+        mean: outputs ``[batch, channels, …]``.
+        shared: what the variances of all channels are made of, ``[batch, K, …]``, for the
+            ``K = k(k+1)/2`` pairs of a k-tied scale.
+        u: their weights ``[K, channels]``.
+    """
+    return _AddMixedNoise.apply(mean, shared, u)  # type: ignore[no-untyped-call]
+
+
+class _AddMixedNoise(Function):
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, shared: Tensor, u: Tensor) -> Tensor:
+        y = mean.clone(memory_format=torch.contiguous_format)
+        rank = (math.isqrt(8 * len(u) + 1) - 1) // 2
+        ctx.sizes = (*y.shape[:2], math.prod(y.shape[2:]), rank, seed())
+        dense = shared.contiguous(), u.contiguous()
+        tensors = map(pointer, (y, *dense))
+        loaded().k_tied_mix_forward(*tensors, *ctx.sizes, threads(y.numel()))
+        ctx.save_for_backward(mean, shared, u)
+        return y
+
+    @staticmethod
+    @in_full_precision
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        g, (mean, shared, u) = grads[0], ctx.saved_tensors
+        if torch.is_grad_enabled():
+            batch, channels, n, _, by = ctx.sizes
+            e = normals((batch * channels, n), by).reshape(mean.shape)
+
+            def plain(mean: Tensor, shared: Tensor, u: Tensor) -> Tensor:
+                variance = (u.t() @ shared.flatten(2)).reshape(mean.shape)
+                return torch.addcmul(mean, safe_sqrt(variance), e)
+
+            return twice_differentiable(plain, (mean, shared, u), ctx, g)
+        dense = g.contiguous(), shared.contiguous(), u.contiguous()
+        gshared, gu = shared.new_empty(shared.shape), u.new_empty(u.shape)
+        tensors = map(pointer, (*dense, gshared, gu))
+        loaded().k_tied_mix_backward(*tensors, *ctx.sizes, threads(g.numel()))
+        return g if ctx.needs_input_grad[0] else None, gshared, gu

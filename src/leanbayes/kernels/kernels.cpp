@@ -1,0 +1,819 @@
+// Noise, and what is computed with it, in one pass over memory: float32 on a CPU.
+//
+// Plain C functions on pointers, called through ctypes: no header of torch or Python, so that one
+// library serves every version of both. The file includes itself once for every instruction set
+// (below), and the functions at the end choose the best one that the processor has.
+//
+// * The noise of row r under a seed is a stream of its own, so that a backward pass draws it again
+//   instead of keeping it, and the number of threads changes nothing.
+// * Sums over rows are taken in blocks whose size does not depend on the number of threads either.
+// * Compile with -ffast-math, link without: GCC would otherwise link a start-up file that switches
+//   the whole process to flush-to-zero.
+
+#ifndef INSTRUCTIONS
+
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+typedef float f32;
+typedef double f64;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int64_t i64;
+
+#define INSTRUCTIONS baseline
+#include "kernels.cpp"
+#undef INSTRUCTIONS
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define DISPATCH
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define INSTRUCTIONS avx2
+#include "kernels.cpp"
+#undef INSTRUCTIONS
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,prefer-vector-width=512")
+#define INSTRUCTIONS avx512
+#include "kernels.cpp"
+#undef INSTRUCTIONS
+#pragma GCC pop_options
+#endif
+
+static int level() {
+#ifdef DISPATCH
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
+        return 2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+    return 0;
+}
+static const int LEVEL = level();
+
+#ifdef DISPATCH
+#define BEST(call) LEVEL == 2 ? avx512::call : LEVEL == 1 ? avx2::call : baseline::call
+#else
+#define BEST(call) baseline::call
+#endif
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// Raise it, here and in native.py, with every change of a signature: a library may be older.
+EXPORT int interface() { return 1; }
+
+EXPORT const char* instructions() {
+    return LEVEL == 2 ? "AVX-512" : LEVEL == 1 ? "AVX2" : "baseline instructions";
+}
+EXPORT void normals(f32* out, i64 rows, i64 n, u64 seed, int threads) {
+    BEST(normals(out, rows, n, seed, threads));
+}
+EXPORT void bits(u32* out, i64 rows, i64 n, u64 seed, int threads) {
+    BEST(bits(out, rows, n, seed, threads));
+}
+EXPORT void noise_forward(f32* y, const f32* var, i64 rows, i64 n, u64 seed, int threads) {
+    BEST(noise_forward(y, var, rows, n, seed, threads));
+}
+EXPORT void noise_backward(const f32* g, const f32* var, f32* gvar, i64 rows, i64 n, u64 seed,
+                           int threads) {
+    BEST(noise_backward(g, var, gvar, rows, n, seed, threads));
+}
+EXPORT void draw_forward(const f32* loc, const f32* scale, f32* w, i64 rows, i64 n, u64 seed,
+                         int threads) {
+    BEST(draw_forward(loc, scale, w, rows, n, seed, threads));
+}
+EXPORT void draw_backward(const f32* g, f32* gscale, i64 rows, i64 n, u64 seed, int threads) {
+    BEST(draw_backward(g, gscale, rows, n, seed, threads));
+}
+EXPORT f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, i64 rows, i64 n, f64 prior_loc,
+                    f64 prior_scale, int threads) {
+    return BEST(scale_kl(loc, scale, gscale, rows, n, prior_loc, prior_scale, threads));
+}
+EXPORT void factor_forward(const f32* x, const f32* loc, const f32* scale, f32* y, i64 rows, i64 n,
+                           i64 members, f32 clip, u64 seed, int threads) {
+    BEST(factor_forward(x, loc, scale, y, rows, n, members, clip, seed, threads));
+}
+EXPORT void factor_backward(const f32* g, const f32* x, const f32* loc, const f32* scale, f32* gx,
+                            f32* gloc, f32* gscale, i64 rows, i64 n, i64 members, f32 clip,
+                            u64 seed, int threads) {
+    BEST(factor_backward(g, x, loc, scale, gx, gloc, gscale, rows, n, members, clip, seed, threads));
+}
+
+// The rank k of a k-tied scale is known when compiling, for 1 … 4.
+#define RANKS(name, ...)                             \
+    switch (k) {                                     \
+        case 1: return BEST(name<1>(__VA_ARGS__));   \
+        case 2: return BEST(name<2>(__VA_ARGS__));   \
+        case 3: return BEST(name<3>(__VA_ARGS__));   \
+        default: return BEST(name<4>(__VA_ARGS__));  \
+    }
+EXPORT void k_tied_forward(const f32* x, const f32* u, const f32* v, f32* shared, f32* y, i64 rows,
+                           i64 n, i64 m, i64 k, u64 seed, int threads) {
+    RANKS(k_tied_forward, x, u, v, shared, y, rows, n, m, seed, threads)
+}
+EXPORT void k_tied_backward(const f32* g, const f32* x, const f32* u, const f32* v,
+                            const f32* shared, f32* gx, f32* gbias, f32* gu, f32* gv, i64 rows,
+                            i64 n, i64 m, i64 k, u64 seed, int threads) {
+    RANKS(k_tied_backward, g, x, u, v, shared, gx, gbias, gu, gv, rows, n, m, seed, threads)
+}
+EXPORT void k_tied_mix_forward(f32* y, const f32* shared, const f32* q, i64 batch, i64 channels,
+                               i64 n, i64 k, u64 seed, int threads) {
+    RANKS(k_tied_mix_forward, y, shared, q, batch, channels, n, seed, threads)
+}
+EXPORT void k_tied_mix_backward(const f32* g, const f32* shared, const f32* q, f32* gshared,
+                                f32* gq, i64 batch, i64 channels, i64 n, i64 k, u64 seed,
+                                int threads) {
+    RANKS(k_tied_mix_backward, g, shared, q, gshared, gq, batch, channels, n, seed, threads)
+}
+EXPORT void k_tied_draw_forward(const f32* loc, const f32* u, const f32* v, f32* w, i64 m, i64 n,
+                                i64 k, u64 seed, int threads) {
+    RANKS(k_tied_draw_forward, loc, u, v, w, m, n, seed, threads)
+}
+EXPORT void k_tied_draw_backward(const f32* g, const f32* u, const f32* v, f32* gu, f32* gv, i64 m,
+                                 i64 n, i64 k, u64 seed, int threads) {
+    RANKS(k_tied_draw_backward, g, u, v, gu, gv, m, n, seed, threads)
+}
+EXPORT f64 k_tied_kl(const f32* loc, const f32* u, const f32* v, f32* gu, f32* gv, i64 m, i64 n,
+                     i64 k, f64 prior_loc, f64 prior_scale, int threads) {
+    RANKS(k_tied_kl, loc, u, v, gu, gv, m, n, prior_loc, prior_scale, threads)
+}
+
+#else  // ---------------------------------------------------- once for every instruction set
+
+namespace INSTRUCTIONS {
+
+static const int L = 16;     // lanes of the generator, whatever the width of a register
+static const int W = 2 * L;  // normals that are drawn at once
+
+#define PARALLEL _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1)")
+#define SIMD _Pragma("omp simd")
+
+// ---- noise
+
+static inline u64 splitmix(u64 x) {
+    x += 0x9E3779B97F4A7C15ull;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+    return x ^ (x >> 31);
+}
+
+// The logarithm of a positive, normal number, to 1e-7 (Cephes).
+static inline f32 logarithm(f32 x) {
+    int32_t i, j;
+    memcpy(&i, &x, 4);
+    j = i - 0x3f3504f3;
+    i = (j & 0x7fffff) + 0x3f3504f3;
+    f32 m, e = (f32)(j >> 23);
+    memcpy(&m, &i, 4);
+    m -= 1.0f;
+    f32 p = 7.0376836292e-2f;
+    p = p * m - 1.1514610310e-1f;
+    p = p * m + 1.1676998740e-1f;
+    p = p * m - 1.2420140846e-1f;
+    p = p * m + 1.4249322787e-1f;
+    p = p * m - 1.6668057665e-1f;
+    p = p * m + 2.0000714765e-1f;
+    p = p * m - 2.4999993993e-1f;
+    p = p * m + 3.3333331174e-1f;
+    return m + (m * m * (m * p - 0.5f) + e * 0.693147180559945f);
+}
+
+// sin(2 pi a) for |a| <= 1/4, to 1e-8 before rounding.
+static inline f32 quarter_sine(f32 a) {
+    f32 s = a * a;
+    return a * (6.28318528f +
+                s * (-41.34168067f + s * (81.60248074f + s * (-76.58128456f + s * 39.76072207f))));
+}
+
+// One row of noise: 16 lanes of xoshiro128++, seeded by splitmix64 from the seed and the row.
+struct Stream {
+    u32 a[L], b[L], c[L], d[L];
+
+    Stream(u64 seed, u64 row) {
+        u64 base = splitmix(seed ^ splitmix(row)), s[2 * L];
+        SIMD for (int i = 0; i < 2 * L; i++) s[i] = splitmix(base + (u64)i * 0x9E3779B97F4A7C15ull);
+        memcpy(a, s, sizeof a);
+        memcpy(b, s + L / 2, sizeof b);
+        memcpy(c, s + L, sizeof c);
+        memcpy(d, s + 3 * L / 2, sizeof d);
+    }
+    void words(u32* out) {
+        SIMD for (int l = 0; l < L; l++) {
+            u32 r = a[l] + d[l], t = b[l] << 9;
+            out[l] = ((r << 7) | (r >> 25)) + a[l];
+            c[l] ^= a[l];
+            d[l] ^= b[l];
+            b[l] ^= c[l];
+            a[l] ^= d[l];
+            c[l] ^= t;
+            d[l] = (d[l] << 11) | (d[l] >> 21);
+        }
+    }
+    // Box and Muller: a radius from 31 bits and an angle from 24 make two normals.
+    void normals(f32* z) {
+        u32 p[L], q[L];
+        words(p);
+        words(q);
+        SIMD for (int l = 0; l < L; l++) {
+            f32 radius = std::sqrt(-2.0f * logarithm((f32)(int32_t)(p[l] >> 1 | 1) * 0x1p-31f));
+            f32 turn = (f32)((int32_t)q[l] >> 8) * 0x1p-24f;  // [-1/2, 1/2)
+            f32 h = std::fabs(turn) - 0.25f;                  // cos(2 pi turn) = -sin(2 pi h)
+            f32 sine = quarter_sine(0.25f - std::fabs(h));
+            z[l] = -radius * quarter_sine(h);
+            z[l + L] = radius * (turn < 0.0f ? -sine : sine);
+        }
+    }
+};
+
+// Calls f(j, eps) for every column of a row.
+template <class F>
+static inline void over_noise(u64 seed, i64 row, i64 n, F f) {
+    Stream stream(seed, (u64)row);
+    alignas(64) f32 z[W];
+    i64 j = 0;
+    for (; j + W <= n; j += W) {
+        stream.normals(z);
+        SIMD for (int l = 0; l < W; l++) f(j + l, z[l]);
+    }
+    if (j < n) {
+        stream.normals(z);
+        for (int l = 0; j + l < n; l++) f(j + l, z[l]);
+    }
+}
+
+static void normals(f32* out, i64 rows, i64 n, u64 seed, int threads) {
+    PARALLEL for (i64 r = 0; r < rows; r++) {
+        f32* o = out + r * n;
+        over_noise(seed, r, n, [=](i64 j, f32 e) { o[j] = e; });
+    }
+}
+
+// What the normals are made of, for tests of the generator.
+static void bits(u32* out, i64 rows, i64 n, u64 seed, int threads) {
+    PARALLEL for (i64 r = 0; r < rows; r++) {
+        Stream stream(seed, (u64)r);
+        u32 word[L];
+        for (i64 j = 0; j < n; j += L) {
+            stream.words(word);
+            memcpy(out + r * n + j, word, sizeof(u32) * (n - j < L ? n - j : L));
+        }
+    }
+}
+
+// y += sqrt(var) eps, and gvar = g eps / (2 sqrt(var)), which is zero where the variance is.
+static void noise_forward(f32* y, const f32* var, i64 rows, i64 n, u64 seed, int threads) {
+    PARALLEL for (i64 r = 0; r < rows; r++) {
+        f32* o = y + r * n;
+        const f32* s = var + r * n;
+        over_noise(seed, r, n, [=](i64 j, f32 e) { o[j] += std::sqrt(s[j]) * e; });
+    }
+}
+
+static inline f32 over_root(f32 var) {  // 1 / sqrt(var), zero where the variance is
+    return var > FLT_MIN ? 1.0f / std::sqrt(var) : 0.0f;
+}
+
+static void noise_backward(const f32* g, const f32* var, f32* gvar, i64 rows, i64 n, u64 seed,
+                           int threads) {
+    PARALLEL for (i64 r = 0; r < rows; r++) {
+        const f32 *h = g + r * n, *s = var + r * n;
+        f32* o = gvar + r * n;
+        over_noise(seed, r, n, [=](i64 j, f32 e) { o[j] = 0.5f * h[j] * e * over_root(s[j]); });
+    }
+}
+
+// w = loc + scale eps, and gscale = g eps; loc may be missing.
+static void draw_forward(const f32* loc, const f32* scale, f32* w, i64 rows, i64 n, u64 seed,
+                         int threads) {
+    PARALLEL for (i64 r = 0; r < rows; r++) {
+        const f32 *m = loc + r * n, *s = scale + r * n;
+        f32* o = w + r * n;
+        if (loc)
+            over_noise(seed, r, n, [=](i64 j, f32 e) { o[j] = m[j] + s[j] * e; });
+        else
+            over_noise(seed, r, n, [=](i64 j, f32 e) { o[j] = s[j] * e; });
+    }
+}
+
+static void draw_backward(const f32* g, f32* gscale, i64 rows, i64 n, u64 seed, int threads) {
+    PARALLEL for (i64 r = 0; r < rows; r++) {
+        const f32* h = g + r * n;
+        f32* o = gscale + r * n;
+        over_noise(seed, r, n, [=](i64 j, f32 e) { o[j] = h[j] * e; });
+    }
+}
+
+// ---- sums over rows
+
+// Zeroed memory for one row of sums for every block of rows, and their total.
+struct Sums {
+    i64 rows, size, block, blocks;
+    f32* memory;
+
+    Sums(i64 rows, i64 size) : rows(rows), size(size) {
+        block = rows / 16 > 16 ? (rows + 15) / 16 : 16;
+        blocks = (rows + block - 1) / block;
+        memory = (f32*)calloc((size_t)((blocks ? blocks : 1) * size + 1), sizeof(f32));
+    }
+    ~Sums() { free(memory); }
+    f32* of(i64 b) { return memory + b * size; }
+    i64 first(i64 b) { return b * block; }
+    i64 last(i64 b) { return (b + 1) * block < rows ? (b + 1) * block : rows; }
+    const f32* total() {
+        for (i64 b = 1; b < blocks; b++) {
+            f32 *sum = memory, *part = of(b);
+            SIMD for (i64 j = 0; j < size; j++) sum[j] += part[j];
+        }
+        return memory;
+    }
+};
+
+static inline f32 sum(const f32* x) {
+    f32 total = 0.0f;
+    for (int l = 0; l < L; l++) total += x[l];
+    return total;
+}
+
+// ---- rank one: y = x clip(loc + scale eps); the rows of a member come together
+
+static inline f32 clipped(f32 f, f32 clip) { return f > clip ? clip : f < -clip ? -clip : f; }
+
+static void factor_forward(const f32* x, const f32* loc, const f32* scale, f32* y, i64 rows, i64 n,
+                           i64 members, f32 clip, u64 seed, int threads) {
+    PARALLEL for (i64 r = 0; r < rows; r++) {
+        i64 member = r / (rows / members);
+        const f32 *m = loc + member * n, *s = scale + member * n, *in = x + r * n;
+        f32* o = y + r * n;
+        over_noise(seed, r, n,
+                   [=](i64 j, f32 e) { o[j] = in[j] * clipped(m[j] + s[j] * e, clip); });
+    }
+}
+
+static void factor_backward(const f32* g, const f32* x, const f32* loc, const f32* scale, f32* gx,
+                            f32* gloc, f32* gscale, i64 rows, i64 n, i64 members, f32 clip,
+                            u64 seed, int threads) {
+    i64 each = rows / members;
+    for (i64 member = 0; member < members; member++) {
+        const f32 *m = loc + member * n, *s = scale + member * n;
+        Sums sums(each, 2 * n);
+        PARALLEL for (i64 b = 0; b < sums.blocks; b++) {
+            f32 *dm = sums.of(b), *ds = dm + n;
+            for (i64 i = sums.first(b); i < sums.last(b); i++) {
+                i64 r = member * each + i;
+                const f32 *h = g + r * n, *in = x + r * n;
+                f32* o = gx + r * n;
+                auto slopes = [=](i64 j, f32 e, f32 f) {
+                    f32 slope = std::fabs(f) > clip ? 0.0f : h[j] * in[j];
+                    dm[j] += slope;
+                    ds[j] += slope * e;
+                };
+                if (gx)
+                    over_noise(seed, r, n, [=](i64 j, f32 e) {
+                        f32 f = m[j] + s[j] * e;
+                        slopes(j, e, f);
+                        o[j] = h[j] * clipped(f, clip);
+                    });
+                else
+                    over_noise(seed, r, n, [=](i64 j, f32 e) { slopes(j, e, m[j] + s[j] * e); });
+            }
+        }
+        const f32* total = sums.total();
+        memcpy(gloc + member * n, total, sizeof(f32) * n);
+        memcpy(gscale + member * n, total + n, sizeof(f32) * n);
+    }
+}
+
+// ---- k-tied scales sigma = u^T v
+
+// The variances have rank K = k (k + 1) / 2: sigma^2_ij = sum over a <= b of (2 - [a = b]) u_ai u_bi v_aj v_bj.
+// Products of two rows of w [k, n], padded with zeros to whole vectors.
+template <int k>
+struct Pairs {
+    static const int K = k * (k + 1) / 2;
+    i64 n, padded;
+    f32* memory;
+
+    Pairs(const f32* w, i64 n, bool twice) : n(n), padded((n + W - 1) / W * W) {
+        memory = (f32*)calloc((size_t)(K * padded + 1), sizeof(f32));
+        for (int a = 0, r = 0; a < k; a++)
+            for (int b = a; b < k; b++, r++) {
+                f32 c = twice && a != b ? 2.0f : 1.0f, *o = memory + r * padded;
+                const f32 *wa = w + a * n, *wb = w + b * n;
+                SIMD for (i64 j = 0; j < n; j++) o[j] = c * wa[j] * wb[j];
+            }
+    }
+    ~Pairs() { free(memory); }
+    const f32* row(int r) const { return memory + r * padded; }
+
+    // From the gradient of the products to that of w.
+    static void backward(const f32* w, const f32* gpairs, f32* gw, i64 n, i64 padded, bool twice) {
+        memset(gw, 0, sizeof(f32) * k * n);
+        for (int a = 0, r = 0; a < k; a++)
+            for (int b = a; b < k; b++, r++) {
+                f32 c = twice && a != b ? 2.0f : 1.0f;
+                for (i64 j = 0; j < n; j++) {
+                    f32 h = c * gpairs[r * padded + j];
+                    gw[a * n + j] += h * w[b * n + j];
+                    gw[b * n + j] += h * w[a * n + j];
+                }
+            }
+    }
+};
+
+// A row of W numbers at column j, padded with zeros beyond the last of n.
+static inline const f32* padded(const f32* x, i64 j, i64 n, f32* room) {
+    if (j + W <= n) return x + j;
+    memset(room, 0, sizeof(f32) * W);
+    memcpy(room, x + j, sizeof(f32) * (n - j));
+    return room;
+}
+
+// y += sqrt(variance) eps for the variance sum_r shared_r q_r, shared_r = sum_j x_j^2 p_rj, of every row.
+template <int k>
+static void k_tied_forward(const f32* x, const f32* u, const f32* v, f32* shared, f32* y, i64 rows,
+                           i64 n, i64 m, u64 seed, int threads) {
+    const int K = Pairs<k>::K;
+    Pairs<k> p(v, n, false), q(u, m, true);
+    PARALLEL for (i64 i = 0; i < rows; i++) {
+        alignas(64) f32 acc[K][W] = {}, room[W], z[W];
+        f32 t[K];
+        for (i64 j = 0; j < n; j += W) {
+            const f32* in = padded(x + i * n, j, n, room);
+            for (int r = 0; r < K; r++) {
+                const f32* pr = p.row(r) + j;
+                SIMD for (int l = 0; l < W; l++) acc[r][l] += in[l] * in[l] * pr[l];
+            }
+        }
+        for (int r = 0; r < K; r++) shared[i * K + r] = t[r] = sum(acc[r]) + sum(acc[r] + L);
+        Stream stream(seed, (u64)i);
+        for (i64 j = 0; j < m; j += W) {
+            stream.normals(z);
+            f32 *o = y + i * m + j, var[W];
+            SIMD for (int l = 0; l < W; l++) {
+                var[l] = t[0] * q.row(0)[j + l];
+                for (int r = 1; r < K; r++) var[l] += t[r] * q.row(r)[j + l];
+            }
+            if (j + W <= m) {
+                SIMD for (int l = 0; l < W; l++) o[l] += std::sqrt(var[l]) * z[l];
+            } else {
+                for (int l = 0; j + l < m; l++) o[l] += std::sqrt(var[l]) * z[l];
+            }
+        }
+    }
+}
+
+// From g: gbias = sum g, and the gradients through the variances; gx, if asked for, has its other part already.
+template <int k>
+static void k_tied_backward(const f32* g, const f32* x, const f32* u, const f32* v,
+                            const f32* shared, f32* gx, f32* gbias, f32* gu, f32* gv, i64 rows,
+                            i64 n, i64 m, u64 seed, int threads) {
+    const int K = Pairs<k>::K;
+    Pairs<k> p(v, n, false), q(u, m, true);
+    i64 N = p.padded, M = q.padded;
+    Sums sums(rows, K * N + (K + 1) * M);
+    PARALLEL for (i64 b = 0; b < sums.blocks; b++) {
+        f32 *dp = sums.of(b), *dq = dp + K * N, *dbias = dq + K * M;
+        alignas(64) f32 room[W], z[W], h[W];
+        for (i64 i = sums.first(b); i < sums.last(b); i++) {
+            const f32* t = shared + i * K;
+            alignas(64) f32 acc[K][W] = {};
+            f32 dt[K];
+            Stream stream(seed, (u64)i);
+            for (i64 j = 0; j < m; j += W) {
+                const f32* gi = padded(g + i * m, j, m, room);
+                stream.normals(z);
+                SIMD for (int l = 0; l < W; l++) {
+                    f32 var = t[0] * q.row(0)[j + l];
+                    for (int r = 1; r < K; r++) var += t[r] * q.row(r)[j + l];
+                    h[l] = 0.5f * gi[l] * z[l] * over_root(var);
+                    dbias[j + l] += gi[l];
+                }
+                for (int r = 0; r < K; r++) {
+                    const f32* qr = q.row(r) + j;
+                    f32 *o = dq + r * M + j, *a = acc[r], c = t[r];
+                    SIMD for (int l = 0; l < W; l++) {
+                        o[l] += c * h[l];
+                        a[l] += qr[l] * h[l];
+                    }
+                }
+            }
+            for (int r = 0; r < K; r++) dt[r] = sum(acc[r]) + sum(acc[r] + L);
+            for (i64 j = 0; j < n; j += W) {
+                const f32* in = padded(x + i * n, j, n, room);
+                alignas(64) f32 slope[W] = {};
+                for (int r = 0; r < K; r++) {
+                    const f32* pr = p.row(r) + j;
+                    f32 *o = dp + r * N + j, c = dt[r];
+                    SIMD for (int l = 0; l < W; l++) {
+                        o[l] += c * in[l] * in[l];
+                        slope[l] += c * pr[l];
+                    }
+                }
+                if (!gx) continue;
+                f32* o = gx + i * n + j;
+                if (j + W <= n) {
+                    SIMD for (int l = 0; l < W; l++) o[l] += 2.0f * in[l] * slope[l];
+                } else {
+                    for (int l = 0; j + l < n; l++) o[l] += 2.0f * in[l] * slope[l];
+                }
+            }
+        }
+    }
+    const f32* total = sums.total();
+    Pairs<k>::backward(v, total, gv, n, N, false);
+    Pairs<k>::backward(u, total + K * N, gu, m, M, true);
+    memcpy(gbias, total + K * N + K * M, sizeof(f32) * m);
+}
+
+// The same where channels come before positions, as in a convolution: y [batch, channels, n] gets
+// noise of variance sum_r q_rc shared_brj, for shared [batch, K, n] and q [K, channels].
+template <int K>
+static inline f32 mixed(const f32* c, const f32* t, i64 n, i64 j) {
+    f32 var = c[0] * t[j];
+    for (int r = 1; r < K; r++) var += c[r] * t[r * n + j];
+    return var;
+}
+
+template <int k>
+static void k_tied_mix_forward(f32* y, const f32* shared, const f32* q, i64 batch, i64 channels,
+                               i64 n, u64 seed, int threads) {
+    const int K = Pairs<k>::K;
+    PARALLEL for (i64 row = 0; row < batch * channels; row++) {
+        const f32* t = shared + row / channels * K * n;
+        f32 c[K], *o = y + row * n;
+        for (int r = 0; r < K; r++) c[r] = q[r * channels + row % channels];
+        over_noise(seed, row, n,
+                   [&](i64 j, f32 e) { o[j] += std::sqrt(mixed<K>(c, t, n, j)) * e; });
+    }
+}
+
+template <int k>
+static void k_tied_mix_backward(const f32* g, const f32* shared, const f32* q, f32* gshared,
+                                f32* gq, i64 batch, i64 channels, i64 n, u64 seed, int threads) {
+    const int K = Pairs<k>::K;
+    Sums sums(batch, K * channels);
+    PARALLEL for (i64 b = 0; b < sums.blocks; b++) {
+        f32* h = (f32*)malloc(sizeof(f32) * (n + 1));
+        for (i64 i = sums.first(b); i < sums.last(b); i++) {
+            const f32* t = shared + i * K * n;
+            f32* dt = gshared + i * K * n;
+            memset(dt, 0, sizeof(f32) * K * n);
+            for (i64 channel = 0; channel < channels; channel++) {
+                const f32* gi = g + (i * channels + channel) * n;
+                f32 c[K];
+                for (int r = 0; r < K; r++) c[r] = q[r * channels + channel];
+                over_noise(seed, i * channels + channel, n, [&](i64 j, f32 e) {
+                    h[j] = 0.5f * gi[j] * e * over_root(mixed<K>(c, t, n, j));
+                });
+                for (int r = 0; r < K; r++) {
+                    const f32* tr = t + r * n;
+                    f32 *o = dt + r * n, a = c[r], total = 0.0f;
+                    _Pragma("omp simd reduction(+ : total)") for (i64 j = 0; j < n; j++) {
+                        o[j] += a * h[j];
+                        total += tr[j] * h[j];
+                    }
+                    sums.of(b)[r * channels + channel] += total;
+                }
+            }
+        }
+        free(h);
+    }
+    memcpy(gq, sums.total(), sizeof(f32) * K * channels);
+}
+
+template <int k>
+static inline f32 tied(const f32* a, const f32* v, i64 n, i64 j) {  // sigma_ij = sum_r a_r v_rj
+    f32 s = a[0] * v[j];
+    for (int r = 1; r < k; r++) s += a[r] * v[r * n + j];
+    return s;
+}
+
+// w = loc + (u^T v) eps
+template <int k>
+static void k_tied_draw_forward(const f32* loc, const f32* u, const f32* v, f32* w, i64 m, i64 n,
+                                u64 seed, int threads) {
+    PARALLEL for (i64 i = 0; i < m; i++) {
+        f32 a[k];
+        for (int r = 0; r < k; r++) a[r] = u[r * m + i];
+        const f32* mean = loc + i * n;
+        f32* o = w + i * n;
+        over_noise(seed, i, n, [&](i64 j, f32 e) { o[j] = mean[j] + tied<k>(a, v, n, j) * e; });
+    }
+}
+
+template <int k>
+static void k_tied_draw_backward(const f32* g, const f32* u, const f32* v, f32* gu, f32* gv, i64 m,
+                                 i64 n, u64 seed, int threads) {
+    Sums sums(m, k * n);
+    PARALLEL for (i64 b = 0; b < sums.blocks; b++) {
+        f32* dv = sums.of(b);
+        alignas(64) f32 z[W], h[W];
+        for (i64 i = sums.first(b); i < sums.last(b); i++) {
+            alignas(64) f32 acc[k][W] = {};
+            Stream stream(seed, (u64)i);
+            for (i64 j = 0; j < n; j += W) {
+                stream.normals(z);
+                int width = n - j < W ? (int)(n - j) : W;
+                const f32* gi = g + i * n + j;
+                if (width == W) {
+                    SIMD for (int l = 0; l < W; l++) h[l] = gi[l] * z[l];
+                } else {
+                    for (int l = 0; l < width; l++) h[l] = gi[l] * z[l];
+                }
+                for (int r = 0; r < k; r++) {
+                    const f32* vr = v + r * n + j;
+                    f32 *o = dv + r * n + j, *s = acc[r], a = u[r * m + i];
+                    if (width == W) {
+                        SIMD for (int l = 0; l < W; l++) {
+                            o[l] += a * h[l];
+                            s[l] += vr[l] * h[l];
+                        }
+                    } else {
+                        for (int l = 0; l < width; l++) {
+                            o[l] += a * h[l];
+                            s[l] += vr[l] * h[l];
+                        }
+                    }
+                }
+            }
+            for (int r = 0; r < k; r++) gu[r * m + i] = sum(acc[r]) + sum(acc[r] + L);
+        }
+    }
+    memcpy(gv, sums.total(), sizeof(f32) * k * n);
+}
+
+// ---- KL from one normal for all weights
+
+// Sums of logarithms: mantissas are multiplied and exponents added, so that nothing leaves the
+// range of a float, and one logarithm serves 64 numbers. Zero gives minus infinity.
+struct Logs {
+    alignas(64) f32 mantissa[L];
+    alignas(64) int32_t exponent[L];
+    f64 total;
+    int held;
+
+    Logs() : total(0.0) { clear(); }
+    void clear() {
+        held = 0;
+        for (int l = 0; l < L; l++) mantissa[l] = 1.0f, exponent[l] = 0;
+    }
+    void add(const f32* x) {  // L numbers, not negative
+        f32 least = x[0];
+        _Pragma("omp simd reduction(min : least)") for (int l = 0; l < L; l++) least =
+            x[l] < least ? x[l] : least;
+        if (least < FLT_MIN) {
+            for (int l = 0; l < L; l++) total += std::log((f64)x[l]);
+            return;
+        }
+        SIMD for (int l = 0; l < L; l++) {
+            int32_t i;
+            memcpy(&i, x + l, 4);
+            exponent[l] += (i >> 23) - 127;
+            i = (i & 0x7fffff) | 0x3f800000;
+            f32 f;
+            memcpy(&f, &i, 4);
+            mantissa[l] *= f;
+        }
+        if (++held == 64) flush();
+    }
+    void flush() {
+        f32 logs = 0.0f;
+        i64 whole = 0;
+        for (int l = 0; l < L; l++) logs += logarithm(mantissa[l]), whole += exponent[l];
+        total += (f64)logs + 0.693147180559945309 * (f64)whole;
+        clear();
+    }
+    f64 sum() {
+        flush();
+        return total;
+    }
+};
+
+// The KL of independent normals, and its gradient in the scales: scale / prior_scale^2 - 1 / scale.
+static f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, i64 rows, i64 n, f64 prior_loc,
+                    f64 prior_scale, int threads) {
+    f64* parts = (f64*)malloc(sizeof(f64) * (rows + 1));
+    f32 center = (f32)prior_loc, c = (f32)(1.0 / (prior_scale * prior_scale));
+    PARALLEL for (i64 i = 0; i < rows; i++) {
+        const f32 *m = loc + i * n, *s = scale + i * n;
+        f32* o = gscale + i * n;
+        f32 squares = 0.0f;
+        Logs logs;
+        alignas(64) f32 room[L];
+        for (i64 j = 0; j < n; j += L) {
+            int width = n - j < L ? (int)(n - j) : L;
+            for (int l = 0; l < L; l++) room[l] = 1.0f;
+            memcpy(room, s + j, sizeof(f32) * width);
+            SIMD for (int l = 0; l < L; l++) room[l] = std::fabs(room[l]);
+            logs.add(room);
+        }
+        _Pragma("omp simd reduction(+ : squares)") for (i64 j = 0; j < n; j++) {
+            squares += s[j] * s[j];
+            o[j] = c * s[j] - 1.0f / s[j];
+        }
+        if (loc) {
+            _Pragma("omp simd reduction(+ : squares)") for (i64 j = 0; j < n; j++) {
+                f32 d = m[j] - center;
+                squares += d * d;
+            }
+        } else {
+            squares += (f32)n * center * center;
+        }
+        parts[i] = 0.5 * c * (f64)squares - logs.sum();
+    }
+    f64 total = (f64)(rows * n) * (std::log(prior_scale) - 0.5);
+    for (i64 i = 0; i < rows; i++) total += parts[i];
+    free(parts);
+    return total;
+}
+
+// w w^T of a matrix w [k, n]
+template <int k>
+static void gram(const f32* w, i64 n, f32* out) {
+    for (int a = 0; a < k; a++)
+        for (int b = a; b < k; b++) {
+            f32 total = 0.0f;
+            _Pragma("omp simd reduction(+ : total)") for (i64 j = 0; j < n; j++) total +=
+                w[a * n + j] * w[b * n + j];
+            out[a * k + b] = out[b * k + a] = total;
+        }
+}
+
+// g = c * other w - g, for w and g [k, n]
+template <int k>
+static void add_squares(const f32* other, const f32* w, f32* g, i64 n, f32 c) {
+    for (int a = 0; a < k; a++)
+        for (i64 j = 0; j < n; j++) {
+            f32 t = 0.0f;
+            for (int b = 0; b < k; b++) t += other[a * k + b] * w[b * n + j];
+            g[a * n + j] = c * t - g[a * n + j];
+        }
+}
+
+// The KL of k-tied normals, and its gradient in u and v; that in loc is (loc - prior_loc) / prior_scale^2.
+template <int k>
+static f64 k_tied_kl(const f32* loc, const f32* u, const f32* v, f32* gu, f32* gv, i64 m, i64 n,
+                     f64 prior_loc, f64 prior_scale, int threads) {
+    f64* parts = (f64*)malloc(sizeof(f64) * (m + 1));
+    f32 center = (f32)prior_loc, c = (f32)(1.0 / (prior_scale * prior_scale));
+    Sums sums(m, k * n);
+    PARALLEL for (i64 b = 0; b < sums.blocks; b++) {
+        f32* dv = sums.of(b);
+        for (i64 i = sums.first(b); i < sums.last(b); i++) {
+            const f32* mean = loc + i * n;
+            alignas(64) f32 acc[k][L] = {}, squares[L] = {}, s[L];
+            f32 a[k];
+            Logs logs;
+            for (int r = 0; r < k; r++) a[r] = u[r * m + i];
+            for (i64 j = 0; j < n; j += L) {
+                if (j + L <= n) {
+                    SIMD for (int l = 0; l < L; l++) {
+                        s[l] = tied<k>(a, v, n, j + l);
+                        f32 o = 1.0f / s[l], d = mean[j + l] - center;
+                        squares[l] += d * d;
+                        for (int r = 0; r < k; r++) {
+                            dv[r * n + j + l] += a[r] * o;
+                            acc[r][l] += v[r * n + j + l] * o;
+                        }
+                    }
+                } else {
+                    for (int l = 0; l < L; l++) s[l] = 1.0f;
+                    for (int l = 0; j + l < n; l++) {
+                        s[l] = tied<k>(a, v, n, j + l);
+                        f32 o = 1.0f / s[l], d = mean[j + l] - center;
+                        squares[l] += d * d;
+                        for (int r = 0; r < k; r++) {
+                            dv[r * n + j + l] += a[r] * o;
+                            acc[r][l] += v[r * n + j + l] * o;
+                        }
+                    }
+                }
+                logs.add(s);
+            }
+            for (int r = 0; r < k; r++) gu[r * m + i] = sum(acc[r]);
+            parts[i] = 0.5 * c * (f64)sum(squares) - logs.sum();
+        }
+    }
+    memcpy(gv, sums.total(), sizeof(f32) * k * n);
+    f32 U[k * k], V[k * k];
+    gram<k>(u, m, U);
+    gram<k>(v, n, V);
+    add_squares<k>(V, u, gu, m, c);
+    add_squares<k>(U, v, gv, n, c);
+    f64 total = (f64)(m * n) * (std::log(prior_scale) - 0.5);
+    for (int r = 0; r < k * k; r++) total += 0.5 * c * (f64)U[r] * (f64)V[r];
+    for (i64 i = 0; i < m; i++) total += parts[i];
+    free(parts);
+    return total;
+}
+
+#undef PARALLEL
+#undef SIMD
+
+}  // namespace INSTRUCTIONS
+
+#endif

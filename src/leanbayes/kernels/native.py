@@ -1,0 +1,179 @@
+"""The native library: loaded where it was built, and where it may run."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "LARGEST_RANK",
+    "Kernels",
+    "as_rows",
+    "kernels",
+    "library",
+    "loaded",
+    "normals",
+    "pointer",
+    "seed",
+    "threads",
+    "without_native",
+]
+
+LIBRARY = Path(__file__).with_name("libkernels.so")
+
+LARGEST_RANK = 4
+"""Up to this rank of a k-tied scale there are kernels."""
+
+_INTERFACE = 1
+"""The version of the signatures below, as kernels.cpp has it."""
+
+_WORTH_THREADS = 2**13
+
+_P, _I, _SEED, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_int
+_F, _D = ctypes.c_float, ctypes.c_double
+_SIGNATURES: dict[str, tuple[Any, ...]] = {  # as in kernels.cpp: pointers, sizes, the rest
+    "normals": (_P, _I, _I, _SEED, _INT),
+    "bits": (_P, _I, _I, _SEED, _INT),
+    "noise_forward": (_P, _P, _I, _I, _SEED, _INT),
+    "noise_backward": (_P, _P, _P, _I, _I, _SEED, _INT),
+    "draw_forward": (_P, _P, _P, _I, _I, _SEED, _INT),
+    "draw_backward": (_P, _P, _I, _I, _SEED, _INT),
+    "k_tied_forward": (*(_P,) * 5, *(_I,) * 4, _SEED, _INT),
+    "k_tied_backward": (*(_P,) * 9, *(_I,) * 4, _SEED, _INT),
+    "k_tied_mix_forward": (*(_P,) * 3, *(_I,) * 4, _SEED, _INT),
+    "k_tied_mix_backward": (*(_P,) * 5, *(_I,) * 4, _SEED, _INT),
+    "k_tied_draw_forward": (*(_P,) * 4, *(_I,) * 3, _SEED, _INT),
+    "k_tied_draw_backward": (*(_P,) * 5, *(_I,) * 3, _SEED, _INT),
+    "k_tied_kl": (*(_P,) * 5, *(_I,) * 3, _D, _D, _INT),
+    "scale_kl": (*(_P,) * 3, *(_I,) * 2, _D, _D, _INT),
+    "factor_forward": (*(_P,) * 4, *(_I,) * 3, _F, _SEED, _INT),
+    "factor_backward": (*(_P,) * 7, *(_I,) * 3, _F, _SEED, _INT),
+}
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Which kernels compute noise, and why; ``print`` says it in a sentence.
+
+    Attributes:
+        native: whether native ones do, for float32 on a CPU.
+        reason: the instructions they use; or why they are not used.
+    """
+
+    native: bool
+    reason: str
+
+    def __str__(self) -> str:
+        if self.native:
+            return f"native kernels with {self.reason} (LEANBAYES_NATIVE=0 switches them off)"
+        return f"torch's own operations: {self.reason}"
+
+
+class _State:
+    """The library, or why there is none."""
+
+    def __init__(self) -> None:
+        self.library: Any = None
+        self.loaded: Any = None
+        self.reason = ""
+        if os.environ.get("LEANBAYES_NATIVE", "1") == "0":
+            self.reason = "LEANBAYES_NATIVE is 0"
+        elif not LIBRARY.exists():
+            self.reason = (
+                "the native library was not built; install leanbayes where a C++ compiler is"
+            )
+        else:
+            self._load()
+
+    def _load(self) -> None:
+        try:
+            found = ctypes.CDLL(str(LIBRARY))
+            found.instructions.restype = ctypes.c_char_p
+            if found.interface() != _INTERFACE:
+                raise OSError("it was built from another version")
+            for name, arguments in _SIGNATURES.items():
+                function = getattr(found, name)
+                function.argtypes = arguments
+                function.restype = _D if name.endswith("_kl") else None
+        except (OSError, AttributeError) as error:
+            self.reason = f"the native library cannot be loaded ({error}); install leanbayes again"
+        else:
+            self.library = self.loaded = found
+            self.reason = found.instructions().decode()
+
+
+_STATE = _State()
+
+
+def kernels() -> Kernels:
+    """Say which kernels are used for noise.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> lb.kernels().native == str(lb.kernels()).startswith("native")
+        True
+    """
+    return Kernels(_STATE.library is not None, _STATE.reason)
+
+
+@contextmanager
+def without_native() -> Iterator[None]:
+    """Let torch's own operations compute everything for the length of a block."""
+    before = _STATE.library, _STATE.reason
+    _STATE.library, _STATE.reason = None, "switched off"
+    try:
+        yield
+    finally:
+        _STATE.library, _STATE.reason = before
+
+
+def library(*tensors: Tensor | None) -> Any:
+    """The library if it can compute with these tensors, else ``None``."""
+    found = _STATE.library
+    if found is None:
+        return None
+    for t in tensors:
+        if t is not None and not (t.dtype is torch.float32 and t.is_cpu and t.is_contiguous()):
+            return None
+    return found
+
+
+def loaded() -> Any:
+    """The library, for noise that it has drawn, even if it is switched off since."""
+    return _STATE.loaded
+
+
+def pointer(tensor: Tensor | None) -> int | None:
+    """Where the numbers of a tensor begin."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def normals(shape: Sequence[int], by: int) -> Tensor:
+    """The normals that a kernel drew by a seed: a stream for each row of the first dimension."""
+    e = torch.empty(tuple(shape))
+    loaded().normals(e.data_ptr(), *as_rows(e), by, threads(e.numel()))
+    return e
+
+
+def as_rows(t: Tensor) -> tuple[int, int]:
+    """How many rows of how many numbers a tensor is to a kernel; a vector is one row."""
+    rows = t.shape[0] if t.ndim > 1 else 1
+    return rows, t.numel() // max(rows, 1)
+
+
+def seed() -> int:
+    """A seed for one block of noise, from torch's generator."""
+    return int(torch.empty((), dtype=torch.int64).random_())
+
+
+def threads(numbers: int) -> int:
+    """How many threads so many numbers are worth, of those that torch may use."""
+    return 1 if numbers < _WORTH_THREADS else torch.get_num_threads()
