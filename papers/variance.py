@@ -11,7 +11,9 @@ _CHECKLIST = {
         "eq. 4, 39–42", "Dense and convolutional variance layers have the analytic moments."
     ),
     "VN2": Item("section 2, Table 2", "Propagating means through a variance network is chance."),
-    "VN3": Item("section 3.2", "The toy of four classes has two kinds of solutions."),
+    "VN3": Item(
+        "section 3.2", "The toy of four classes has two kinds of solutions.", "variance/toy.md"
+    ),
     "VN4": Item("section 3.3", "Bernoulli and uniform noise work, sampled and by their moments."),
     "VN5": Item("eq. 6–8", "The KL from the log-uniform prior, exact and approximated, is right."),
     "VN6": Item("eq. 10", "The Student-t prior tends to the log-uniform one, by one sample."),

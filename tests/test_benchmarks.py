@@ -269,6 +269,7 @@ def test_counts_are_those_of_a_transformer_that_is_converted(family):
     assert formulas.parameters(shape, family) == counted
 
 
+@pytest.mark.usefixtures("torch_noise")  # native kernels are not torch's to count
 @pytest.mark.parametrize("kind", ["k-tied", "mean field"])
 def test_flops_of_local_noise_are_those_of_a_layer(kind):
     tokens, shape = 16, formulas.Shape(40, 30)

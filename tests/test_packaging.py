@@ -66,7 +66,7 @@ LAB_LEVELS = (
     {"tables", "checkpoints", "history"},
     {"data", "architectures"},
     {"recipe", "corrupt"},
-    {"recipe_files", "build", "launch"},
+    {"recipe_files", "build", "launch", "phases"},
     {"runs"},
     {"callbacks", "checks", "judge", "predictions"},
     {"train"},

@@ -18,7 +18,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from leanbayes_cli.telling import console, told
+from leanbayes_cli.telling import console, in_a_sentence
 
 __all__ = ["register"]
 
@@ -42,9 +42,9 @@ def register(application: typer.Typer) -> None:
     application.command(epilog="Example: leanbayes demo --seed 1 --json demo.json")(demo)
     data = typer.Typer(no_args_is_help=True, help="Data sets: where they lie, licences, checksums.")
     application.add_typer(data, name="data")
-    data.command("list", epilog="Example: leanbayes data list")(told(data_list))
-    data.command("fetch", epilog="Example: leanbayes data fetch mnist")(told(data_fetch))
-    data.command("check", epilog="Example: leanbayes data check mnist")(told(data_check))
+    data.command("list", epilog="Example: leanbayes data list")(in_a_sentence(data_list))
+    data.command("fetch", epilog="Example: leanbayes data fetch mnist")(in_a_sentence(data_fetch))
+    data.command("check", epilog="Example: leanbayes data check mnist")(in_a_sentence(data_check))
     for command, example in (
         (recipes, "k_tied"),
         (train, "k_tied/mnist-mlp-k2 --budget cpu --set seed=1"),
@@ -55,7 +55,7 @@ def register(application: typer.Typer) -> None:
         (explore, "CartPole-v0 --policy variance --seeds 9"),
     ):
         example = f"Example: leanbayes {command.__name__} {example}"
-        application.command(epilog=example)(told(command))
+        application.command(epilog=example)(in_a_sentence(command))
 
 
 def _say_version(wanted: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from leanbayes.lab.console import PlainConsole
 
-__all__ = ["console", "told"]
+__all__ = ["console", "in_a_sentence"]
 
 
 def console(**options: Any) -> "PlainConsole":
@@ -20,7 +20,7 @@ def console(**options: Any) -> "PlainConsole":
     return PlainConsole(**options)
 
 
-def told(command: Callable[..., None]) -> Callable[..., None]:
+def in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
     """What a user can mend comes as one sentence instead of a traceback."""
 
     @functools.wraps(command)

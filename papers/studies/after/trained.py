@@ -9,17 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leanbayes.estimators import auto, local, mean
+from leanbayes.estimators import mean
 from leanbayes.lab.data import Examples
-from leanbayes.layers import Affine, RandomMap
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score, average
 from leanbayes.model import using
-from leanbayes.ops import Linear
 from leanbayes.predict import Prediction, predict
 from papers.studies.after.cut import cut, draws, mc_dropout
 
-__all__ = ["Trained", "arriving", "as_json", "one_sample", "rounded", "sampled"]
+__all__ = ["Trained", "arriving", "as_json", "one_sample", "rounded"]
 
 _BATCH = 1000
 _DIGITS = 6
@@ -79,7 +77,7 @@ class Trained:
         coherent: bool = False,
     ) -> Prediction:
         """Draw predictions of the network, or of another one in its place."""
-        return sampled(
+        return predict(
             self.sampled if model is None else model,
             self.x,
             samples=samples or self.samples,
@@ -101,55 +99,6 @@ class Trained:
     def right(self, prediction: Prediction) -> Score:
         """The accuracy of a prediction."""
         return average((prediction.labels == self.y).double())
-
-
-def sampled(
-    model: nn.Module, x: Tensor, *, samples: int, coherent: bool = False, **options: Any
-) -> Prediction:
-    """Predict as :func:`leanbayes.predict` does, with the same numbers, in less time.
-
-    A first layer that is dense and has noise of its own for every output says once for all samples
-    how its outputs are distributed.
-
-    Args:
-        model: what comes after a cut.
-        x: examples as they arrive there.
-        samples: how many draws.
-        coherent: let each draw be one function of all examples.
-        **options: others of ``predict``.
-    """
-    layers = list(model.children()) if isinstance(model, nn.Sequential) else []
-    moments = None if coherent or samples == 1 or not layers else _moments(layers[0], x)
-    if moments is None:
-        return predict(model, x, samples=samples, coherent=coherent, **options)
-    return predict(_FromMoments(nn.Sequential(*layers[1:])), moments, samples=samples, **options)
-
-
-@torch.no_grad()
-def _moments(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Means and standard deviations of a layer's outputs, if they are independent and normal."""
-    if not isinstance(layer, Affine) or not isinstance(layer.op, Linear):
-        return None
-    q, bias = layer.posterior(), layer.bias
-    is_local = layer.estimator is auto and q.local_is_exact(layer.op, reused=False)
-    if not is_local and layer.estimator is not local:
-        return None
-    mean, variance, common, _ = q.moments(x, layer.op)
-    if variance is None or common is not None or q.members > 1 or isinstance(bias, RandomMap):
-        return None
-    return (mean if bias is None else mean + bias).expand_as(variance), variance.sqrt()
-
-
-class _FromMoments(nn.Module):
-    """What comes after a layer whose outputs are normal, with their moments as its inputs."""
-
-    def __init__(self, others: nn.Module) -> None:
-        super().__init__()
-        self.others = others
-
-    def forward(self, mean: Tensor, std: Tensor) -> Tensor:
-        outputs: Tensor = self.others(torch.addcmul(mean, std, torch.randn_like(std)))
-        return outputs
 
 
 def one_sample(prediction: Prediction, y: Tensor) -> Tensor:

@@ -154,14 +154,7 @@ def vgg(
         if name == "dense1":
             layers["dense1_norm"] = _without_scale(nn.BatchNorm1d(size, eps=1e-3))
             layers["dense1_relu"] = nn.ReLU()
-    first: dict[str, starts.Fill] = {
-        "conv*.weight": starts.glorot_uniform,
-        "dense*.weight": partial(starts.truncated_normal, 0.0, 0.01),
-        "*.bias": starts.zeros,
-    }
-    if dense1 == "variance":
-        first["dense1.weight"] = partial(starts.truncated_normal, 0.01, 1.0)
-    return Chain(layers, (3, 32, 32), first)
+    return Chain(layers, (3, 32, 32), _first_weights_of_vgg(dense1))
 
 
 @register_architecture("vgg-small")
@@ -244,6 +237,18 @@ def _elu_blocks(
     layers["flatten"] = nn.Flatten()
     layers["dense"] = nn.Linear(channels * _pooled(size, len(blocks)) ** 2, outputs)
     return Chain(layers, input_shape, starts.FAN_IN_UNIFORM)
+
+
+def _first_weights_of_vgg(dense1: str) -> dict[str, starts.Fill]:
+    """As in the released code, where ``dense1`` of the variance network starts far from zero."""
+    first: dict[str, starts.Fill] = {
+        "conv*.weight": starts.glorot_uniform,
+        "dense*.weight": partial(starts.truncated_normal, 0.0, 0.01),
+        "*.bias": starts.zeros,
+    }
+    if dense1 == "variance":
+        first["dense1.weight"] = partial(starts.truncated_normal, 0.01, 1.0)
+    return first
 
 
 def _pooled(size: int, times: int) -> int:
