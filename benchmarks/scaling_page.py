@@ -38,8 +38,8 @@ def text() -> str:
         conclusions(),
         "`python -m benchmarks scaling` writes this page from the formulas in "
         "[`benchmarks/formulas.py`](../benchmarks/formulas.py); nothing on it is measured. A test "
-        "compares the counts with a small transformer that is converted. What was measured stands "
-        "in [performance](performance.md).",
+        "compares the counts with a small transformer that is converted. `make bench` measures "
+        "what two cores can.",
         "## Parameters and arithmetic",
         sizes(),
         "FLOPs are those of matrix products in a training step for one token, forward and "
