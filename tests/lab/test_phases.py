@@ -111,3 +111,9 @@ def test_phases_of_numbers_are_refused_in_a_sentence(tmp_path):
     )
     with pytest.raises(ValueError, match="phases records accuracies, and these targets are no cla"):
         train(spec, tmp_path / "run", progress=False)
+
+
+def test_phases_of_a_plain_network_are_refused_before_it_is_trained(tmp_path):
+    spec = recipe(posterior=None, prior=None)
+    with pytest.raises(ValueError, match="phases compares means with noise, and the network is pl"):
+        train(spec, tmp_path / "run", progress=False)

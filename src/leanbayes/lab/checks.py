@@ -34,6 +34,11 @@ def check_run(run: Run, model: nn.Module, likelihood: Likelihood, ranks: int = 1
             likelihood.check(outputs, part.targets)
     classes = likelihood.has_classes(outputs)
     require(
+        run.recipe.phases is None or run.recipe.posterior is not None,
+        "phases compares means with noise, and the network is plain; give it a posterior and a "
+        "prior, or leave phases out",
+    )
+    require(
         classes or run.recipe.phases is None,
         "phases records accuracies, and these targets are no classes; leave it out",
     )
