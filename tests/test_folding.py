@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
 from leanbayes import folding, passes
+from leanbayes.kernels import Folded, fold_k_tied, fold_noise, without_native
 from leanbayes.ops import Conv, Linear
 from leanbayes.passes import Passes
 from leanbayes.row_wise import ROW_WISE, UnprovenError, elementwise
@@ -18,6 +19,7 @@ from leanbayes.rows import RowsApart
 from leanbayes.testing.assertions import FAILURE_RATE, threshold
 
 PRIOR = lb.Normal(1.0)
+natively = pytest.mark.skipif(not lb.kernels().native, reason="the native library was not built")
 FAMILIES = {
     "mean_field": (lb.MeanField(0.3), PRIOR),
     "k_tied": (lb.KTied(2, 0.3), PRIOR),
@@ -174,12 +176,57 @@ def test_networks_of_many_kinds_keep_the_law(family, name, folded, looped):
     assert_same_law(*both(model, shapes, folded, looped, 2000))
 
 
+@pytest.mark.parametrize("family", ["k_tied", "mean_field", "zero_mean"])
+def test_every_example_keeps_its_law_without_kernels(family, folded, looped):
+    with without_native():
+        test_every_example_keeps_its_law(family, folded, looped)
+
+
 def test_a_wrong_law_is_noticed(folded, looped, monkeypatch):
     model = spread_out(lb.convert(mlp(), *FAMILIES["k_tied"]))
     exact = folding.windows
     monkeypatch.setattr(folding, "windows", lambda *sizes: 1.1 * exact(*sizes))
-    with pytest.raises(AssertionError, match="moments are off"):
+    with without_native(), pytest.raises(AssertionError, match="moments are off"):
         assert_same_law(*both(model, [(3,)], folded, looped))
+
+
+@natively
+@pytest.mark.parametrize("given", [1, 4])
+@pytest.mark.parametrize("shape", [(7,), (70,), (3, 5)])
+def test_native_noise_surrounds_the_law_of_every_row(given, shape):
+    fold = Folded(samples=4, examples=23, sharing=10)
+    mean, variance = torch.randn(given * 23, *shape), torch.rand(given * 23, *shape)
+    bias = torch.randn(shape)
+    torch.manual_seed(0)
+    e = fold_noise(None, None, torch.ones_like(variance), fold).unflatten(0, (4, 23))
+    width = variance[0].numel()
+    flat, step = e.flatten(2), -(-width // 10)
+    assert torch.equal(flat[:, 1, : width - step], flat[:, 0, step:])
+    assert len(flat.unique()) == 4 * (3 * width + (9 + 9 + 2) * step)
+    for m, b in ((mean, None), (None, bias), (mean, bias)):
+        torch.manual_seed(0)
+        y = fold_noise(m, b, variance, fold).unflatten(0, (4, 23))
+        laws = [
+            t.unflatten(0, (given, 23)) for t in (mean if m is not None else 0 * mean, variance)
+        ]
+        expected = laws[0] + (0 if b is None else b) + laws[1].sqrt() * e
+        torch.testing.assert_close(y, expected)
+
+
+@natively
+@pytest.mark.parametrize("rank", [1, 2, 3, 4])
+@pytest.mark.parametrize("given", [1, 4])
+def test_native_k_tied_noise_is_that_of_its_variances(given, rank):
+    fold = Folded(samples=4, examples=23, sharing=10)
+    x, loc, bias = torch.randn(given * 23, 37), torch.randn(41, 37), torch.randn(41)
+    u, v = torch.rand(rank, 41), torch.rand(rank, 37)
+    torch.manual_seed(0)
+    y = fold_k_tied(x, loc, u, v, bias, fold)
+    torch.manual_seed(0)
+    variance = x.square() @ (u.t() @ v).square().t()
+    torch.testing.assert_close(y, fold_noise(F.linear(x, loc), bias, variance, fold))
+    assert fold_k_tied(x.double(), loc.double(), u.double(), v.double(), None, fold) is None
+    assert fold_k_tied(x, loc, torch.rand(5, 41), torch.rand(5, 37), None, fold) is None
 
 
 def test_a_random_bias_and_a_layer_without_noise(folded, looped):
@@ -269,7 +316,7 @@ def test_a_bias_is_added_to_every_sample(op, posterior):
     q = posterior(op.unmatrix(torch.randn(3, columns)), op)()
 
     def run(index, x, bias):
-        return folding.Fold(index, RowsApart([])).draw(q.moments, op, x, bias)
+        return folding.Fold(index, RowsApart([])).draw(q, op, x, bias)
 
     for given in (x, torch.randn(7, *x.shape)):
         dims = (0, None if given is x else 0, None)

@@ -15,7 +15,7 @@ from torch.distributions import Distribution, constraints
 from leanbayes.distributions.covariance import Factor
 from leanbayes.errors import require
 from leanbayes.folding import current_fold
-from leanbayes.kernels import add_noise, safe_sqrt
+from leanbayes.kernels import Folded, add_noise, safe_sqrt
 from leanbayes.ops import LinearOp
 from leanbayes.precision import full_precision, is_rounded, output_dtype, wide, wide_dtype
 
@@ -79,7 +79,7 @@ class LocalMap:
             return y if bias is None else self.op.add_bias(y, bias)
         fold = current_fold()
         if fold is not None:
-            return fold.draw(self.q.moments, self.op, x, bias)
+            return fold.draw(self.q, self.op, x, bias)
         return self.q.local(x, self.op, bias)
 
 
@@ -277,6 +277,10 @@ class WeightDistribution(Distribution, ABC):
         """Outputs with noise of their own, plus a bias ``[out]``; families fuse what they can."""
         y = op.silence(x, self.moments(x, op).rsample(op))
         return y if bias is None else op.add_bias(y, bias)
+
+    def folded(self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded) -> Tensor | None:
+        """Outputs of many draws at once for a prediction; ``None`` where no kernel has them."""
+        return None
 
     def mean_map(self, op: LinearOp) -> Map:
         """The map of the mean (of each member), without noise."""

@@ -9,9 +9,11 @@ from torch import Tensor
 
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
 from leanbayes.kernels import (
+    Folded,
     add_mixed_noise,
     can_mix,
     draw_k_tied,
+    fold_k_tied,
     fusible,
     k_tied_kl,
     k_tied_local,
@@ -126,6 +128,11 @@ class KTiedNormal(WeightDistribution):
             u, v = self.variance_factors()
             return add_mixed_noise(op.affine(x, self.loc, bias), op(op.square(x), v), u)
         return super().local(x, op, bias)
+
+    def folded(self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded) -> Tensor | None:
+        if type(op) is not Linear or x.ndim != 2 or not self._fusible():
+            return None
+        return fold_k_tied(x, self.loc, self.u, self.v, bias, fold)
 
     def moments(self, x: Tensor, op: LinearOp) -> Moments:
         if op.groups > 1:  # a row of ṽ would have to meet every group: the dense way is right

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
-from leanbayes.kernels import draw_scaled, fusible, scaled_kl, scaled_local
+from leanbayes.kernels import Folded, draw_scaled, fold_noise, fusible, scaled_kl, scaled_local
 from leanbayes.ops import Linear, LinearOp
 
 __all__ = ["LocationScale", "NoiseName"]
@@ -147,6 +148,13 @@ class LocationScale(WeightDistribution):
         if type(op) is Linear and x.ndim == 2 and self._fusible() and fusible(x, bias):
             return scaled_local(x, self.loc, self.scale, bias)
         return super().local(x, op, bias)
+
+    def folded(self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded) -> Tensor | None:
+        if type(op) is not Linear or x.ndim != 2 or not self._fusible():
+            return None
+        mean = None if self.loc is None else F.linear(x, self.loc, bias)
+        bias = bias if mean is None else None
+        return fold_noise(mean, bias, (x * x) @ self.variance.t(), fold)
 
     def moments(self, x: Tensor, op: LinearOp) -> Moments:
         variance = op(op.square(x), self.variance)

@@ -7,12 +7,14 @@ a CPU where the library was built. :func:`kernels` says which is used.
 from leanbayes.kernels.divergence import k_tied_kl, no_force, scaled_kl
 from leanbayes.kernels.draws import draw_k_tied, draw_scaled
 from leanbayes.kernels.factors import NormalFactor
+from leanbayes.kernels.fold import Folded, fold_k_tied, fold_noise
 from leanbayes.kernels.fused import fusible
 from leanbayes.kernels.k_tied import add_mixed_noise, can_mix, k_tied_local
 from leanbayes.kernels.local import add_noise, safe_sqrt, scaled_local
 from leanbayes.kernels.native import Kernels, kernels, without_native
 
 __all__ = [
+    "Folded",
     "Kernels",
     "NormalFactor",
     "add_mixed_noise",
@@ -20,6 +22,8 @@ __all__ = [
     "can_mix",
     "draw_k_tied",
     "draw_scaled",
+    "fold_k_tied",
+    "fold_noise",
     "fusible",
     "k_tied_kl",
     "k_tied_local",

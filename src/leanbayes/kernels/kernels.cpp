@@ -24,6 +24,14 @@ typedef uint32_t u32;
 typedef uint64_t u64;
 typedef int64_t i64;
 
+// A prediction: draws of y [samples, examples, n]. The law is known for all samples, or for one that
+// serves them all (given = 1), and a number of noise serves as many examples as share it.
+struct Fold {
+    i64 samples, examples, n, given, sharing;
+    u64 seed;
+    int threads;
+};
+
 #define INSTRUCTIONS baseline
 #include "kernels.cpp"
 #undef INSTRUCTIONS
@@ -64,7 +72,7 @@ static const int LEVEL = level();
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // Raise it, here and in native.py, with every change of a signature: a library may be older.
-EXPORT int interface() { return 1; }
+EXPORT int interface() { return 2; }
 
 EXPORT const char* instructions() {
     return LEVEL == 2 ? "AVX-512" : LEVEL == 1 ? "AVX2" : "baseline instructions";
@@ -81,6 +89,11 @@ EXPORT void noise_forward(f32* y, const f32* var, i64 rows, i64 n, u64 seed, int
 EXPORT void noise_backward(const f32* g, const f32* var, f32* gvar, i64 rows, i64 n, u64 seed,
                            int threads) {
     BEST(noise_backward(g, var, gvar, rows, n, seed, threads));
+}
+EXPORT void fold_noise(f32* y, const f32* mean, const f32* bias, const f32* var, i64 samples,
+                       i64 examples, i64 n, i64 given, i64 sharing, u64 seed, int threads) {
+    Fold fold = {samples, examples, n, given, sharing, seed, threads};
+    BEST(fold_noise(y, mean, bias, var, fold));
 }
 EXPORT void draw_forward(const f32* loc, const f32* scale, f32* w, i64 rows, i64 n, u64 seed,
                          int threads) {
@@ -114,6 +127,12 @@ EXPORT void factor_backward(const f32* g, const f32* x, const f32* loc, const f3
 EXPORT void k_tied_forward(const f32* x, const f32* u, const f32* v, f32* shared, f32* y, i64 rows,
                            i64 n, i64 m, i64 k, u64 seed, int threads) {
     RANKS(k_tied_forward, x, u, v, shared, y, rows, n, m, seed, threads)
+}
+EXPORT void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* u, const f32* v,
+                        i64 samples, i64 examples, i64 n, i64 given, i64 sharing, i64 in, i64 k,
+                        u64 seed, int threads) {
+    Fold fold = {samples, examples, n, given, sharing, seed, threads};
+    RANKS(k_tied_fold, y, x, mean, u, v, in, fold)
 }
 EXPORT void k_tied_backward(const f32* g, const f32* x, const f32* u, const f32* v,
                             const f32* shared, f32* gx, f32* gbias, f32* gu, f32* gv, i64 rows,
@@ -271,6 +290,42 @@ static void noise_forward(f32* y, const f32* var, i64 rows, i64 n, u64 seed, int
         const f32* s = var + r * n;
         over_noise(seed, r, n, [=](i64 j, f32 e) { o[j] += std::sqrt(s[j]) * e; });
     }
+}
+
+// Rows of a law, each drawn with a window of noise. The window of an example begins a part of its
+// width behind that of the example before, so each is white and no two meet a number in one place.
+template <class F>
+static inline void over_windows(const Fold& fold, F row) {
+    i64 n = fold.n, step = (n + fold.sharing - 1) / fold.sharing, threads = fold.threads;
+    i64 groups = (fold.examples + fold.sharing - 1) / fold.sharing;
+    PARALLEL for (i64 g = 0; g < fold.samples * groups; g++) {
+        i64 first = g % groups * fold.sharing, left = fold.examples - first;
+        i64 rows = left < fold.sharing ? left : fold.sharing;
+        f32* z = (f32*)malloc(sizeof(f32) * (n + rows * step + 1));
+        over_noise(fold.seed, g, n + (rows - 1) * step, [=](i64 j, f32 e) { z[j] = e; });
+        for (i64 i = 0; i < rows; i++) {
+            i64 r = g / groups * fold.examples + first + i;
+            row(r, fold.given == 1 ? first + i : r, z + i * step);
+        }
+        free(z);
+    }
+}
+
+// y = mean + bias + sqrt(var) eps; mean, bias or both may be missing, and y may be mean.
+static void fold_noise(f32* y, const f32* mean, const f32* bias, const f32* var, const Fold& fold) {
+    i64 n = fold.n;
+    over_windows(fold, [=](i64 r, i64 of, const f32* z) {
+        f32* o = y + r * n;
+        const f32 *m = mean + of * n, *s = var + of * n;
+        if (mean && bias) {
+            SIMD for (i64 j = 0; j < n; j++) o[j] = m[j] + bias[j] + std::sqrt(s[j]) * z[j];
+        } else if (mean || bias) {
+            const f32* c = mean ? m : bias;
+            SIMD for (i64 j = 0; j < n; j++) o[j] = c[j] + std::sqrt(s[j]) * z[j];
+        } else {
+            SIMD for (i64 j = 0; j < n; j++) o[j] = std::sqrt(s[j]) * z[j];
+        }
+    });
 }
 
 static inline f32 over_root(f32 var) {  // 1 / sqrt(var), zero where the variance is
@@ -432,23 +487,32 @@ static inline const f32* padded(const f32* x, i64 j, i64 n, f32* room) {
     return room;
 }
 
-// y += sqrt(variance) eps for the variance sum_r shared_r q_r, shared_r = sum_j x_j^2 p_rj, of every row.
+// What the variances of a row's outputs are made of: t_r = sum_j x_j^2 p_rj.
+template <int k>
+static inline void meet(const Pairs<k>& p, const f32* x, i64 n, f32* t) {
+    const int K = Pairs<k>::K;
+    alignas(64) f32 acc[K][W] = {}, room[W];
+    for (i64 j = 0; j < n; j += W) {
+        const f32* in = padded(x, j, n, room);
+        for (int r = 0; r < K; r++) {
+            const f32* pr = p.row(r) + j;
+            SIMD for (int l = 0; l < W; l++) acc[r][l] += in[l] * in[l] * pr[l];
+        }
+    }
+    for (int r = 0; r < K; r++) t[r] = sum(acc[r]) + sum(acc[r] + L);
+}
+
+// y += sqrt(variance) eps for the variance sum_r shared_r q_r of every row.
 template <int k>
 static void k_tied_forward(const f32* x, const f32* u, const f32* v, f32* shared, f32* y, i64 rows,
                            i64 n, i64 m, u64 seed, int threads) {
     const int K = Pairs<k>::K;
     Pairs<k> p(v, n, false), q(u, m, true);
     PARALLEL for (i64 i = 0; i < rows; i++) {
-        alignas(64) f32 acc[K][W] = {}, room[W], z[W];
+        alignas(64) f32 z[W];
         f32 t[K];
-        for (i64 j = 0; j < n; j += W) {
-            const f32* in = padded(x + i * n, j, n, room);
-            for (int r = 0; r < K; r++) {
-                const f32* pr = p.row(r) + j;
-                SIMD for (int l = 0; l < W; l++) acc[r][l] += in[l] * in[l] * pr[l];
-            }
-        }
-        for (int r = 0; r < K; r++) shared[i * K + r] = t[r] = sum(acc[r]) + sum(acc[r] + L);
+        meet<k>(p, x + i * n, n, t);
+        memcpy(shared + i * K, t, sizeof t);
         Stream stream(seed, (u64)i);
         for (i64 j = 0; j < m; j += W) {
             stream.normals(z);
@@ -464,6 +528,28 @@ static void k_tied_forward(const f32* x, const f32* u, const f32* v, f32* shared
             }
         }
     }
+}
+
+// y = mean + sqrt(variance) eps of all samples, with noise that examples share; y may be mean.
+template <int k>
+static void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* u, const f32* v, i64 in,
+                        const Fold& fold) {
+    const int K = Pairs<k>::K;
+    i64 n = fold.n, rows = fold.given * fold.examples, threads = fold.threads;
+    Pairs<k> p(v, in, false), q(u, n, true);
+    f32* shared = (f32*)malloc(sizeof(f32) * (rows * K + 1));
+    PARALLEL for (i64 i = 0; i < rows; i++) meet<k>(p, x + i * in, in, shared + i * K);
+    over_windows(fold, [&](i64 r, i64 of, const f32* z) {
+        f32 t[K], *o = y + r * n;
+        memcpy(t, shared + of * K, sizeof t);
+        const f32* m = mean + of * n;
+        SIMD for (i64 j = 0; j < n; j++) {
+            f32 var = t[0] * q.row(0)[j];
+            for (int a = 1; a < K; a++) var += t[a] * q.row(a)[j];
+            o[j] = m[j] + std::sqrt(var) * z[j];
+        }
+    });
+    free(shared);
 }
 
 // From g: gbias = sum g, and the gradients through the variances; gx, if asked for, has its other part already.

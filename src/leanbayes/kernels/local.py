@@ -63,6 +63,13 @@ def spread(y: Tensor, variance: Tensor) -> Tensor:
     return e.mul_(std).div_(variance.clamp_min(torch.finfo(variance.dtype).tiny))
 
 
+def _noisy(y: Tensor, variance: Tensor) -> int:
+    """Add noise in place, natively; returns its seed."""
+    by = seed()
+    loaded().noise_forward(pointer(y), pointer(variance), *as_rows(y), by, threads(y.numel()))
+    return by
+
+
 def drawn_noise(native_seed: int | None, ratio: Tensor | None, variance: Tensor) -> Tensor:
     """The ε that a forward pass drew."""
     if native_seed is None:
@@ -79,10 +86,7 @@ class _AddNoise(Function):
         if native is None:
             ctx.save_for_backward(mean, variance, spread(y, variance))
             return y
-        ctx.seed = seed()
-        native.noise_forward(
-            pointer(y), pointer(variance), *as_rows(y), ctx.seed, threads(y.numel())
-        )
+        ctx.seed = _noisy(y, variance)
         ctx.save_for_backward(mean, variance, None)
         return y
 
@@ -134,10 +138,7 @@ class _ScaledLocal(Function):
         if native is None:
             ratio = spread(y, variance)
         else:
-            ctx.seed = seed()
-            native.noise_forward(
-                pointer(y), pointer(variance), *as_rows(y), ctx.seed, threads(y.numel())
-            )
+            ctx.seed = _noisy(y, variance)
         kept = variance if ratio is None else ratio
         ctx.save_for_backward(x, loc, scale, bias, square, weight, kept)
         return y

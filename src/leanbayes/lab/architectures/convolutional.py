@@ -112,6 +112,7 @@ def vgg(
     width: float = 1.0,
     dropout: float = 1.0,
     tail: float | None = None,
+    hidden: int | None = None,
     dense1: Literal["dropout", "variance"] = "dropout",
 ) -> Chain:
     """The VGG-like network of the variance-networks paper for 32 × 32 images: ``conv1`` to
@@ -127,6 +128,8 @@ def vgg(
             learns little under the full ones, and 0 leaves the layers out.
         tail: multiplies those of ``conv11`` to ``conv13`` and ``dense1``, the layers that become
             random and see 2 × 2 pixels only; ``width`` if not given.
+        hidden: units of ``dense1``; as many as filters of ``conv13`` if not given. A variance layer
+            tells a spread by its units together, so few units tell little.
         dense1: first weights of this layer as in the released code: of standard deviation 0.01 in
             the dropout network, of mean 0.01 and standard deviation 1 in the variance network.
     """
@@ -147,10 +150,11 @@ def vgg(
             channels = wide
         layers[f"pool{block}"] = nn.MaxPool2d(2)
     layers["flatten"] = nn.Flatten()
-    for name, size in (("dense1", channels), ("dense2", outputs)):
+    units = hidden or channels
+    for name, before, size in (("dense1", channels, units), ("dense2", units, outputs)):
         if dropout:
             layers[f"{name}_dropout"] = nn.Dropout(0.5 * dropout)
-        layers[name] = nn.Linear(channels, size)
+        layers[name] = nn.Linear(before, size)
         if name == "dense1":
             layers["dense1_norm"] = _without_scale(nn.BatchNorm1d(size, eps=1e-3))
             layers["dense1_relu"] = nn.ReLU()
