@@ -65,7 +65,8 @@ class Abs:
     ceiling: float | None = None
 
     def __call__(self, stored: Tensor, /) -> Tensor:
-        return stored.abs().clamp_max(math.inf if self.ceiling is None else self.ceiling)
+        scale = stored.abs()
+        return scale if self.ceiling is None else scale.clamp_max(self.ceiling)
 
     def inverse(self, value: Tensor, /) -> Tensor:
         return value

@@ -161,9 +161,10 @@ class _ScaledLocal(Function):
         gx = gscale = None
         if need_x or need_scale:
             slope = _slope(g, variance, ratio, ctx.seed)
+            slope.mul_(2.0)
         if need_scale:
-            gscale = (slope.t() @ square).mul_(scale).mul_(2.0)
+            gscale = (slope.t() @ square).mul_(scale)
         if need_x:
-            gx = torch.zeros_like(x) if loc is None else g @ loc
-            gx.addcmul_(x, slope @ weight, value=2.0)
+            gx = (slope @ weight).mul_(x)
+            gx = gx if loc is None else gx.addmm_(g, loc)
         return gx, g.t() @ x if need_loc else None, gscale, g.sum(0) if need_bias else None
