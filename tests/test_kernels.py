@@ -266,12 +266,14 @@ def test_the_kl_of_a_model_is_that_of_torch():
         torch.testing.assert_close(lb.kl(model), expected, rtol=1e-5, atol=1e-3)
 
 
-def test_no_force_is_zero_with_a_gradient_of_zeros():
+def test_no_force_is_zero_and_adds_nothing_to_gradients():
     scale = torch.rand(3, 4, requires_grad=True)
     value = no_force(scale)
     value.backward()
     assert value == 0
-    assert torch.equal(scale.grad, torch.zeros(3, 4))
+    assert scale.grad is None
+    (scale.sum() + no_force(scale)).backward()
+    assert torch.equal(scale.grad, torch.ones(3, 4))
 
 
 # ---- factors and convolutions
