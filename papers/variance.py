@@ -1,10 +1,100 @@
-"""Variance networks [variance]: citation and checklist."""
+"""Variance networks [variance]: citation, claims and checklist."""
 
 from papers.studies.after.blocks import after_blocks
 from papers.studies.blocks import study_blocks
-from papers.tools.paper import Item, Paper, Work
+from papers.tools.paper import Claim, Item, Paper, Work
 
 __all__ = ["PAPER"]
+
+_CLAIMS = (
+    Claim(
+        "A network with a zero-mean layer is as good as one with means, if samples are averaged: "
+        "{printed percent: after/mnist-lenet5-zero-mean accuracy.ensemble} on MNIST. Its means "
+        "alone are chance.",
+        "Yes: {percent: after/mnist-lenet5-zero-mean accuracy.ensemble} by 20 samples, {percent: "
+        "after/mnist-lenet5-zero-mean accuracy.mean} by means; dropout has {percent: "
+        "after/mnist-lenet5-dropout accuracy.ensemble}.",
+        "[accuracies](#one-sample-means-averages)",
+    ),
+    Claim(
+        "On CIFAR-10 and CIFAR-100 a variance network of 20 samples equals dropout: {printed "
+        "percent: after/cifar10-vgg-variance accuracy.ensemble} and {printed percent: "
+        "after/cifar10-vgg-dropout accuracy.ensemble}, {printed percent: "
+        "after/cifar100-coarse-vgg-variance accuracy.ensemble} and {printed percent: "
+        "after/cifar100-coarse-vgg-dropout accuracy.ensemble}.",
+        "CIFAR-VERDICT",
+        "[accuracies](#one-sample-means-averages)",
+    ),
+    Claim(
+        "Signs or uniform noise do as well as normal noise: {printed percent: "
+        "after/mnist-lenet5-bernoulli accuracy.ensemble} for both.",
+        "Nearly: {percent: after/mnist-lenet5-bernoulli accuracy.ensemble} and {percent: "
+        "after/mnist-lenet5-uniform accuracy.ensemble}.",
+        "[accuracies](#one-sample-means-averages)",
+    ),
+    Claim(
+        "The fewer parameters noise has, the higher the ELBO: zero means, then one α a layer, a "
+        "neuron, free variances, one α a weight.",
+        "Yes, in this order: {value: after/mnist-lenet5-zero-mean elbo.elbo}, {value: "
+        "after/mnist-lenet5-layer elbo.elbo}, {value: after/mnist-lenet5-neuron elbo.elbo}, "
+        "{value: after/mnist-lenet5-additive elbo.elbo}, {value: after/mnist-lenet5-weight "
+        "elbo.elbo}.",
+        "[five ways](#five-ways-to-write-one-layer)",
+    ),
+    Claim(
+        "Variational dropout becomes a variance layer during training: the accuracy of the means "
+        "falls to chance, that of the network without means rises.",
+        "Yes: from {percent: phases/mnist-lenet5-phases-log-uniform mean.most} to {percent: "
+        "phases/mnist-lenet5-phases-log-uniform mean.last}, and to {percent: "
+        "phases/mnist-lenet5-phases-log-uniform zero_mean.last}; on the VGG-like network from "
+        "{percent: phases/cifar10-vgg-variance mean.most} to {percent: phases/cifar10-vgg-variance "
+        "mean.last}, and to {percent: phases/cifar10-vgg-variance zero_mean.last} of {percent: "
+        "phases/cifar10-vgg-variance ensemble.last}.",
+        "[phases](variance/phases.md)",
+    ),
+    Claim(
+        "So it does under an ARD and, later, under a Student-t prior.",
+        "Under ARD yes: log α comes to {value: phases/mnist-lenet5-phases-ard dense1.log_alpha}. "
+        "Under Student-t it comes to {value: phases/mnist-lenet5-phases-student-t "
+        "dense1.log_alpha} and stays there.",
+        "[phases](variance/phases.md)",
+    ),
+    Claim(
+        "In LeNet-5 with variational dropout everywhere, only the first dense layer turns.",
+        "LENET-VERDICT",
+        "[phases](variance/phases.md#which-layers-turn)",
+    ),
+    Claim(
+        "98 % of a variance layer can be pruned by σ; the signal-to-noise ratio, by which one "
+        "prunes otherwise, is of no use.",
+        "Yes: with 2 % left {percent: after/mnist-lenet5-zero-mean pruning.scale.2}, with 1 % "
+        "{percent: after/mnist-lenet5-zero-mean pruning.scale.1}. What has log α ≤ 3 is nothing: "
+        "{percent: after/mnist-lenet5-zero-mean pruning.sparse}. The VGG-like network has "
+        "{percent: after/cifar10-vgg-variance pruning.scale.50} with half of its weights by σ, and "
+        "{percent: after/cifar10-vgg-variance pruning.snr.50} by signal-to-noise.",
+        "[pruning](#pruning)",
+    ),
+    Claim(
+        "With tanh and no biases one sample has {printed percent: after/mnist-lenet5-tanh-dense1 "
+        "accuracy.sample}, and {printed percent: after/mnist-lenet5-tanh-both accuracy.sample} "
+        "with two such layers.",
+        "It cannot: such a network is odd in its noise and stays at chance ({percent: "
+        "after/mnist-lenet5-tanh-dense1 accuracy.sample} and {percent: "
+        "after/mnist-lenet5-tanh-both accuracy.sample}). With a shift {percent: "
+        "after/mnist-lenet5-tanh-dense1-bias accuracy.sample}.",
+        "[proof](variance/odd.md)",
+    ),
+    Claim(
+        "Policies with variance layers explore: slower at first, better in the end.",
+        "POLICY-VERDICT",
+        "[policies](variance/policies.md)",
+    ),
+    Claim(
+        "Variance networks resist targeted attacks longer, their ensembles most.",
+        "ATTACK-VERDICT",
+        "[attacks](variance/attacks.md)",
+    ),
+)
 
 _CHECKLIST = {
     "VN1": Item(
@@ -30,17 +120,31 @@ _CHECKLIST = {
     "VN13": Item(
         "Figures 3 and 8", "log α grows over training with a phase transition.", "variance.md"
     ),
-    "VN14": Item("section 6.1", "In LeNet only the first dense layer becomes a variance layer."),
+    "VN14": Item(
+        "section 6.1",
+        "In LeNet only the first dense layer becomes a variance layer.",
+        "variance/phases.md",
+    ),
     "VN15": Item(
         "Figure 5", "Weights with the smallest σ can be pruned, up to 98 %.", "variance.md"
     ),
-    "VN16": Item("Figure 4", "One sample is much worse than an average over 200."),
-    "VN17": Item("appendix C", "With tanh and no biases all activations have mean zero."),
-    "VN18": Item("appendix D", "Activations of a class differ in their spread."),
-    "VN19": Item("code", "Permuted σ destroy the accuracy."),
-    "VN20": Item("section 6.2", "Variance layers explore in reinforcement learning."),
-    "VN21": Item("section 6.3", "Variance layers resist iterated adversarial attacks."),
-    "VN22": Item("section 7", "Pruning by the signal-to-noise ratio fails on zero-mean layers."),
+    "VN16": Item("Figure 4", "One sample is much worse than an average over 200.", "variance.md"),
+    "VN17": Item(
+        "appendix C", "With tanh and no biases all activations have mean zero.", "variance/odd.md"
+    ),
+    "VN18": Item("appendix D", "Activations of a class differ in their spread.", "variance.md"),
+    "VN19": Item("code", "Permuted σ destroy the accuracy.", "variance.md"),
+    "VN20": Item(
+        "section 6.2", "Variance layers explore in reinforcement learning.", "variance/policies.md"
+    ),
+    "VN21": Item(
+        "section 6.3", "Variance layers resist iterated adversarial attacks.", "variance/attacks.md"
+    ),
+    "VN22": Item(
+        "section 7",
+        "Pruning by the signal-to-noise ratio fails on zero-mean layers.",
+        "variance.md",
+    ),
 }
 
 PAPER = Paper(
@@ -56,6 +160,7 @@ PAPER = Paper(
             "ICLR 2019",
         ),
     ),
+    claims=_CLAIMS,
     checklist=_CHECKLIST,
     blocks=(after_blocks, study_blocks),
 )

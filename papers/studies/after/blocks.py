@@ -24,7 +24,9 @@ def after_blocks(results: Path) -> OwnBlocks:
     """What makes blocks of studies, each ``NAME, NAME, …`` or ``all`` of a printed table.
 
     Captions of pictures come after ``|``. A claim names a number of a study by ``after/NAME
-    COLUMN``; see :func:`papers.studies.after.tables.numbers`.
+    COLUMN``; see :func:`papers.studies.after.tables.numbers`. It names one of a training whose
+    phases were recorded by ``phases/NAME COLUMN``: ``mean.most`` or ``mean.last`` for the accuracy
+    of the means, ``zero_mean.last`` and so on, and ``dense1.log_alpha`` for the last log α.
     """
     of = _Studies(results)
     listed: dict[str, tuple[Callable[[tables.Studies], str], Mapping[str, Any]]] = {
@@ -53,7 +55,7 @@ def after_blocks(results: Path) -> OwnBlocks:
             "densities": of.densities,
             "phases": of.phases,
         },
-        cells={FOLDER: of.cell},
+        cells={FOLDER: of.cell, "phases": of.phase_cell},
     )
 
 
@@ -82,6 +84,18 @@ class _Studies:
     def cell(self, name: str, column: str) -> Cell:
         """A number that a sentence names."""
         return choose("number", column, tables.numbers(read_study(self._file(name))))
+
+    def phase_cell(self, name: str, column: str) -> Cell:
+        """The most or the last of an accuracy, or the last log α of a layer."""
+        known = {}
+        for key, values in self._history(name).items():
+            numbers = [value for value in values if value is not None]
+            if key.startswith("accuracy/") and numbers:
+                kind = key.removeprefix("accuracy/")
+                known |= {f"{kind}.most": Cell(max(numbers)), f"{kind}.last": Cell(numbers[-1])}
+            elif key.startswith("log_alpha/") and numbers:
+                known[f"{key.rpartition('.')[2]}.log_alpha"] = Cell(numbers[-1])
+        return choose("number", column, known)
 
     def histogram(self, argument: str) -> Iterator[Picture]:
         """``NAME | caption``: accuracies of single draws, and of all averaged."""
