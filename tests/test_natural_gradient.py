@@ -132,9 +132,7 @@ def test_the_trace_of_the_columns_step_is_free_only_where_rows_are_frozen():
 def test_how_scales_are_stored_does_not_matter():
     """Equal laws make equal steps, to all orders."""
     ways = ("log", "log_variance", "softplus", "signed")
-    layers = [
-        layer_of(lb.MeanField(lb.Scale(0.4, stored=way)), 3, 2, jitter=0.0) for way in ways
-    ]
+    layers = [layer_of(lb.MeanField(lb.Scale(0.4, stored=way)), 3, 2, jitter=0.0) for way in ways]
     for layer in layers:
         layer.posterior.assign(loc=torch.arange(6.0).view(3, 2))
         optimizer = lb.NaturalGradient(layer, data_size=1, lr=0.3)

@@ -26,13 +26,13 @@ from leanbayes.lab.recipe import Optimizer as OptimizerSection
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
+from leanbayes.learned import Role
 from leanbayes.lightning import (
     BayesianModule,
     NonFiniteLossError,
     PriorUpdates,
     StopOnNonFinite,
 )
-from leanbayes.learned import Role
 from leanbayes.likelihoods import Likelihood
 from leanbayes.optim import NaturalGradient
 from leanbayes.parameters import count_parameters, parameter_groups

@@ -5,8 +5,8 @@
 
     KL(new ‖ old) = ½‖Δ‖² + in · size(X) + out · size(Y),   size(X) = ½ Σ_{i>j} Xᵢⱼ² + Σ Xᵢᵢ²,
 
-so the Fisher matrix is diagonal in these numbers and the natural gradient divides by it. Scales stay
-positive whatever the step: ``1 + x + x²/2 ≥ ½``. ``docs/natural_gradient.md`` derives it.
+so the Fisher matrix is diagonal in these numbers and the natural gradient divides by it. Scales
+stay positive whatever the step: ``1 + x + x²/2 ≥ ½``. ``docs/natural_gradient.md`` derives it.
 """
 
 from __future__ import annotations
@@ -189,7 +189,8 @@ class MatrixRule(Rule):
 
 
 def _below_diagonal(square: Tensor) -> tuple[Tensor, Tensor]:
-    row, column = torch.tril_indices(*square.shape, -1, device=square.device)
+    n = len(square)
+    row, column = torch.tril_indices(n, n, -1, device=square.device)
     return row, column
 
 
