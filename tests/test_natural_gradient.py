@@ -19,6 +19,7 @@ from leanbayes.distributions import KroneckerNormal, WeightDistribution
 from leanbayes.optim.rules import grown
 
 NOISE = 0.5
+EXACT = {"lr": 1.0, "trust": 0.25, "mean_trust": math.inf}  # for gradients without noise
 SHAPES = ((3, 2), (2, 4), (1, 3), (3, 1), (1, 1))
 SERVED = {
     "matrix_normal": lb.MatrixNormal(0.4),
@@ -186,6 +187,16 @@ def test_a_step_goes_no_further_than_trusted(trust, rank):
     assert whole == pytest.approx(trust * (12 + 3 + 4), rel=10 * math.sqrt(trust))
 
 
+def test_means_may_have_a_trust_of_their_own():
+    layer = layer_of(lb.MatrixNormal(0.4), 3, 4)
+    old = dense(layer.posterior())
+    for p in layer.posterior.parameters():
+        p.grad = 1e3 * torch.randn_like(p)
+    lb.NaturalGradient(layer, data_size=1, lr=1.0, trust=1e-6, mean_trust=1e-2).step()
+    whole = kl_divergence(dense(layer.posterior()), old).item()
+    assert whole == pytest.approx(12 * 1e-2, rel=0.01)
+
+
 def test_a_step_of_independent_weights_goes_no_further_than_trusted():
     layer, trust = layer_of(lb.MeanField(0.4), 3, 4), 1e-4
     old = layer.posterior()
@@ -260,7 +271,7 @@ def test_MN6_a_linear_layer_reaches_the_exact_posterior_in_forty_steps(regressio
     layer = layer_of(lb.MatrixNormal(start), 2, 5, jitter=0.0)
     exact = regression.posterior
     assert kl_divergence(dense(layer.posterior()), exact) > 100
-    elbo = regression.train(layer, 40, lr=1.0, trust=0.5)
+    elbo = regression.train(layer, 40, **EXACT)
     assert kl_divergence(dense(layer.posterior()), exact) <= 1e-8
     assert elbo == pytest.approx(regression.log_evidence, abs=1e-8)
 
@@ -272,9 +283,9 @@ def test_independent_weights_reach_their_own_optimum_below_the_evidence(regressi
     The Fisher matrix does not know that inputs are correlated, so that steps are shorter.
     """
     layer = layer_of(spec, 2, 5, jitter=0.0)
-    elbo = regression.train(layer, 400, lr=0.3, trust=0.5)
+    elbo = regression.train(layer, 400, lr=0.3, trust=0.25)
     assert elbo < regression.log_evidence - 1
-    assert elbo == pytest.approx(regression.best_of_independent_weights, abs=1e-6)
+    assert elbo == pytest.approx(regression.best_of_independent_weights, abs=1e-4)
 
 
 @pytest.mark.parametrize("folder", ["bostonHousing", "concrete", "energy"])
@@ -288,12 +299,10 @@ def test_MN6_on_real_data_the_matrix_normal_reaches_the_evidence_and_diag_does_n
     chosen = table[:, : columns + 1]
     chosen = (chosen - chosen.mean(0)) / chosen.std(0)
     regression = Regression(chosen[:, :-1], chosen[:, -1:])
-    full = regression.train(
-        layer_of(lb.MatrixNormal(0.01), 1, columns, jitter=0.0), 40, lr=1.0, trust=0.5
-    )
+    full = regression.train(layer_of(lb.MatrixNormal(0.01), 1, columns, jitter=0.0), 40, **EXACT)
     assert full == pytest.approx(regression.log_evidence, abs=1e-6)
     independent = regression.train(
-        layer_of(lb.MeanField(0.01), 1, columns, jitter=0.0), 200, lr=0.3, trust=0.5
+        layer_of(lb.MeanField(0.01), 1, columns, jitter=0.0), 500, lr=0.3, trust=0.25
     )
     best = regression.best_of_independent_weights
     assert best - 3 < independent <= best + 1e-6
@@ -521,6 +530,7 @@ def test_more_parameters_can_be_added():
         ({"scale_lr": -1.0}, "scale_lr is -1.0; it must be positive"),
         ({"trust": 0.0}, "trust is 0.0; it must be positive, or math.inf"),
         ({"trust": math.nan}, "trust is nan; it must be positive"),
+        ({"mean_trust": -1.0}, "mean_trust is -1.0; it must be positive"),
         ({"data_size": 0}, "data_size is 0; it must be at least 1"),
         ({"others": lambda groups: None}, "others made None; give what makes a torch optimiser"),
         ({"others": torch.optim.LBFGS}, "L-BFGS takes several steps at once"),

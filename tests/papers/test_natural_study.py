@@ -42,7 +42,7 @@ def curves_of(study):
     return {name: [part[key] for key in keys] for name, part in study["parts"].items()}
 
 
-def test_MN10_a_study_has_a_curve_for_every_optimiser_and_all_that_it_depends_on(digits, tmp_path):
+def test_a_study_has_a_curve_for_every_optimiser_and_all_that_it_depends_on(digits, tmp_path):
     study = compare_optimizers(TINY, tmp_path / "natural.json", seeds=2)
     assert list(study["parts"]) == [
         f"{name}, seed {seed}" for seed in (0, 1) for name in ("Adam 0.001", NATURAL)

@@ -13,7 +13,7 @@ from leanbayes.convert import select
 from leanbayes.distributions import Delta
 from leanbayes.errors import require, require_count, require_positive
 from leanbayes.model import random_maps
-from leanbayes.optim.rules import Rule, rule_of
+from leanbayes.optim.rules import Rule, Step, rule_of
 
 __all__ = ["NaturalGradient"]
 
@@ -46,9 +46,10 @@ class NaturalGradient(Optimizer):
             start around 0.2 and let it fall.
         scale_lr: the same for scales, whose gradients have more noise; ``lr`` if not given.
         trust: no step goes further than this, in the KL of the new posterior from the old one:
-            that of the means is at most ``trust`` for each weight, that of a matrix normal's
-            factor ``trust`` for each row of the other factor, and that of an independent scale
-            ``trust``. ``math.inf`` for exact gradients near the optimum.
+            that of a matrix normal's factor is at most ``trust`` for each row of the other factor,
+            that of an independent scale ``trust``.
+        mean_trust: the same for means, for each weight; ``trust`` if not given. ``math.inf`` where
+            the loss is quadratic, as in linear regression.
         others: makes the optimiser of all other parameters (biases, normalisation, priors).
         exclude: patterns of layers whose posteriors go to ``others``, too.
 
@@ -72,18 +73,21 @@ class NaturalGradient(Optimizer):
         lr: float = 0.2,
         scale_lr: float | None = None,
         trust: float = 0.05,
+        mean_trust: float | None = None,
         others: Callable[[list[dict[str, Any]]], Optimizer] = torch.optim.Adam,
         exclude: Sequence[str] = (),
     ) -> None:
         require_count("data_size", data_size, 1)
         scale_lr = lr if scale_lr is None else scale_lr
         require_positive(lr=lr, scale_lr=scale_lr)
-        require(trust > 0, f"trust is {trust}; it must be positive, or math.inf for no bound")
+        mean_trust = trust if mean_trust is None else mean_trust
+        for name, bound in (("trust", trust), ("mean_trust", mean_trust)):
+            require(bound > 0, f"{name} is {bound}; it must be positive, or math.inf for no bound")
         self._others: Optimizer | None = None
         self._rules = _rules(model, exclude)
         natural = [
-            {"role": role, "params": list(self._parameters(role)), "lr": rate}
-            for role, rate in (("means", lr), ("scales", scale_lr))
+            {"role": role, "params": list(self._parameters(role)), "lr": rate, "trust": bound}
+            for role, rate, bound in (("means", lr, mean_trust), ("scales", scale_lr, trust))
         ]
         super().__init__(natural, {"lr": lr, "trust": trust, "data_size": data_size})
         known = {parameter for group in natural for parameter in group["params"]}  # type: ignore[attr-defined]
@@ -122,13 +126,12 @@ class NaturalGradient(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        means, scales = self.param_groups[:_NATURAL]
+        means, scales = (
+            Step(group["lr"] * group["data_size"], group["trust"])
+            for group in self.param_groups[:_NATURAL]
+        )
         for rule in self._rules:
-            rule.step(
-                means["lr"] * means["data_size"],
-                scales["lr"] * scales["data_size"],
-                means["trust"],
-            )
+            rule.step(means, scales)
         if self._others is not None:
             self._others.step()
         return loss

@@ -12,6 +12,7 @@ stay positive whatever the step: ``1 + x + x²/2 ≥ ½``. ``docs/natural_gradie
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ from leanbayes.learned import Learned
 from leanbayes.precision import wide
 from leanbayes.transforms import Abs
 
-__all__ = ["Rule", "grown", "rule_of", "shortened"]
+__all__ = ["Rule", "Step", "grown", "rule_of", "shortened"]
 
 Posterior = Learned[WeightDistribution]
 
@@ -55,6 +56,18 @@ def shortened(x: Tensor, size: Tensor, most: float) -> Tensor:
     return x * (most / size).sqrt().clamp_max(1.0)
 
 
+class Step(NamedTuple):
+    """How far to go.
+
+    Attributes:
+        length: along the natural gradient.
+        trust: bound on the divergence, as :class:`~leanbayes.NaturalGradient` says.
+    """
+
+    length: float
+    trust: float
+
+
 class Rule(ABC):
     """How one learned posterior moves by its natural gradient.
 
@@ -71,14 +84,8 @@ class Rule(ABC):
         return [self.posterior.get_parameter(name) for name, r in roles.items() if r == role]
 
     @abstractmethod
-    def step(self, means: float, scales: float, trust: float) -> None:
-        """Move along the natural gradient that the gradients of the stored tensors give.
-
-        Args:
-            means: length of the step of the means.
-            scales: length of the step of the scales.
-            trust: bound on the divergence of a step, as :class:`NaturalGradient` says.
-        """
+    def step(self, means: Step, scales: Step) -> None:
+        """Move along the natural gradient that the gradients of the stored tensors give."""
 
     def gradient(self, name: str) -> Tensor | None:
         """The gradient of a stored tensor; ``None`` if it has none."""
@@ -117,15 +124,15 @@ class Rule(ABC):
 class IndependentRule(Rule):
     """Independent normal weights: every weight is a matrix normal of one row and one column."""
 
-    def step(self, means: float, scales: float, trust: float) -> None:
+    def step(self, means: Step, scales: Step) -> None:
         scale, gradient = self.posterior.value("scale"), self.mean_gradient()
         relative = self.relative_gradient("scale")
         if gradient is not None:
-            change = -means * scale * gradient
-            self.move_means(scale * shortened(change, 0.5 * change.square(), trust))
+            change = -means.length * scale * gradient
+            self.move_means(scale * shortened(change, 0.5 * change.square(), means.trust))
         if relative is not None:
-            change = -0.5 * scales * relative
-            self.store("scale", scale * grown(shortened(change, change.square(), trust)))
+            change = -0.5 * scales.length * relative
+            self.store("scale", scale * grown(shortened(change, change.square(), scales.trust)))
 
 
 class MatrixRule(Rule):
@@ -141,21 +148,21 @@ class MatrixRule(Rule):
                 "freeze both or none",
             )
 
-    def step(self, means: float, scales: float, trust: float) -> None:
+    def step(self, means: Step, scales: Step) -> None:
         q = self.posterior()
         assert isinstance(q, KroneckerNormal)
         gradient, row = self.mean_gradient(), self._direction("row", q.rows)
         column = self._direction("column", q.columns)
         out, columns = q.loc.shape
         if gradient is not None:
-            change = -means * _white(q.rows, _white(q.columns, gradient.mT).mT)
-            change = shortened(change, 0.5 * change.square().sum(), trust * change.numel())
+            change = -means.length * _white(q.rows, _white(q.columns, gradient.mT).mT)
+            change = shortened(change, 0.5 * change.square().sum(), means.trust * change.numel())
             self.move_means(_color(q.rows, _color(q.columns, change.mT).mT))
         if row is not None:
-            self._move("row", q.rows, row * (-scales / columns), trust)
+            self._move("row", q.rows, row * (-scales.length / columns), scales.trust)
         if column is not None:
             free = column if row is None else _without_trace(column)
-            self._move("column", q.columns, free * (-scales / out), trust)
+            self._move("column", q.columns, free * (-scales.length / out), scales.trust)
 
     def _direction(self, side: str, factor: Factor) -> Tensor | None:
         """``Φ(Fᵀ G)``, the lower triangle with half the diagonal; of a diagonal, its numbers."""
