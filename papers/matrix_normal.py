@@ -1,5 +1,6 @@
 """Matrix-normal posteriors and sparsity [matrix normal]: citation and checklist."""
 
+from papers.studies.natural_blocks import natural_blocks
 from papers.tools.paper import Item, Paper, Work
 
 __all__ = ["PAPER"]
@@ -36,4 +37,5 @@ PAPER = Paper(
         ),
     ),
     checklist=_CHECKLIST,
+    blocks=(natural_blocks,),
 )

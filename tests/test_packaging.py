@@ -47,6 +47,7 @@ LEVELS = (
         "pruning_curve",
         "tying",
         "gradient_snr",
+        "optim",
         "sparsify",
         "export",
         "sklearn",

@@ -22,12 +22,13 @@ from papers.studies.four_classes import (
     kind_of,
     spreads_of,
 )
+from papers.studies.natural import NaturalSettings, compare_optimizers
 from papers.studies.policies import keep_policy
 from papers.tools.paper import ROOT
 
 __all__ = ["add_studies"]
 
-_TOY, _ATTACK = FourClasses(), AttackSettings()
+_TOY, _ATTACK, _NATURAL = FourClasses(), AttackSettings(), NaturalSettings()
 _RESULTS = ROOT / "results" / "variance"
 
 
@@ -39,7 +40,9 @@ def add_studies(app: typer.Typer) -> None:
     app.command(epilog=f"Example: {toy_example}")(toy)
     app.command(epilog=f"Example: {attack_example}")(attack)
     app.command(epilog=f"Example: {policies_example}")(policies)
+    natural_example = "python -m papers natural --out results/matrix_normal/studies/natural.json"
     app.command(epilog="Example: python -m papers variance runs/mnist-lenet5-layer")(variance)
+    app.command(epilog=f"Example: {natural_example}")(natural)
 
 
 def toy(
@@ -123,3 +126,29 @@ def variance(
     for title, score in study["accuracy"].items():
         print(f"{title:<8} {score['value']:.4f} ± {score['error']:.4f}")
     print(f"Written to {write_study(file, study)}")
+
+
+def natural(
+    out: Annotated[Path, typer.Option(help="The JSON file; a stopped study goes on with it.")],
+    seeds: Annotated[int, typer.Option(min=1, help="How many, for every optimiser.")] = 1,
+    epochs: Annotated[int, typer.Option(help="Of every run.")] = _NATURAL.epochs,
+    adam: Annotated[
+        list[float] | None, typer.Option(help="A rate of Adam; may be repeated. 1e-3, 3e-3, 1e-2.")
+    ] = None,
+    rate: Annotated[float, typer.Option(help="Of a natural step.")] = _NATURAL.natural,
+    trust: Annotated[float, typer.Option(help="Bound on such a step.")] = _NATURAL.trust,
+    images: Annotated[int | None, typer.Option(help="Training images; all.")] = None,
+    measured: Annotated[int, typer.Option(help="Images measured on.")] = _NATURAL.measured,
+) -> None:
+    """Train FC-300 on MNIST by Adam and by natural gradients: −ELBO over steps and seconds."""
+    rates = tuple(adam) if adam else _NATURAL.adam
+    settings = NaturalSettings(epochs, rates, rate, trust, images, measured)
+    compare_optimizers(settings, out, seeds=seeds, progress=True, tell=_tell_optimizer)
+    print(f"Written to {out}")
+
+
+def _tell_optimizer(part: Mapping[str, Any]) -> None:
+    print(
+        f"{part['optimizer']}, seed {part['seed']}: −ELBO {part['negative_elbo'][-1]:.4f} after "
+        f"{part['steps'][-1]} steps, {part['duration']:.0f} s"
+    )

@@ -48,6 +48,7 @@ from leanbayes.objective import (
     mean_probs_nll,
     mixture_nll,
 )
+from leanbayes.optim import NaturalGradient
 from leanbayes.parameters import ParameterCounts, count_parameters
 from leanbayes.posteriors import (
     Dropout,
@@ -119,6 +120,7 @@ __all__ = [
     "LogUniform",
     "MatrixNormal",
     "MeanField",
+    "NaturalGradient",
     "NegativeBinomial",
     "Normal",
     "ParameterCounts",

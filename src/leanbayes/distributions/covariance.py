@@ -37,6 +37,11 @@ class Factor(ABC):
     def dense(self) -> Tensor:
         """``F Fᵀ``."""
 
+    @property
+    def log_pivots(self) -> Tensor:
+        """Logs of the pivots of ``F Fᵀ``: each variance given all that come before it."""
+        return 2 * torch.linalg.cholesky(self.dense).diagonal().log()
+
     @abstractmethod
     def solve(self, x: Tensor) -> Tensor:
         """``(F Fᵀ)⁻¹ x`` for ``x [..., n, m]``."""
@@ -71,7 +76,11 @@ class Triangular(Factor):
 
     @property
     def logdet(self) -> Tensor:
-        return 2 * self.lower.diagonal().abs().log().sum()
+        return self.log_pivots.sum()
+
+    @property
+    def log_pivots(self) -> Tensor:
+        return 2 * self.lower.diagonal().abs().log()
 
     @property
     def dense(self) -> Tensor:
@@ -126,6 +135,10 @@ class DiagonalLowRank(Factor):
     def logdet(self) -> Tensor:
         diagonal = 2 * self.scale.abs().log().sum()
         return diagonal if self.diagonal_only else diagonal + torch.logdet(self._capacitance())
+
+    @property
+    def log_pivots(self) -> Tensor:
+        return 2 * self.scale.abs().log() if self.diagonal_only else super().log_pivots
 
     @property
     def dense(self) -> Tensor:

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
 from leanbayes.distributions.covariance import Factor
+from leanbayes.errors import require_choice
 from leanbayes.ops import LinearOp
 
-__all__ = ["KroneckerNormal"]
+__all__ = ["EntropyBound", "KroneckerNormal"]
+
+EntropyBound = Literal["minkowski", "pivots"]
 
 
 class KroneckerNormal(WeightDistribution):
     """``W = M + R X Cᵀ + √d ∘ X′``: covariance ``R Rᵀ ⊗ C Cᵀ + diag(d)`` of row-major ``vec W``.
 
     Without ``d`` this is the matrix normal of the matrix-normal paper (section 3.4). With it
-    [matrix normal, section 5.3] the log determinant has no closed form: :meth:`entropy` is then the
-    Minkowski lower bound ``N · logaddexp(logdet(R Rᵀ ⊗ C Cᵀ)/N, Σ log d / N) / 2 + N · log(2πe) /
-    2``, ``N = out · in``, so that an ELBO computed from it stays a lower bound.
+    [matrix normal, section 5.3] the log determinant has no closed form: :meth:`entropy` is then a
+    lower bound, so that an ELBO computed from it stays a lower bound. It is ``½ logdet + ½ N
+    log 2πe``, ``N = out · in``, with one of
+
+        minkowski   logdet ≥ N · logaddexp(logdet(R Rᵀ ⊗ C Cᵀ) / N, Σ log d / N)
+        pivots      logdet ≥ Σᵢⱼ log(rᵢ cⱼ + dᵢⱼ),   r, c the pivots of R Rᵀ and C Cᵀ
+
+    The second is never below the first; ``docs/mathematics.md`` proves both.
 
     Args:
         loc: the means ``M [out, in]``.
         rows: the factor ``R`` over outputs.
         columns: the factor ``C`` over inputs.
         diagonal: the standard deviations ``√d [out, in]`` of an independent part.
+        bound: which bound the entropy is where there is such a part.
         validate_args: check that the parameters are finite.
 
     Example:
@@ -46,6 +56,7 @@ class KroneckerNormal(WeightDistribution):
         columns: Factor,
         diagonal: Tensor | None = None,
         *,
+        bound: EntropyBound = "minkowski",
         validate_args: bool | None = None,
     ) -> None:
         shape = (rows.variance.shape[0], columns.variance.shape[0])
@@ -58,6 +69,8 @@ class KroneckerNormal(WeightDistribution):
         self.rows = rows
         self.columns = columns
         self.diagonal = diagonal
+        require_choice("bound", bound, get_args(EntropyBound))
+        self.bound = bound
         self.independent = rows.diagonal_only and columns.diagonal_only
         self.sign_symmetric = self.independent
         super().__init__(loc.shape, validate_args=validate_args)
@@ -108,11 +121,17 @@ class KroneckerNormal(WeightDistribution):
         if self.diagonal is not None and self.independent:
             return self.entropies().sum()
         n = self.loc.numel()
-        logdet = self._kronecker_logdet
-        if self.diagonal is not None:
-            independent = 2 * self.diagonal.abs().log().sum()
-            logdet = n * torch.logaddexp(logdet / n, independent / n)
+        logdet = self._kronecker_logdet if self.diagonal is None else self._bounded(self.diagonal)
         return 0.5 * logdet + n * ENTROPY_OF_UNIT_NORMAL
+
+    def _bounded(self, diagonal: Tensor) -> Tensor:
+        """A lower bound of the log determinant with the diagonal."""
+        independent = 2 * diagonal.abs().log()
+        if self.bound == "minkowski":
+            n = self.loc.numel()
+            return n * torch.logaddexp(self._kronecker_logdet / n, independent.sum() / n)
+        pivots = self.rows.log_pivots.unsqueeze(-1) + self.columns.log_pivots
+        return torch.logaddexp(pivots, independent).sum()
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self.diagonal is not None:

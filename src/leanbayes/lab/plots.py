@@ -28,6 +28,7 @@ __all__ = [
     "histograms",
     "image_grid",
     "intervals",
+    "paths",
     "rejection",
     "reliability",
     "spectra",
@@ -121,6 +122,30 @@ def curves(
     if log and finite and min(finite) > 0:
         axes.set_yscale("log")
     _whole_numbers(axes)
+    _legend(axes, len(lines))
+    return _png(figure)
+
+
+def paths(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    xlabel: str,
+    ylabel: str,
+    *,
+    log: bool = False,
+) -> bytes:
+    """Several lines, each over an x of its own.
+
+    Args:
+        lines: where the values are, and the values, by name.
+        xlabel: what x is.
+        ylabel: what the values are.
+        log: a logarithmic axis of values, all of which are positive then.
+    """
+    figure, axes = _axes(xlabel, ylabel)
+    for index, (name, (x, y)) in enumerate(lines.items()):
+        axes.plot(x, y, **_look(index, name))
+    if log:
+        axes.set_yscale("log")
     _legend(axes, len(lines))
     return _png(figure)
 

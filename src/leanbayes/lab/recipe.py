@@ -167,16 +167,31 @@ class LikelihoodSection(_Section):
 
 
 class Optimizer(_Section):
-    """The optimiser and its parameter groups."""
+    """The optimiser and its parameter groups.
 
-    name: Literal["adam", "sgd"] = "adam"
+    ``natural`` moves posteriors by :class:`~leanbayes.NaturalGradient` with steps of length ``lr``
+    within ``trust``, and everything else by Adam with the rate ``other_lr``.
+    """
+
+    name: Literal["adam", "sgd", "natural"] = "adam"
     lr: float = Field(default=1e-3, gt=0)
+    other_lr: float = Field(default=1e-3, gt=0)
+    trust: float = Field(default=0.05, gt=0)
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = True
     weight_decay: float = Field(default=0.0, ge=0)
     decayed: tuple[Literal["means", "scales", "factors", "other"], ...] = ("means", "other")
     multipliers: dict[Literal["means", "scales", "factors", "other"], float] = {}
+
+    @model_validator(mode="after")
+    def _check_decay(self) -> Optimizer:
+        if self.name == "natural" and self.weight_decay and "means" in self.decayed:
+            raise ValueError(
+                "a natural gradient does not decay means, which the prior draws to zero already; "
+                "set decayed: [other], or leave weight_decay out"
+            )
+        return self
 
 
 class LearningRate(_Section):

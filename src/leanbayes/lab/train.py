@@ -22,9 +22,11 @@ from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.judge import evaluate
 from leanbayes.lab.launch import build_trainer, is_first, processes, quiet_lightning
 from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.recipe import Optimizer as OptimizerSection
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
+from leanbayes.learned import Role
 from leanbayes.lightning import (
     BayesianModule,
     NonFiniteLossError,
@@ -32,9 +34,13 @@ from leanbayes.lightning import (
     StopOnNonFinite,
 )
 from leanbayes.likelihoods import Likelihood
+from leanbayes.optim import NaturalGradient
 from leanbayes.parameters import count_parameters, parameter_groups
 
 __all__ = ["build_module", "provenance", "train"]
+
+_NATURAL: tuple[Role, ...] = ("means", "scales")
+"""What a natural gradient moves."""
 
 
 def train(
@@ -164,20 +170,14 @@ def build_module(
         data_size: how many training examples there are.
     """
     spec = recipe.optimizer
-
-    def optimizer(groups: list[dict[str, Any]]) -> Optimizer:
-        if spec.name == "adam":
-            return torch.optim.Adam(groups, betas=spec.betas)
-        return torch.optim.SGD(groups, momentum=spec.momentum, nesterov=spec.nesterov)
-
     return BayesianModule(
         model,
         data_size=data_size,
         likelihood=likelihood,
         schedule=recipe.kl.make(),
         count=recipe.kl.unit,
-        lr=spec.lr,
-        optimizer=optimizer,
+        lr=spec.other_lr if spec.name == "natural" else spec.lr,
+        optimizer=partial(_optimizer, spec, model, data_size),
         groups=partial(
             parameter_groups,
             multipliers=dict(spec.multipliers),
@@ -187,6 +187,25 @@ def build_module(
         train_samples=recipe.training.samples,
         validation_samples=recipe.evaluation.validation_samples,
         seed=recipe.seed,
+    )
+
+
+def _optimizer(
+    spec: OptimizerSection, model: nn.Module, data_size: int, groups: list[dict[str, Any]]
+) -> Optimizer:
+    if spec.name == "sgd":
+        return torch.optim.SGD(groups, momentum=spec.momentum, nesterov=spec.nesterov)
+    if spec.name == "adam":
+        return torch.optim.Adam(groups, betas=spec.betas)
+    means, scales = (spec.multipliers.get(role, 1.0) for role in _NATURAL)
+    return NaturalGradient(
+        model,
+        groups,
+        data_size=data_size,
+        lr=spec.lr * means,
+        scale_lr=spec.lr * scales,
+        trust=spec.trust,
+        others=partial(torch.optim.Adam, betas=spec.betas),
     )
 
 
