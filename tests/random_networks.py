@@ -50,7 +50,7 @@ def random_network(seed: int) -> tuple[nn.Module, Tensor]:
     choose = random.Random(seed)
     torch.manual_seed(seed)
     channels = choose.choice([2, 4])
-    x = torch.randn(3, channels, 8, 8)
+    x = torch.randn(3, channels, 12, 12)
     layers: list[nn.Module] = []
     for _ in range(choose.randint(1, 3)):
         stage, channels = _convolutional(choose, channels)
@@ -94,7 +94,7 @@ def _convolutional(choose: random.Random, channels: int) -> tuple[list[nn.Module
         nn.AvgPool2d(3, 1, padding=1),
         nn.AvgPool2d(2, 1, ceil_mode=True),
         nn.AvgPool2d(3, 1, padding=1, count_include_pad=False),
-        nn.AdaptiveAvgPool2d(3),
+        nn.AdaptiveAvgPool2d(7),
         nn.Identity(),
         nn.Dropout(0.5),
     ]

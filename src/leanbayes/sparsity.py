@@ -64,7 +64,7 @@ class Left(NamedTuple):
     @property
     def dropped(self) -> float:
         """The share that is gone."""
-        return 1 - self.left / self.of
+        return (self.of - self.left) / self.of
 
     def __str__(self) -> str:
         return f"{thousands(self.left)} of {thousands(self.of)}"

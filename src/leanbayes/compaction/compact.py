@@ -50,8 +50,9 @@ def compact(model: M, example: Tensor | None = None) -> Compacted[M]:
     them. In eval mode the outputs are equal up to rounding, and the weights that are left have the
     same law: a Bayesian network stays one. Its KL no longer counts what is gone.
 
-    Kept are: units whose constant is not zero and meets zero padding or random weights, channels of
-    a sum unless all summands have them off, inputs and outputs of the network.
+    Kept are: units whose constant is not zero and meets random weights, one unit that carries the
+    constants of all others to a zero-padded convolution (whose border a bias does not know),
+    channels of a sum unless all summands have them off, inputs and outputs of the network.
 
     Args:
         model: a pruned model (:func:`~leanbayes.prune`), or a plain one some of whose weights are
@@ -136,11 +137,22 @@ def _cut(graph: Graph) -> None:
             rows, inputs, groups = _left(step, layer)
             if (len(rows), len(inputs)) == (layer.outputs, layer.inputs):
                 continue
-            shift = layer.bias.new_zeros(len(rows))
-            if step.read is not None:
-                gone = ~step.read.kept_features() & step.read.constant
-                shift = layer.shift(step.read.values, gone.expand_as(layer.used))[rows]
-            layer.cut(rows, inputs, groups, shift)
+            layer.cut(rows, inputs, groups, _fold(step, layer)[rows])
+
+
+def _fold(step: Step, layer: Weighted) -> Tensor:
+    """What removed constants add to the biases of a layer; others go into its weights."""
+    read = step.read
+    if read is None:
+        return torch.zeros_like(layer.bias)
+    gone = ~read.kept_features() & read.constant
+    if layer.op.groups == 1:
+        lost = step.lost()
+        gone = gone & ~lost
+        carrier = layer.carrier(read, lost) if bool(lost.any()) else None
+        if carrier is not None:
+            layer.carry(read.values, lost.nonzero().flatten(), carrier)
+    return layer.shift(read.values, gone.expand_as(layer.used))
 
 
 @torch.no_grad()
@@ -162,7 +174,7 @@ def _kept(graph: Graph, model: nn.Module) -> Iterator[Kept]:
         layer, space = step.module, step.made.space.root
         if not isinstance(layer, Weighted):
             continue
-        off = (step.made.constant | ~layer.used.any(1)) & space.kept
+        off = layer.off(step.read) & space.kept
         reasons = [_reason(space.cause(int(i)), layer) for i in off.nonzero()]
         for why in dict.fromkeys(reasons):
             yield Kept(step.name, reasons.count(why), why)
@@ -171,7 +183,8 @@ def _kept(graph: Graph, model: nn.Module) -> Iterator[Kept]:
     for layer, names in topmost(model, is_bayesian).items():
         laws = [part.posterior() for _, part in random_maps(layer)]
         if followed.isdisjoint(names) and any(isinstance(q, Masked) for q in laws):
-            yield Kept(names[0], 0, f"{type(layer).__name__} is not in the table of operations")
+            why = f"{type(layer).__name__}, or what it lies in, is not in the table of operations"
+            yield Kept(names[0], 0, why)
 
 
 def _reason(cause: str, layer: Weighted) -> str:
@@ -179,7 +192,7 @@ def _reason(cause: str, layer: Weighted) -> str:
         return cause
     if layer.random_bias:
         return "their biases are random"
-    return "another summand of a sum has them in use"
+    return "what reads them meets more than constants: another summand, or a padded pooling"
 
 
 @torch.no_grad()

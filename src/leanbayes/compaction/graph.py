@@ -51,6 +51,13 @@ class Step:
     read: Channels | None
     made: Channels
 
+    def lost(self) -> Tensor:
+        """The features that are removed, and whose constants the weights of another carry."""
+        assert isinstance(self.module, Weighted)
+        assert self.read is not None
+        rows = self.made.space.root.kept
+        return self.module.carried(self.read, rows) & ~self.read.kept_features()
+
 
 class Graph:
     """What every tensor of a model's forward pass has of channels.
@@ -184,6 +191,8 @@ class Graph:
         while True:
             while sum(self._keep_what_is_read(step) for step in self.steps):
                 pass
+            if sum(self._keep_a_carrier(step) for step in self.steps):
+                continue
             empty = [space for space in self.spaces() if not bool(space.kept.any())]
             if not empty:
                 return
@@ -206,18 +215,32 @@ class Graph:
         if read is None:
             return False
         rows = step.made.space.root.kept
-        needed = layer.used & ~layer.folds(read.values, read.constant)
+        needed = (layer.used & ~layer.folds(read.values, read.constant))[rows].any(0)
+        needed = needed & ~layer.carried(read, rows)
         changed = False
-        for cause, which in _causes(step.name, layer, read, needed[rows]):
+        for cause, which in _causes(step.name, layer, read, needed):
             changed |= read.space.keep(read.of_features(which), cause)
         return changed
 
+    def _keep_a_carrier(self, step: Step) -> bool:
+        """Of the constants that only weights can carry, keep the largest if no other is kept."""
+        layer, read = step.module, step.read
+        if not isinstance(layer, Weighted) or read is None or layer.op.groups > 1:
+            return False
+        lost = step.lost()
+        if not bool(lost.any()) or layer.carrier(read, lost) is not None:
+            return False
+        sizes = torch.where(lost, read.values.abs(), 0.0)
+        first = torch.zeros_like(lost)
+        first[sizes.argmax()] = True
+        cause = f"for {step.name!r} one carries the constants of those that are gone"
+        return read.space.keep(read.of_features(first), cause)
+
 
 def _causes(
-    name: str, layer: Weighted, read: Channels, needed: Tensor
+    name: str, layer: Weighted, read: Channels, which: Tensor
 ) -> Iterator[tuple[str, Tensor]]:
     """The features that a layer needs, and why it needs those that are constants."""
-    which = needed.any(0)
     yield IN_USE, which & ~read.constant
     if layer.has_border:
         yield f"their constants meet the zero padding of {name!r}", which & read.constant
@@ -311,8 +334,8 @@ def _shared(model: nn.Module, nodes: list[fx.Node]) -> set[str]:
     shared: set[str] = set()
     for name in calls:
         module = model.get_submodule(name)
-        own = [p for n, p in module.named_parameters() if "prior" not in n.split(".")]
-        own = [*own, *module.buffers()]
+        own: list[Tensor] = list(module.buffers())
+        own += [p for n, p in module.named_parameters() if "prior" not in n.split(".")]
         twice = same[targets[id(module)]] > 1 or any(owners[id(p)] > 1 for p in own)
         outside = any(target.startswith(f"{name}.") for target in read)
         if own and (twice or outside):

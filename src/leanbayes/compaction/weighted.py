@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from leanbayes.compaction.channels import Channels, demand
 from leanbayes.layers import Affine, RandomMap
+from leanbayes.layers.affine import Convolution, TransposedConvolution
 from leanbayes.layers.base import Template
 from leanbayes.learned import Learned
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp
@@ -21,6 +22,7 @@ from leanbayes.sparsity import plain_op
 
 __all__ = ["Weighted"]
 
+_KINDS = (Affine, Convolution, TransposedConvolution)
 _OPS = (Linear, Conv, ConvTranspose)
 
 
@@ -50,8 +52,9 @@ class Weighted:
     @torch.no_grad()
     def of(cls, module: nn.Module) -> Weighted | None:
         """The view of a layer; ``None`` if it is no such, and an error if it cannot be cut."""
-        op = module.op if isinstance(module, Affine) else plain_op(module)
-        if type(op) not in _OPS or op is None:
+        ours = isinstance(module, Affine) and type(module) in _KINDS
+        op = module.op if isinstance(module, Affine) and ours else plain_op(module)
+        if op is None or type(op) not in _OPS:
             return None
         if isinstance(module, Affine):
             _check_parts(module)
@@ -105,15 +108,52 @@ class Weighted:
         exact = ~self.random & (not self.has_border) & (not self.random_bias)
         return constant & ((values == 0) | exact | ~self.used)
 
+    def off(self, read: Channels | None) -> Tensor:
+        """The outputs that have no weight, or none that meets more than constants."""
+        unused = ~self.used
+        if read is not None:
+            unused = unused | self.folds(read.values, read.constant)
+        return unused.all(1)
+
     def constants(self, read: Channels | None) -> tuple[Tensor, Tensor]:
         """The values of outputs that are constants, and which ones are, for what is read."""
-        if read is None:
-            constant, values = ~self.used.any(1), self.bias
-        else:
+        values = self.bias
+        if read is not None:
             folds = self.folds(read.values, read.constant)
-            constant = (folds | ~self.used).all(1)
-            values = self.bias + self.shift(read.values, folds)
-        return values, constant & (not self.random_bias)
+            values = values + self.shift(read.values, folds)
+        return values, self.off(read) & (not self.random_bias)
+
+    def carried(self, read: Channels, rows: Tensor) -> Tensor:
+        """The constants that a bias cannot take over, and the weights of one other constant can.
+
+        That is at a border of zeros: with plain weights, ``Σ_d c_d W_d`` acts as one channel does
+        whose constant is ``c_e`` and whose weights are ``Σ_d (c_d / c_e) W_d``.
+
+        Args:
+            read: what the layer reads.
+            rows: which of its outputs count.
+        """
+        plain = not isinstance(self.module, Affine) and self.op.groups == 1
+        needed = (self.used & ~self.folds(read.values, read.constant))[rows].any(0)
+        return needed & read.constant & plain
+
+    def carrier(self, read: Channels, lost: Tensor) -> int | None:
+        """A feature that is kept and is a constant, not much smaller than those that are lost."""
+        sizes = torch.where(read.constant & read.kept_features(), read.values.abs(), 0.0)
+        best = int(sizes.argmax())
+        return best if sizes[best] >= 0.1 * read.values[lost].abs().max() else None
+
+    @torch.no_grad()
+    def carry(self, values: Tensor, lost: Tensor, carrier: int) -> None:
+        """Add the weights of lost constants to those of a carrier, in the layer itself."""
+        weight = self.module.get_parameter("weight")
+        matrix = self.op.matrix(weight.double())
+        kernels = matrix.reshape(self.outputs, self.inputs, self.kernel).clone()
+        ratios = (values[lost] / values[carrier]).to(kernels.device)
+        kernels[:, carrier] += torch.einsum(
+            "oik,i->ok", kernels[:, lost.to(kernels.device)], ratios
+        )
+        weight.copy_(self.op.unmatrix(kernels.reshape(matrix.shape)))
 
     def shift(self, values: Tensor, which: Tensor) -> Tensor:
         """What these constants add to every output; ``which`` is ``[out, in]``."""
@@ -168,7 +208,7 @@ def _check_parts(layer: Affine) -> None:
         op: Any = part.op
         size = prod(op.kernel_size) if isinstance(op, Conv | ConvTranspose) else 1
         try:
-            _parts(part, _with_groups(op, 1) if size > 1 else op, range(1), range(size))
+            _parts(part, op if op.groups == 1 else _with_groups(op, 1), range(1), range(size))
         except (NotImplementedError, AttributeError) as error:
             demand(False, str(error))
 
