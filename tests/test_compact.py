@@ -376,6 +376,24 @@ def test_a_layer_that_is_used_twice_or_from_outside_is_kept():
     assert_equal(small, hooked, torch.randn(3, 4))
 
 
+def test_outputs_may_be_tuples_and_mappings_and_arguments_may_have_defaults():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = switched_off(nn.Linear(3, 4), [0, 1])
+            self.second = nn.Linear(4, 2)
+
+        def forward(self, x, scale=None):
+            h = F.relu(self.first(x))
+            if scale is not None:
+                h = h * scale
+            return {"out": self.second(h), "pair": (x, None)}
+
+    small, report = lb.compact(Two(), torch.randn(5, 3))
+    assert small.first.out_features == 2
+    assert report.kept == ()
+
+
 def test_an_activation_may_be_used_twice():
     act = nn.ELU()
     net = nn.Sequential(switched_off(nn.Linear(4, 5), [0]), act, nn.Linear(5, 4), act)
@@ -530,6 +548,16 @@ def test_constants_that_meet_random_weights_stay_until_these_are_off():
     assert plain.report.kept == ()
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_constants_may_be_folded_by_means_and_then_lose_their_noise(family):
+    model = two_layers(FAMILIES[family], lb.Normal(0.5), act=nn.ELU)
+    small, report = lb.compact(model, exact=False)
+    assert small[0].posterior().event_shape == (3, 4)
+    assert report.kept == ()
+    assert_equal(small, model, torch.randn(5, 4).double())
+    assert (small[2].posterior().variance > 0).all()
+
+
 def test_a_random_bias_is_no_constant_and_takes_none():
     model = two_layers(lb.MeanField(), lb.Normal(0.5), bias=lb.MeanField())
     small, report = lb.compact(model)
@@ -591,10 +619,10 @@ def test_a_smaller_network_is_saved_and_loaded(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_halves_stay_halves(dtype):
     model = two_layers(lb.MeanField(), lb.Normal(0.5)).to(dtype)
-    small, _ = lb.compact(model)
+    x = torch.randn(5, 4, dtype=dtype)
+    small, _ = lb.compact(model, x)
     assert {p.dtype for p in small.parameters()} == {dtype}
     assert small[0].posterior().event_shape == (3, 4)
-    x = torch.randn(5, 4, dtype=dtype)
     torch.testing.assert_close(outputs(small, x), outputs(model, x), rtol=2e-2, atol=2e-2)
 
 

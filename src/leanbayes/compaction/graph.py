@@ -65,14 +65,15 @@ class Graph:
     Args:
         model: the model, in eval mode.
         example: a batch, from which the number of dimensions of every tensor is learnt.
+        exact: whether constants may be folded by weights that are not random only.
 
     Attributes:
         steps: every layer with weights and every batch norm that channels are followed through.
         barriers: the operations that they are not followed through, and why.
     """
 
-    def __init__(self, model: nn.Module, example: Tensor | None) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, example: Tensor | None, *, exact: bool) -> None:
+        self.model, self.exact = model, exact
         self.steps: list[Step] = []
         self.barriers: dict[str, str] = {}
         self._known: dict[fx.Node, Any] = {}
@@ -124,7 +125,7 @@ class Graph:
         has_hooks = module._forward_hooks or module._forward_pre_hooks
         demand(not has_hooks, "it has forward hooks")
         demand(name not in self._shared, "it is used in several places")
-        weighted = Weighted.of(module)
+        weighted = Weighted.of(module, exact=self.exact)
         if weighted is not None:
             return self._apply_weights(node, name, weighted, call)
         if not any(isinstance(x, Channels) for x in call.args):

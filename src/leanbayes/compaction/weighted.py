@@ -50,8 +50,13 @@ class Weighted:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, module: nn.Module) -> Weighted | None:
-        """The view of a layer; ``None`` if it is no such, and an error if it cannot be cut."""
+    def of(cls, module: nn.Module, *, exact: bool = True) -> Weighted | None:
+        """The view of a layer; ``None`` if it is no such, and an error if it cannot be cut.
+
+        Args:
+            module: a layer.
+            exact: whether a weight counts as random; otherwise it folds constants by its mean.
+        """
         ours = isinstance(module, Affine) and type(module) in _KINDS
         op = module.op if isinstance(module, Affine) and ours else plain_op(module)
         if op is None or type(op) not in _OPS:
@@ -70,7 +75,7 @@ class Weighted:
             module,
             op,
             _by_input(op, (mean != 0) | (variance != 0)).any(-1),
-            _by_input(op, variance != 0).any(-1),
+            _by_input(op, (variance != 0) & exact).any(-1),
             _by_input(op, mean).sum(-1),
             bias,
             isinstance(own, RandomMap),
