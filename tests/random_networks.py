@@ -80,13 +80,14 @@ def _convolution(choose: random.Random, channels: int, made: int) -> nn.Module:
 
 
 def _convolutional(choose: random.Random, channels: int) -> tuple[list[nn.Module], int]:
-    made = choose.choice([2, 4, 6])
+    made = choose.choice([4, 6, 8])
     layers = [_convolution(choose, channels, made)]
     if choose.random() < 0.6:
         layers.append(nn.BatchNorm2d(made, affine=choose.random() < 0.8))
     layers.append(choose.choice(ACTIVATIONS)())
     if choose.random() < 0.2:
-        layers.append(nn.ConvTranspose2d(made, made, 2, bias=choose.random() < 0.5))
+        groups, bias = choose.choice([1, 1, 2]), choose.random() < 0.5
+        layers.append(nn.ConvTranspose2d(made, made, 2, groups=groups, bias=bias))
     if choose.random() < 0.5:
         layers.append(_residual(choose, made))
     pools = [
@@ -103,7 +104,7 @@ def _convolutional(choose: random.Random, channels: int) -> tuple[list[nn.Module
 
 
 def _residual(choose: random.Random, channels: int) -> Residual:
-    middle = choose.choice([2, 5])
+    middle = choose.choice([4, 5])
     body = nn.Sequential(
         nn.Conv2d(channels, middle, 3, padding=1),
         nn.BatchNorm2d(middle),
@@ -116,7 +117,7 @@ def _residual(choose: random.Random, channels: int) -> Residual:
 
 
 def _dense(choose: random.Random, features: int) -> tuple[list[nn.Module], int]:
-    made = choose.choice([3, 5])
+    made = choose.choice([5, 8])
     layers: list[nn.Module] = [nn.Linear(features, made, bias=choose.random() < 0.7)]
     if choose.random() < 0.4:
         layers.append(nn.BatchNorm1d(made))
@@ -148,10 +149,12 @@ def switch_off(net: nn.Module, choose: random.Random) -> None:
             continue
         weight = module.weight
         rows, columns = (0, 1) if not isinstance(module, nn.ConvTranspose2d) else (1, 0)
-        for dim, rate in ((rows, 0.4), (columns, 0.2)):
+        for dim, rate in ((rows, 0.35), (columns, 0.1)):
             off = [i for i in range(weight.shape[dim]) if choose.random() < rate]
             weight.index_fill_(dim, torch.tensor(off, dtype=torch.long), 0.0)
-        if choose.random() < 0.1:
+        if choose.random() < 0.03:
             weight.zero_()
         if choose.random() < 0.3:
             weight.mul_(torch.rand_like(weight) < 0.6)
+        if module.bias is not None:
+            module.bias.normal_()

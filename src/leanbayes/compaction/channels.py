@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Channels", "Space", "UntraceableError", "demand", "joined"]
+__all__ = ["Channels", "Space", "UntraceableError", "insist", "joined"]
 
 
 class UntraceableError(Exception):
     """An operation, or a use of one, that the table does not have."""
 
 
-def demand(condition: bool, why: str) -> None:
+def insist(condition: bool, why: str) -> None:
     """Raise :class:`UntraceableError` unless a condition holds."""
     if not condition:
         raise UntraceableError(why)
@@ -107,10 +107,10 @@ class Channels:
     def with_features(self, features: int) -> Channels:
         """The same with this number of features, which decides what was left open."""
         times, rest = divmod(features, self.features)
-        demand(
+        insist(
             rest == 0 and (times == 1 or self.flattened), f"it does not have {features} features"
         )
-        demand(times == 1 or not self.last, "positions of a sequence were flattened")
+        insist(times == 1 or not self.last, "positions of a sequence were flattened")
         return replace(
             self,
             values=self.values.repeat_interleave(times),
@@ -137,13 +137,13 @@ def joined(parts: Iterable[Channels]) -> Channels:
     total = first
     for other in others:
         alike = (total.features, total.repeat, total.flattened, total.space.root.size)
-        demand(
+        insist(
             alike == (other.features, other.repeat, other.flattened, other.space.root.size),
             "the summands have different channels",
         )
         both_last = total.is_last and other.is_last
         both_second = total.rank == other.rank is not None and not (total.last or other.last)
-        demand(both_last or both_second, "the summands have channels in different dimensions")
+        insist(both_last or both_second, "the summands have channels in different dimensions")
         rank = None if None in (total.rank, other.rank) else max(total.rank or 0, other.rank or 0)
         total = replace(
             total.with_values(total.values + other.values, total.constant & other.constant),

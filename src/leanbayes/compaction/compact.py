@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from leanbayes.compaction.channels import UntraceableError, demand
+from leanbayes.compaction.channels import UntraceableError, insist
 from leanbayes.compaction.graph import IN_USE, Graph, Step
 from leanbayes.compaction.report import CompactionReport, CompactLayer, Kept
 from leanbayes.compaction.weighted import Weighted
@@ -95,7 +95,7 @@ def _shrink(
 
 def _graph(model: nn.Module, example: Tensor | None, *, exact: bool) -> Graph:
     one_layer = isinstance(model, Layer) or not any(True for _ in model.children())
-    demand(not one_layer, "it is one layer, whose inputs and outputs stay")
+    insist(not one_layer, "it is one layer, whose inputs and outputs stay")
     with torch.no_grad(), evaluating(model), using(model, mean):
         return Graph(model, example, exact=exact)
 
@@ -200,7 +200,7 @@ def _check(model: nn.Module, small: nn.Module, example: Tensor) -> None:
         tolerance = 1e-4 if theirs.dtype == wide_dtype(theirs.dtype) else 0.05
         size = 1 + theirs.nan_to_num().abs().max()
         close = torch.allclose(ours, theirs, 0.0, float(tolerance * size), equal_nan=True)
-        demand(close, "the smaller network did not give the same outputs for the example")
+        insist(close, "the smaller network did not give the same outputs for the example")
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:

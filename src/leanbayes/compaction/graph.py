@@ -13,8 +13,16 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
-from leanbayes.compaction.channels import Channels, Space, UntraceableError, demand
-from leanbayes.compaction.table import BATCH_SIZE, FUNCTIONS, METHODS, MODULES, Call, works_in_place
+from leanbayes.compaction.channels import Channels, Space, UntraceableError, insist
+from leanbayes.compaction.table import (
+    BATCH_SIZE,
+    FUNCTIONS,
+    METHODS,
+    MODULES,
+    VIEWS,
+    Operation,
+    works_in_place,
+)
 from leanbayes.compaction.weighted import Weighted
 from leanbayes.layers import Layer, RandomMap
 
@@ -22,9 +30,6 @@ __all__ = ["IN_USE", "Graph", "Step"]
 
 IN_USE = "it is in use"
 """Why most channels are kept."""
-
-_VIEWS = (torch.flatten, "flatten", "view", "reshape", "contiguous")
-_STATELESS = (nn.Identity, nn.Flatten)
 
 
 class _Tracer(fx.Tracer):
@@ -65,7 +70,7 @@ class Graph:
     Args:
         model: the model, in eval mode.
         example: a batch, from which the number of dimensions of every tensor is learnt.
-        exact: whether constants may be folded by weights that are not random only.
+        exact: whether only weights that are not random may take constants over.
 
     Attributes:
         steps: every layer with weights and every batch norm that channels are followed through.
@@ -101,51 +106,53 @@ class Graph:
         call = self._call(node)
         met = any(isinstance(x, Channels) for x in _flat_arguments(call))
         if met and (works_in_place(call) or call.function is operator.add):
-            demand(not self._read_later(node), "it may write into a tensor that is read again")
+            insist(not self._read_later(node), "it may write into a tensor that is read again")
         if isinstance(call.function, nn.Module):
             return self._apply_module(node, call)
         if not met:
             return None
         table: Any = METHODS if node.op == "call_method" else FUNCTIONS
         rule = table.get(call.function)
-        demand(rule is not None, "it is not in the table of operations")
+        insist(rule is not None, "it is not in the table of operations")
         return rule(call)
 
-    def _call(self, node: fx.Node) -> Call:
+    def _call(self, node: fx.Node) -> Operation:
         function = node.target
         if node.op == "call_module":
             function = self.model.get_submodule(str(node.target))
         known = self._known
         args = fx.map_arg(node.args, lambda n: known[n] if known[n] is not None else n)
         kwargs = fx.map_arg(node.kwargs, lambda n: known[n] if known[n] is not None else n)
-        return Call(args, kwargs, function)
+        return Operation(args, kwargs, function)
 
-    def _apply_module(self, node: fx.Node, call: Call) -> Channels | None:
+    def _apply_module(self, node: fx.Node, call: Operation) -> Channels | None:
         module, name = call.function, str(node.target)
         has_hooks = module._forward_hooks or module._forward_pre_hooks
-        demand(not has_hooks, "it has forward hooks")
-        demand(name not in self._shared, "it is used in several places")
+        insist(not has_hooks, "it has forward hooks")
+        insist(name not in self._shared, "it is used in several places")
         weighted = Weighted.of(module, exact=self.exact)
         if weighted is not None:
             return self._apply_weights(node, name, weighted, call)
         if not any(isinstance(x, Channels) for x in call.args):
             return None
         rule = MODULES.get(type(module))
-        demand(rule is not None, f"{type(module).__name__} is not in the table of operations")
+        insist(rule is not None, f"{type(module).__name__} is not in the table of operations")
         assert rule is not None
         made = rule(call)
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             self.steps.append(Step(name, module, made, made))
         return made
 
-    def _apply_weights(self, node: fx.Node, name: str, weighted: Weighted, call: Call) -> Channels:
+    def _apply_weights(
+        self, node: fx.Node, name: str, weighted: Weighted, call: Operation
+    ) -> Channels:
         read: Channels | None = None
-        demand(len(call.args) == 1 and not call.kwargs, "it is called with more than an input")
+        insist(len(call.args) == 1 and not call.kwargs, "it is called with more than an input")
         if isinstance(call.args[0], Channels):
             read = call.input.with_features(weighted.inputs)
             linear = weighted.rank is None
             meets = read.is_last if linear else read.rank == weighted.rank and not read.last
-            demand(meets, "it does not act on channels")
+            insist(meets, "it does not act on channels")
         linear = weighted.rank is None
         rank = _rank(node) or (read.rank if read is not None and linear else weighted.rank)
         values, constant = weighted.constants(read)
@@ -156,31 +163,41 @@ class Graph:
         return made
 
     def _read_later(self, node: fx.Node) -> bool:
-        """Whether the first input, or what it is a view of, is read after an operation."""
-        (source, *_) = node.all_input_nodes
-        while True:
-            if any(self._order[user] > self._order[node] for user in source.users):
-                return True
-            called = source.op == "call_module"
-            module = self.model.get_submodule(str(source.target)) if called else None
-            keeps = isinstance(module, _STATELESS) or source.target in _VIEWS
-            if not keeps or not source.all_input_nodes:
-                return False
-            source = source.all_input_nodes[0]
+        """Whether the memory of an operation's first input is read after it."""
+        root = node.all_input_nodes[0]
+        while self._is_view(root):
+            root = root.all_input_nodes[0]
+        same = [root]
+        for alias in same:
+            same += [user for user in alias.users if self._is_view(user)]
+        users = (user for alias in same for user in alias.users)
+        return any(self._order[user] > self._order[node] for user in users)
+
+    def _is_view(self, node: fx.Node) -> bool:
+        """Whether the output of an operation may have the memory of its input."""
+        if node.op == "call_module":
+            return type(self.model.get_submodule(str(node.target))) in VIEWS
+        return node.target in VIEWS
 
     def _end(self, node: fx.Node, why: str) -> None:
         """Keep all channels that an operation meets; after it none counts as a constant."""
-        met = [n for n in node.all_input_nodes if isinstance(self._known[n], Channels)]
-        for source in met:
-            channels = self._known[source]
-            cause = why if node.op == "output" else f"{_name(node)!r} needs them: {why}"
+        inputs = [self._known[source] for source in node.all_input_nodes]
+        met = [channels for channels in inputs if isinstance(channels, Channels)]
+        last = node.op == "output"
+        cause = why if last else f"{_name(node)!r} needs them: {why}"
+        for channels in met:
             channels.space.keep(torch.ones(channels.space.root.size, dtype=torch.bool), cause)
-            if node.op != "output":
-                self._known[source] = channels.with_values(
-                    channels.values, torch.zeros_like(channels.constant)
-                )
-        if node.op != "output" and (met or node.op == "call_module"):
+            if not last:
+                self._forget(channels.space)
+        if not last and (met or node.op == "call_module"):
             self.barriers[_name(node)] = why
+
+    def _forget(self, space: Space) -> None:
+        """Take nothing for a constant any more that may have been written to."""
+        for node, known in self._known.items():
+            if isinstance(known, Channels) and known.space.root is space.root:
+                nothing = torch.zeros_like(known.constant)
+                self._known[node] = known.with_values(known.values, nothing)
 
     def spaces(self) -> Iterator[Space]:
         """Every space of channels, once."""
@@ -283,7 +300,7 @@ def _trace(model: nn.Module, example: Tensor | None) -> list[fx.Node]:
     nodes = list(graph.nodes)
     read = [str(node.target) for node in nodes if node.op == "get_attr"]
     computed = any(name.startswith("_tensor_constant") for name in read)
-    demand(not computed, "its code computes with tensors that are not its parameters")
+    insist(not computed, "its code computes with tensors that are not its parameters")
     if example is not None:
         with torch.no_grad():
             ShapeProp(fx.GraphModule(tracer.root, graph)).propagate(example)
@@ -295,7 +312,7 @@ def _rank(node: fx.Node) -> int | None:
     return len(seen.shape) if hasattr(seen, "shape") else None
 
 
-def _flat_arguments(call: Call) -> list[Any]:
+def _flat_arguments(call: Operation) -> list[Any]:
     flat: list[Any] = []
     fx.node.map_aggregate((tuple(call.args), dict(call.kwargs)), flat.append)
     return flat
@@ -321,11 +338,8 @@ def _shared(model: nn.Module, nodes: list[fx.Node]) -> set[str]:
 
     That is by two calls, or because another module or the code itself has a parameter of them.
     """
-    calls = Counter(str(n.target) for n in nodes if n.op == "call_module")
-    targets = {id(model.get_submodule(name)): name for name in calls}
-    same = Counter(dict.fromkeys(calls, 0))
-    for name in calls:
-        same[targets[id(model.get_submodule(name))]] += calls[name]
+    called = [str(node.target) for node in nodes if node.op == "call_module"]
+    calls = Counter(id(model.get_submodule(name)) for name in called)
     owners = Counter(
         id(parameter)
         for module in model.modules()
@@ -333,11 +347,11 @@ def _shared(model: nn.Module, nodes: list[fx.Node]) -> set[str]:
     )
     read = [str(n.target) for n in nodes if n.op == "get_attr"]
     shared: set[str] = set()
-    for name in calls:
+    for name in called:
         module = model.get_submodule(name)
         own: list[Tensor] = list(module.buffers())
         own += [p for n, p in module.named_parameters() if "prior" not in n.split(".")]
-        twice = same[targets[id(module)]] > 1 or any(owners[id(p)] > 1 for p in own)
+        twice = calls[id(module)] > 1 or any(owners[id(p)] > 1 for p in own)
         outside = any(target.startswith(f"{name}.") for target in read)
         if own and (twice or outside):
             shared.add(name)

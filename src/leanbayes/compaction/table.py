@@ -16,17 +16,17 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from leanbayes.compaction.channels import Channels, demand, joined
+from leanbayes.compaction.channels import Channels, insist, joined
 from leanbayes.row_wise import functions
 
-__all__ = ["BATCH_SIZE", "FUNCTIONS", "METHODS", "MODULES", "Call", "works_in_place"]
+__all__ = ["BATCH_SIZE", "FUNCTIONS", "METHODS", "MODULES", "VIEWS", "Operation", "works_in_place"]
 
 BATCH_SIZE = object()
 """What stands for the number of examples of a batch."""
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class Operation:
     """A call of an operation, with what is known of its arguments.
 
     Args:
@@ -47,9 +47,9 @@ class Call:
     def input(self) -> Channels:
         """The first argument, if nothing else is a tensor."""
         x = self.argument(0, "input")
-        demand(isinstance(x, Channels), "its input is not a tensor with known channels")
+        insist(isinstance(x, Channels), "its input is not a tensor with known channels")
         others = [*self.args[1:], *(v for k, v in self.kwargs.items() if k != "input")]
-        demand(not any(isinstance(v, Channels | fx.Node) for v in others), "it has several tensors")
+        insist(not any(isinstance(v, Channels | fx.Node) for v in others), "it has several tensors")
         made: Channels = x
         return made
 
@@ -60,10 +60,10 @@ class Call:
         return {name: self.argument(i + 1, name) for i, name in enumerate(names)}
 
 
-Rule = Callable[[Call], Channels]
+Rule = Callable[[Operation], Channels]
 
 
-def _elementwise(call: Call) -> Channels:
+def _elementwise(call: Operation) -> Channels:
     """A function of single numbers: constants stay constants."""
     x = call.input
     with torch.no_grad():
@@ -77,28 +77,28 @@ def _elementwise(call: Call) -> Channels:
     return x.with_values(values)
 
 
-def _same(call: Call) -> Channels:
+def _same(call: Operation) -> Channels:
     """What does nothing in eval mode."""
     return call.input
 
 
-def _same_function(call: Call) -> Channels:
-    demand(call.argument(2, "training", True) is False, "it drops in eval mode too")
+def _same_function(call: Operation) -> Channels:
+    insist(call.argument(2, "training", True) is False, "it drops in eval mode too")
     return call.input
 
 
-def _parametric(call: Call) -> Channels:
-    demand(call.function.num_parameters == 1, "it has a slope for each channel")
+def _parametric(call: Operation) -> Channels:
+    insist(call.function.num_parameters == 1, "it has a slope for each channel")
     return call.input.with_values(F.prelu(call.input.values, call.function.weight.double().cpu()))
 
 
-def _batch_norm(call: Call) -> Channels:
+def _batch_norm(call: Operation) -> Channels:
     """``(x − mean) / √(variance + ε) · weight + bias``, with the running statistics."""
     norm: Any = call.function
     x = call.input.with_features(norm.num_features)
-    demand(norm.running_mean is not None, "it normalises by each batch")
-    demand(x.rank is not None, "the rank of its input is not known; give compact an example")
-    demand(x.rank == 2 or (x.rank in _RANKS[type(norm)] and not x.last), "it meets no channels")
+    insist(norm.running_mean is not None, "it normalises by each batch")
+    insist(x.rank is not None, "the rank of its input is not known; give compact an example")
+    insist(x.rank == 2 or (x.rank in _RANKS[type(norm)] and not x.last), "it meets no channels")
     numbers = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
     mean, variance, weight, bias = (
         None if t is None else t.detach().double().cpu() for t in numbers
@@ -118,16 +118,16 @@ _RANKS: dict[type[_BatchNorm], tuple[int, ...]] = {
 
 
 def _positions(x: Channels, dims: int) -> Channels:
-    demand(x.rank == dims + 2 and not x.last, "it meets no channels with positions")
+    insist(x.rank == dims + 2 and not x.last, "it meets no channels with positions")
     return x
 
 
 def _max_pool(dims: int) -> Rule:
-    def rule(call: Call) -> Channels:
+    def rule(call: Operation) -> Channels:
         options = call.options(
             "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"
         )
-        demand(not options["return_indices"], "it returns indices")
+        insist(not options["return_indices"], "it returns indices")
         return _positions(call.input, dims)
 
     return rule
@@ -136,7 +136,7 @@ def _max_pool(dims: int) -> Rule:
 def _average_pool(dims: int) -> Rule:
     """A constant stays one unless zeros are padded, or the sum is divided by something else."""
 
-    def rule(call: Call) -> Channels:
+    def rule(call: Operation) -> Channels:
         names = ["kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"]
         options = call.options(*names, "divisor_override")
         x, padding = _positions(call.input, dims), options["padding"]
@@ -149,37 +149,37 @@ def _average_pool(dims: int) -> Rule:
 
 
 def _adaptive_pool(dims: int) -> Rule:
-    def rule(call: Call) -> Channels:
+    def rule(call: Operation) -> Channels:
         indices = call.options("output_size", "return_indices")["return_indices"]
-        demand(not indices, "it returns indices")
+        insist(not indices, "it returns indices")
         return _positions(call.input, dims)
 
     return rule
 
 
-def _mean(call: Call) -> Channels:
+def _mean(call: Operation) -> Channels:
     """The mean over all positions."""
     x, dim = call.input, call.argument(1, "dim")
     keepdim = call.argument(2, "keepdim", False)
-    demand(x.rank is not None and x.rank > 2 and not x.last, "it meets no channels with positions")
+    insist(x.rank is not None and x.rank > 2 and not x.last, "it meets no channels with positions")
     rank = x.rank or 0
     dims = dim if isinstance(dim, tuple | list) else (dim,)
-    demand(all(type(d) is int for d in dims), "it is over all dimensions")
-    demand(sorted(d % rank for d in dims) == list(range(2, rank)), "it is not over all positions")
+    insist(all(type(d) is int for d in dims), "it is over all dimensions")
+    insist(sorted(d % rank for d in dims) == list(range(2, rank)), "it is not over all positions")
     return x if keepdim else replace(x, rank=2)
 
 
-def _flatten(call: Call) -> Channels:
+def _flatten(call: Operation) -> Channels:
     start, end = call.options("start_dim", "end_dim").values()
-    demand((start or 0, -1 if end is None else end) == (1, -1), "it does not flatten from 1 to -1")
+    insist((start or 0, -1 if end is None else end) == (1, -1), "it does not flatten from 1 to -1")
     return _flat(call.input)
 
 
-def _view(call: Call) -> Channels:
+def _view(call: Operation) -> Channels:
     """``x.view(x.size(0), -1)``: the size of the batch, and everything else."""
     sizes = call.args[1] if isinstance(call.args[1], tuple | list) else call.args[1:]
     known = len(sizes) == 2 and sizes[0] is BATCH_SIZE and sizes[1] == -1
-    demand(known, "it has fixed sizes; write flatten(1)")
+    insist(known, "it has fixed sizes; write flatten(1)")
     return _flat(replace(call, args=call.args[:1]).input)
 
 
@@ -189,9 +189,9 @@ def _flat(x: Channels) -> Channels:
     return replace(x, rank=2, flattened=True)
 
 
-def _sum(call: Call) -> Channels:
-    demand(len(call.args) == 2 and not call.kwargs, "it is no plain sum of two tensors")
-    demand(all(isinstance(x, Channels) for x in call.args), "a summand has no known channels")
+def _sum(call: Operation) -> Channels:
+    insist(len(call.args) == 2 and not call.kwargs, "it is no plain sum of two tensors")
+    insist(all(isinstance(x, Channels) for x in call.args), "a summand has no known channels")
     return joined(call.args)
 
 
@@ -251,7 +251,15 @@ METHODS: dict[str, Rule] = {
 """Methods of tensors, by name."""
 
 
-def works_in_place(call: Call) -> bool:
+VIEWS = {
+    *(nn.Identity, nn.Flatten, *_DROPOUTS),
+    *(torch.flatten, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d),
+    *("flatten", "view", "reshape", "contiguous"),
+}
+"""What may give back the memory of its input."""
+
+
+def works_in_place(call: Operation) -> bool:
     """Whether an operation of the table writes into its input."""
     if call.function is operator.iadd or call.kwargs.get("inplace"):
         return True

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leanbayes.compaction.channels import Channels, demand
+from leanbayes.compaction.channels import Channels, insist
 from leanbayes.layers import Affine, RandomMap
 from leanbayes.layers.affine import Convolution, TransposedConvolution
 from leanbayes.layers.base import Template
@@ -215,7 +215,7 @@ def _check_parts(layer: Affine) -> None:
         try:
             _parts(part, op if op.groups == 1 else _with_groups(op, 1), range(1), range(size))
         except (NotImplementedError, AttributeError) as error:
-            demand(False, str(error))
+            insist(False, str(error))
 
 
 def _parts(
