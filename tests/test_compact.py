@@ -10,6 +10,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.compaction.weighted import Weighted
+from leanbayes.lab.architectures import build
 from leanbayes.sparsity import sparsity_report
 from leanbayes.testing import threshold
 from random_networks import Residual, random_network
@@ -130,6 +131,20 @@ def test_a_result_that_is_wrong_for_the_example_is_not_given(monkeypatch):
     small, report = lb.compact(net, x)
     assert torch.equal(small(x), net(x))
     assert "did not give the same outputs" in str(report)
+
+
+@pytest.mark.parametrize("name", ["mlp-elu", "lenet5-caffe", "fashion-cnn", "small-cnn"])
+def test_networks_of_the_papers_with_half_of_their_units_off(name):
+    net = build(name).eval()
+    for module in net.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d) and len(module.weight) > 10:
+            switched_off(module, range(0, len(module.weight), 2))
+    x = torch.randn(2, *net.input_shape)
+    small, report = lb.compact(net, x)
+    assert_equal(small, net, x)
+    assert_named(small, report)
+    before, after = report.multiply_adds
+    assert after < 0.5 * before
 
 
 # what goes

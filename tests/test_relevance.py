@@ -146,6 +146,11 @@ def test_a_part_of_a_group_prior_has_the_relevances_of_its_groups(groups):
 
 
 @over_groups
+def test_group_priors_keep_the_contract_of_a_prior(groups):
+    lb.testing.check_prior(lb.GroupARD(0.5, groups))
+
+
+@over_groups
 def test_group_priors_are_saved(groups, tmp_path):
     net = nn.Linear(3, 4)
     model = lb.convert(net, lb.MeanField(), lb.GroupARD(0.5, groups))
