@@ -41,6 +41,8 @@ LEVELS = (
         "scaled_layers",
         "spectrum",
         "compress",
+        "compaction",
+        "sparsity",
         "alpha",
         "ablate",
         "prune",

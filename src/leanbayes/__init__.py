@@ -10,6 +10,7 @@ from leanbayes import distributions, ops, schedules, testing
 from leanbayes.ablate import permute_scales, zero_means
 from leanbayes.alpha import AlphaReport, LayerAlpha, alpha_report
 from leanbayes.attack import Attack, fast_sign_attack
+from leanbayes.compaction import Compacted, CompactionReport, compact
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
 from leanbayes.errors import LoadError
@@ -83,6 +84,7 @@ from leanbayes.prune import density, prune, register_criterion
 from leanbayes.pruning_curve import PruningCurve, PruningPoint, pruning_curve
 from leanbayes.scales import Scale
 from leanbayes.schedules import register_schedule
+from leanbayes.sparsity import SparsityReport, sparsity_report
 from leanbayes.spectrum import Spectrum, spectrum
 
 try:
@@ -99,6 +101,8 @@ __all__ = [
     "Categorical",
     "Cauchy",
     "Choice",
+    "Compacted",
+    "CompactionReport",
     "Comparison",
     "Dropout",
     "Elbo",
@@ -137,6 +141,7 @@ __all__ = [
     "Rank1",
     "Scale",
     "ScaleMixture",
+    "SparsityReport",
     "Spectrum",
     "Stored",
     "StudentT",
@@ -145,6 +150,7 @@ __all__ = [
     "alpha_report",
     "auto",
     "average_nll",
+    "compact",
     "compare",
     "convert",
     "count_parameters",
@@ -184,6 +190,7 @@ __all__ = [
     "register_schedule",
     "save",
     "schedules",
+    "sparsity_report",
     "spectrum",
     "testing",
     "tile",

@@ -67,7 +67,7 @@ def _(p: Normal, q: WeightDistribution) -> Tensor:
 
 @cross_entropy.register
 def _(p: GroupRelevanceNormal, q: WeightDistribution) -> Tensor:
-    scale = p.scale
+    scale = p.scale.expand(q.event_shape)
     return cross_entropy(Normal(torch.zeros_like(scale), scale, validate_args=False), q)
 
 

@@ -184,4 +184,4 @@ def update_priors(model: nn.Module, rounds: int = 1) -> None:
             q = layer.posterior()
             for _ in range(rounds):
                 p = p.updated(q)
-            layer.prior.assign(row_precision=p.row_precision, column_precision=p.column_precision)
+            layer.prior.assign(**{name: getattr(p, name) for name in layer.prior.roles})

@@ -253,12 +253,12 @@ class Conv(_Convolution):
     def affine(self, x: Tensor, a: Tensor, bias: Tensor | None) -> Tensor:
         padding = self.padding
         if self.padding_mode != "zeros":
-            x = F.pad(x, self._pad_widths(), mode=self.padding_mode)
+            x = F.pad(x, self.pad_widths(), mode=self.padding_mode)
             padding = (0,) * self.dims
         conv = _CONV[self.dims - 1]
         return conv(x, self._kernel(a), bias, self.stride, padding, self.dilation, self.groups)
 
-    def _pad_widths(self) -> list[int]:
+    def pad_widths(self) -> list[int]:
         """The padding in the order of :func:`torch.nn.functional.pad`: last dimension first."""
         if isinstance(self.padding, tuple):
             return [width for p in reversed(self.padding) for width in (p, p)]

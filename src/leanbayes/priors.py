@@ -11,13 +11,14 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
+import torch
 from torch import Tensor
 from torch import distributions as td
 
 from leanbayes import distributions as lbd
-from leanbayes.errors import require, require_positive
+from leanbayes.errors import require, require_choice, require_positive
 from leanbayes.learned import Learned, Stored
 from leanbayes.ops import Linear, LinearOp
 from leanbayes.registry import Registry
@@ -67,6 +68,20 @@ class Prior(Spec):
     def of(self, weight: Tensor, op: LinearOp) -> Learned[td.Distribution]:
         """Make the prior for a weight in torch's own shape and the op that uses it."""
         return self(op.matrix(weight))
+
+    def part(
+        self, whole: Learned[td.Distribution], rows: Tensor, columns: Tensor
+    ) -> Learned[td.Distribution]:
+        """The prior of some rows and columns of a matrix: the same where all weights share one.
+
+        Args:
+            whole: the prior of the matrix, made from this spec.
+            rows: which rows, in any order.
+            columns: which columns.
+        """
+        if any(tensor.ndim for tensor in (*whole.parameters(), *whole.buffers())):
+            raise NotImplementedError(f"{type(self).__name__} does not say what parts of it are")
+        return whole
 
     def learned(
         self, family: Callable[..., td.Distribution], like: Tensor, **arguments: Stored | float
@@ -142,6 +157,12 @@ class He(Prior):
         scale = math.sqrt(2 / op.fan_in(matrix.shape[1]))
         return self.learned(_NORMAL, matrix, loc=0.0, scale=scale)
 
+    def part(
+        self, whole: Learned[td.Distribution], rows: Tensor, columns: Tensor
+    ) -> Learned[td.Distribution]:
+        """A normal with the scale of the whole, whose fan-in the part has not."""
+        return Normal(float(whole.value("scale")))(whole.like).train(whole.training)
+
 
 @register_prior
 @dataclass(frozen=True)
@@ -160,23 +181,43 @@ class GroupARD(Prior):
     """``N(0, 1/(τ_i γ_j))`` with learnt relevances of rows and columns [matrix normal, 3.2].
 
     They follow the gradient of the ELBO; :func:`~leanbayes.model.update_priors` makes the exact
-    block updates instead.
+    block updates instead. A row is an output. A column is an input, in a convolution one input
+    channel at one place of the kernel. The paper writes the transpose: its rows are inputs.
 
     Args:
         scale: where the prior standard deviation starts.
+        groups: what has a relevance: every ``"row"``, every ``"column"`` or ``"both"``.
     """
 
     scale: float = 1.0
+    groups: Literal["row", "column", "both"] = "both"
     weights_only = True
 
     def __post_init__(self) -> None:
         require_positive(scale=self.scale)
+        require_choice("groups", self.groups, ("row", "column", "both"))
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
-        start = -math.log(self.scale)
-        tau, gamma = (Stored(matrix.new_full((n,), start), Exp(), "other") for n in matrix.shape)
-        family = lbd.GroupRelevanceNormal
-        return self.learned(family, matrix, row_precision=tau, column_precision=gamma)
+        sizes = dict(zip(("row", "column"), matrix.shape, strict=True))
+        chosen = [group for group in sizes if self.groups in (group, "both")]
+        start = -2 * math.log(self.scale) / len(chosen)
+        relevances = {
+            f"{group}_precision": Stored(matrix.new_full((sizes[group],), start), Exp(), "other")
+            for group in chosen
+        }
+        return self.learned(lbd.GroupRelevanceNormal, matrix, **relevances)
+
+    @torch.no_grad()
+    def part(
+        self, whole: Learned[td.Distribution], rows: Tensor, columns: Tensor
+    ) -> Learned[td.Distribution]:
+        cut = self(whole.like.new_empty(len(rows), len(columns)))
+        for name, index in (("row_precision", rows), ("column_precision", columns)):
+            if name in cut.roles:
+                before = whole.get_parameter(name)
+                cut.get_parameter(name).copy_(before[index])
+                cut.get_parameter(name).requires_grad_(before.requires_grad)
+        return cut.train(whole.training)
 
 
 @register_prior

@@ -13,7 +13,7 @@ from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.metrics import Score
 from leanbayes.predict import predict
-from leanbayes.prune import Scope, density, prune
+from leanbayes.prune import Groups, Scope, density, prune
 from leanbayes.scaled_layers import scaled_layers
 
 __all__ = ["PruningCurve", "PruningPoint", "pruning_curve"]
@@ -65,6 +65,7 @@ def pruning_curve(
     data: Iterable[tuple[Tensor, Tensor]],
     *,
     by: str = "scale",
+    groups: Groups = "weight",
     keep: Sequence[float] = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01),
     scope: Scope = "layer",
     include: Sequence[str] = ("**",),
@@ -80,7 +81,8 @@ def pruning_curve(
         model: a converted model with standard deviations.
         data: batches ``(x, y)``, such as a data loader.
         by: the criterion, as in :func:`~leanbayes.prune`.
-        keep: shares of the weights to keep.
+        groups: whether single weights go, or rows, or columns.
+        keep: shares of them to keep.
         scope: rank within each ``"layer"``, or once over the ``"model"``.
         include: patterns of layer names, as in :func:`~leanbayes.convert`.
         likelihood: what outputs mean; categorical if not given.
@@ -102,7 +104,7 @@ def pruning_curve(
     sizes = {name: layer.posterior().event_shape.numel() for name, layer in chosen.items()}
     points = []
     for share in keep:
-        pruned = prune(model, by, keep=share, scope=scope, include=include)
+        pruned = prune(model, by, groups=groups, keep=share, scope=scope, include=include)
         shares = density(pruned)
         kept = sum(shares[name] * size for name, size in sizes.items()) / sum(sizes.values())
         metrics = _metrics(pruned, batches, likelihood or Categorical(), samples, seed)

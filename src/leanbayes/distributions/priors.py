@@ -12,6 +12,7 @@ from torch.distributions import Distribution, Normal, constraints
 
 from leanbayes.distributions.base import WeightDistribution
 from leanbayes.distributions.masked import Masked
+from leanbayes.errors import require
 
 __all__ = [
     "FlatDensity",
@@ -87,23 +88,33 @@ class GroupRelevanceNormal(_Prior):
     """``N(0, 1/(τ_i γ_j))``: one relevance a row and one a column [matrix normal, section 3.2].
 
     Args:
-        row_precision: ``τ [out]``.
-        column_precision: ``γ [in]``.
+        row_precision: ``τ [out]``; ``None`` for 1.
+        column_precision: ``γ [in]``; ``None`` for 1.
 
     Example:
         >>> GroupRelevanceNormal(torch.ones(2), torch.full((3,), 4.0)).scale[0, 0]
         tensor(0.5000)
     """
 
-    def __init__(self, row_precision: Tensor, column_precision: Tensor) -> None:
+    def __init__(
+        self, row_precision: Tensor | None = None, column_precision: Tensor | None = None
+    ) -> None:
+        require(
+            row_precision is not None or column_precision is not None,
+            "group relevances belong to rows, to columns or to both; give one of them",
+        )
         self.row_precision = row_precision
         self.column_precision = column_precision
-        super().__init__((row_precision.shape[0], column_precision.shape[0]))
+        super().__init__([1 if t is None else len(t) for t in (row_precision, column_precision)])
 
     @property
     def scale(self) -> Tensor:
-        """The prior standard deviations ``[out, in]``."""
-        return torch.outer(self.row_precision.rsqrt(), self.column_precision.rsqrt())
+        """The prior standard deviations, ``[out, in]`` or what broadcasts to it."""
+        if self.row_precision is None:
+            assert self.column_precision is not None
+            return self.column_precision.rsqrt().unsqueeze(0)
+        rows = self.row_precision.rsqrt().unsqueeze(1)
+        return rows if self.column_precision is None else rows * self.column_precision.rsqrt()
 
     def log_prob(self, value: Tensor) -> Tensor:
         return Normal(0.0, self.scale, validate_args=False).log_prob(value)
@@ -112,12 +123,18 @@ class GroupRelevanceNormal(_Prior):
         """One round of the block updates: each group's optimum given the others.
 
         ``τ_i = in / Σ_j γ_j E[w_ij²]``, then ``γ_j = out / Σ_i τ_i E[w_ij²]``, where ``in`` and
-        ``out`` count the weights that are not masked; a group without any stays as it is.
+        ``out`` count the weights that are not masked; a group without any stays as it is. Where
+        only rows or only columns have relevances, one round is the optimum.
         """
         second = q.variance + q.mean.square()
         kept = q.mask.to(second) if isinstance(q, Masked) else torch.ones_like(second)
-        tau = _optimum(kept.sum(1), second @ self.column_precision, self.row_precision)
-        gamma = _optimum(kept.sum(0), tau @ second, self.column_precision)
+        tau, gamma = self.row_precision, self.column_precision
+        if tau is not None:
+            sizes = second.sum(1) if gamma is None else second @ gamma
+            tau = _optimum(kept.sum(1), sizes, tau)
+        if gamma is not None:
+            sizes = second.sum(0) if tau is None else tau @ second
+            gamma = _optimum(kept.sum(0), sizes, gamma)
         return GroupRelevanceNormal(tau, gamma)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from leanbayes.distributions import WeightDistribution
@@ -17,8 +18,9 @@ from leanbayes.ops import LinearOp
 from leanbayes.registry import Registry
 from leanbayes.scales import Scale
 from leanbayes.spec import Spec
+from leanbayes.transforms import AsMatrix
 
-__all__ = ["POSTERIORS", "Posterior", "register_posterior"]
+__all__ = ["POSTERIORS", "Posterior", "cut_matrices", "register_posterior"]
 
 POSTERIORS = Registry[type[Spec]]("posterior")
 """Every posterior by name, and :class:`Scale`, which is a part of some."""
@@ -34,12 +36,53 @@ class Posterior(Spec):
     def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
         """Make the learned posterior of a weight given in torch's own shape."""
 
+    @torch.no_grad()
+    def part(
+        self, whole: Learned[WeightDistribution], op: LinearOp, rows: Tensor, columns: Tensor
+    ) -> Learned[WeightDistribution]:
+        """The law of some rows and columns of a matrix, as a posterior of its own.
+
+        Args:
+            whole: the posterior of the matrix, made from this spec.
+            op: the op that uses the part.
+            rows: which rows, in any order.
+            columns: which columns.
+        """
+        stored = self.stored_part(whole, rows, columns)
+        with torch.random.fork_rng(devices=[]):  # first values are drawn, and not used
+            cut = self(op.unmatrix(whole.like.cpu().new_zeros(len(rows), len(columns))), op)
+        for name, tensor in stored.items():
+            parameter, transform = cut.get_parameter(name), cut.transforms.get(name)
+            seen = isinstance(transform, AsMatrix)
+            parameter.copy_(transform.inverse(tensor) if transform and seen else tensor)
+            parameter.requires_grad_(whole.get_parameter(name).requires_grad)
+        return cut.to(whole.like.device).train(whole.training)
+
+    def stored_part(
+        self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
+    ) -> dict[str, Tensor]:
+        """What :meth:`part` stores, means as matrices; a family that cannot be cut has no such."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what parts of it are")
+
     def learned(
         self, constructor: Callable[..., WeightDistribution], **arguments: Stored
     ) -> Learned[WeightDistribution]:
         """The module that holds these tensors and remembers this spec."""
         exact = partial(constructor, validate_args=False)
         return Learned(exact, spec=self, like=None, **arguments)
+
+
+def cut_matrices(
+    whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
+) -> dict[str, Tensor]:
+    """Rows and columns of every stored tensor, where each is a matrix or broadcasts to one."""
+    cut: dict[str, Tensor] = {}
+    for name in whole.roles:
+        tensor, transform = whole.get_parameter(name).detach(), whole.transforms.get(name)
+        matrix = transform(tensor) if isinstance(transform, AsMatrix) else tensor
+        matrix = matrix if matrix.shape[0] == 1 else matrix[rows]
+        cut[name] = matrix if matrix.shape[1] == 1 else matrix[:, columns]
+    return cut
 
 
 P = TypeVar("P", bound=type[Posterior])

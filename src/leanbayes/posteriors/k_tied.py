@@ -50,3 +50,9 @@ class KTied(Posterior):
             u=factor.initial((self.rank, rows), weight),
             v=factor.initial((self.rank, columns), weight),
         )
+
+    def stored_part(
+        self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
+    ) -> dict[str, Tensor]:
+        u, v = (whole.get_parameter(name).detach() for name in ("u", "v"))
+        return {"loc": whole.value("loc")[rows][:, columns], "u": u[:, rows], "v": v[:, columns]}

@@ -13,7 +13,7 @@ from leanbayes.distributions import Delta, LocationScale, WeightDistribution
 from leanbayes.errors import require, require_choice, require_positive
 from leanbayes.learned import Learned, Stored
 from leanbayes.ops import LinearOp
-from leanbayes.posteriors.base import Posterior, register_posterior
+from leanbayes.posteriors.base import Posterior, cut_matrices, register_posterior
 from leanbayes.precision import wide
 from leanbayes.scales import Scale
 from leanbayes.transforms import Clamp, Exp
@@ -34,6 +34,11 @@ class Point(Posterior):
     def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
         return self.learned(Delta, loc=Stored.means(weight, op))
 
+    def stored_part(
+        self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
+    ) -> dict[str, Tensor]:
+        return cut_matrices(whole, rows, columns)
+
 
 @register_posterior
 @dataclass(frozen=True)
@@ -52,6 +57,11 @@ class MeanField(Posterior):
     def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
         scale = _first_scale(self.scale, weight, op)
         return self.learned(LocationScale, loc=Stored.means(weight, op), scale=scale)
+
+    def stored_part(
+        self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
+    ) -> dict[str, Tensor]:
+        return cut_matrices(whole, rows, columns)
 
 
 @register_posterior
@@ -77,6 +87,11 @@ class ZeroMean(Posterior):
     def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
         scale = _first_scale(self.scale, weight, op)
         return self.learned(partial(LocationScale, None, noise=self.noise), scale=scale)
+
+    def stored_part(
+        self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
+    ) -> dict[str, Tensor]:
+        return cut_matrices(whole, rows, columns)
 
 
 @register_posterior
@@ -112,3 +127,8 @@ class Dropout(Posterior):
         first = weight.new_full(shape, self.log_alpha)
         log_alpha = Stored(first, Clamp(-self.limit, self.limit))
         return self.learned(LocationScale.multiplicative, loc=loc, log_alpha=log_alpha)
+
+    def stored_part(
+        self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
+    ) -> dict[str, Tensor]:
+        return cut_matrices(whole, rows, columns)

@@ -55,6 +55,14 @@ class Pruned(Posterior):
         everything = torch.ones(shape, dtype=torch.bool, device=weight.device)
         return masked(self.base(weight, op), everything)
 
+    def part(
+        self, whole: Learned[WeightDistribution], op: LinearOp, rows: Tensor, columns: Tensor
+    ) -> Learned[WeightDistribution]:
+        """That of the base, without a mask where nothing of the part is pruned."""
+        mask = whole.value("mask")[rows][:, columns]
+        cut = self.base.part(whole, op, rows, columns)
+        return cut if bool(mask.all()) else masked(cut, mask)
+
 
 def masked(posterior: Learned[WeightDistribution], mask: Tensor) -> Learned[WeightDistribution]:
     """A posterior with the same parameters, shared and not copied, and these weights kept.

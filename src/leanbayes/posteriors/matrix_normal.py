@@ -35,6 +35,18 @@ def _lower(diagonal: Tensor, below: Tensor) -> Triangular:
     return Triangular(torch.diag(diagonal).index_put((row, column), below))
 
 
+def _part_of_lower(log_diagonal: Tensor, below: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """The stored factor ``L`` with ``L Lᵀ = (F Fᵀ)[index, index]``, from that of ``F``.
+
+    ``L`` is ``Rᵀ`` of ``F[index]ᵀ = Q R``, which needs no product that could lose digits.
+    """
+    whole = _lower(log_diagonal.double().exp(), below.double()).lower
+    upper = torch.linalg.qr(whole[index].mT, mode="r").R
+    lower = (upper * upper.diagonal().sign().unsqueeze(1)).mT
+    row, column = torch.tril_indices(len(index), len(index), -1, device=lower.device)
+    return lower.diagonal().log(), lower[row, column]
+
+
 def _kronecker_normal(
     loc: Tensor,
     row_scale: Tensor,
@@ -91,6 +103,23 @@ class MatrixNormal(Posterior):
         make = _lower if self.rank is None else DiagonalLowRank
         bound: EntropyBound = "pivots" if self.diagonal == "pivots" else "minkowski"
         return self.learned(partial(_kronecker_normal, make=make, bound=bound), **arguments)
+
+    def stored_part(
+        self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
+    ) -> dict[str, Tensor]:
+        """A part of a Kronecker covariance is that of the parts of both factors."""
+        stored = {name: whole.get_parameter(name).detach() for name in whole.roles}
+        cut = {"loc": whole.value("loc")[rows][:, columns]}
+        if self.diagonal:
+            cut["diagonal"] = stored["diagonal"][rows][:, columns]
+        for name, index in (("row", rows), ("column", columns)):
+            scale, factor = stored[f"{name}_scale"], stored[f"{name}_factor"]
+            if self.rank is None:
+                scale, factor = _part_of_lower(scale, factor, index)
+            else:
+                scale, factor = scale[index], factor[index]
+            cut |= {f"{name}_scale": scale, f"{name}_factor": factor}
+        return cut
 
     def _first_factor(self, n: int, like: Tensor) -> Tensor:
         """What stands beside the diagonal of a factor: its packed lower part, or a low rank."""
