@@ -229,16 +229,44 @@ def evaluate(
     run: Run,
     samples: Samples = 100,
     data: Annotated[str | None, typer.Option(help="Another data set, or your CSV or NPZ.")] = None,
-    corrupt: Annotated[str | None, typer.Option(help="A corruption of the images.")] = None,
-    severity: Annotated[int, typer.Option(min=1, max=5, help="How strong it is.")] = 3,
+    corrupt: Annotated[
+        str | None, typer.Option(help="A corruption of the images, or all of them.")
+    ] = None,
+    severity: Annotated[int, typer.Option(min=1, max=5, help="How strong one is.")] = 3,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Errors that mCE is relative to, with --corrupt all.")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Also write the results to this file.")
+    ] = None,
 ) -> None:
     """Evaluate a trained run, also on other or corrupted data."""
+    from leanbayes.lab.files import write_json
     from leanbayes.lab.judge import evaluate_run
+    from leanbayes.lab.robustness import evaluate_corruptions
     from leanbayes.lab.runs import Run as Folder
 
     Folder(run).check_result()
+    if baseline is not None and corrupt != "all":
+        raise ValueError("a baseline is for mCE, an average; give --corrupt all with it")
+    if corrupt == "all":
+        found = evaluate_corruptions(
+            run, samples=samples, data=data, baseline=baseline, tell=_show_corruption
+        )
+        _show_corruption("mean", found.of())
+        console().print(found.coverage, soft_wrap=True)
+        if json is not None:
+            write_json(json, found.to_dict())
+        return
     metrics = evaluate_run(run, samples=samples, data=data, corrupt=corrupt, severity=severity)
     _show(metrics, str(run))
+    if json is not None:
+        write_json(json, metrics)
+
+
+def _show_corruption(name: str, means: Mapping[str, float]) -> None:
+    numbers = "   ".join(f"{metric} {value:.4f}" for metric, value in means.items())
+    console().print(f"{name:<18} {numbers}", soft_wrap=True)
 
 
 def predict(

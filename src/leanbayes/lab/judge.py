@@ -22,7 +22,9 @@ __all__ = [
     "as_learnt",
     "corrupted_means",
     "evaluate",
+    "evaluate_corruption",
     "evaluate_run",
+    "examples_of",
     "foreign_auroc",
     "foreign_images",
     "is_images",
@@ -90,11 +92,43 @@ def evaluate_run(
     """
     run = Run(folder)
     model, likelihood = run.load()
-    examples = run.dataset.test if data is None else as_learnt(load_dataset(data), run.dataset)
+    examples = examples_of(run, data)
     if corrupt is not None:
-        examples = corrupt_examples(examples, corrupt, severity, seed=run.recipe.seed)
+        return evaluate_corruption(
+            run, model, likelihood, examples, corrupt, severity, samples=samples
+        )
     size = run.data_size if data is None else None
     return evaluate(model, examples, likelihood, data_size=size, **run.drawing(samples))
+
+
+def examples_of(run: Run, data: str | None = None) -> Examples:
+    """The test examples of a run, or those of another data set as the run would see them."""
+    return run.dataset.test if data is None else as_learnt(load_dataset(data), run.dataset)
+
+
+def evaluate_corruption(
+    run: Run,
+    model: nn.Module,
+    likelihood: Likelihood,
+    examples: Examples,
+    name: str,
+    severity: int,
+    *,
+    samples: int = 100,
+) -> dict[str, dict[str, float]]:
+    """Evaluate on damaged images; the recipe's seed is that of the damage.
+
+    Args:
+        run: where the model is from.
+        model: the trained model.
+        likelihood: what its outputs mean.
+        examples: images kept as bytes.
+        name: of the corruption.
+        severity: from 1 to 5.
+        samples: how many predictive samples.
+    """
+    damaged = corrupt_examples(examples, name, severity, seed=run.recipe.seed)
+    return evaluate(model, damaged, likelihood, **run.drawing(samples))
 
 
 def as_learnt(other: Dataset, own: Dataset) -> Examples:
