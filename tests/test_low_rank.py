@@ -31,11 +31,11 @@ def test_covariance_is_the_sum_over_pairs_of_products():
     (a, sa), (b, sb) = ((f.mean, f.variance) for f in q.factors)
     places = list(itertools.product(range(OUT), range(COLUMNS)))
     expected = torch.zeros(len(places), len(places)).double()
-    for (m, (i, j)), (n, (k, l)) in itertools.product(enumerate(places), repeat=2):
+    for (m, (i, j)), (n, (k, h)) in itertools.product(enumerate(places), repeat=2):
         for r in range(RANK):
             of_a = a[i, r] * a[k, r] + (sa[i, r] if i == k else 0.0)
-            of_b = b[r, j] * b[r, l] + (sb[r, j] if j == l else 0.0)
-            expected[m, n] += of_a * of_b - a[i, r] * a[k, r] * b[r, j] * b[r, l]
+            of_b = b[r, j] * b[r, h] + (sb[r, j] if j == h else 0.0)
+            expected[m, n] += of_a * of_b - a[i, r] * a[k, r] * b[r, j] * b[r, h]
     torch.testing.assert_close(q.covariance(), expected)
     torch.testing.assert_close(q.variance.flatten(), expected.diagonal())
     torch.testing.assert_close(q.mean, a @ b)

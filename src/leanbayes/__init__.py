@@ -12,6 +12,8 @@ from leanbayes.alpha import AlphaReport, LayerAlpha, alpha_report
 from leanbayes.attack import Attack, fast_sign_attack
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
+from leanbayes.dropout import mc_dropout
+from leanbayes.ensemble import DeepEnsemble
 from leanbayes.errors import LoadError
 from leanbayes.estimators import auto, flipout, local, mean, register_estimator, weights
 from leanbayes.gradient_snr import GradientSNR
@@ -52,6 +54,7 @@ from leanbayes.parameters import ParameterCounts, count_parameters
 from leanbayes.posteriors import (
     Dropout,
     KTied,
+    LowRank,
     MatrixNormal,
     MeanField,
     Point,
@@ -83,6 +86,7 @@ from leanbayes.pruning_curve import PruningCurve, PruningPoint, pruning_curve
 from leanbayes.scales import Scale
 from leanbayes.schedules import register_schedule
 from leanbayes.spectrum import Spectrum, spectrum
+from leanbayes.widen import Widened, widen
 
 try:
     __version__ = version("leanbayes")
@@ -99,6 +103,7 @@ __all__ = [
     "Cauchy",
     "Choice",
     "Comparison",
+    "DeepEnsemble",
     "Dropout",
     "Elbo",
     "Flat",
@@ -117,6 +122,7 @@ __all__ = [
     "LoadError",
     "LogNormal",
     "LogUniform",
+    "LowRank",
     "MatrixNormal",
     "MeanField",
     "NegativeBinomial",
@@ -139,6 +145,7 @@ __all__ = [
     "Stored",
     "StudentT",
     "StudentTNoise",
+    "Widened",
     "ZeroMean",
     "alpha_report",
     "auto",
@@ -159,6 +166,7 @@ __all__ = [
     "load_likelihood",
     "local",
     "map_posteriors",
+    "mc_dropout",
     "mean",
     "mean_logits_nll",
     "mean_probs_nll",
@@ -190,5 +198,6 @@ __all__ = [
     "update_priors",
     "using",
     "weights",
+    "widen",
     "zero_means",
 ]

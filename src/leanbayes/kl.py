@@ -266,10 +266,10 @@ def _require_finite(q: WeightDistribution, p: Distribution) -> None:
     factors = q.factors if isinstance(q, Rank1Mixture) else ()
     if isinstance(q, Rank1Mixture | LowRankProduct) and isinstance(p, _PRIORS_OF_WEIGHTS):
         rank_one = isinstance(q, Rank1Mixture)
+        kind, prior = ("rank-one", "0.1, loc=1.0") if rank_one else ("low-rank", "0.3")
         raise ValueError(
-            f"{type(p).__name__} is a prior of weights, and a {'rank-one' if rank_one else 'low-rank'} "
-            "posterior compares its factors with the prior; use for example "
-            f"prior=lb.Normal({'0.1, loc=1.0' if rank_one else '0.3'})"
+            f"{type(p).__name__} is a prior of weights, and a {kind} posterior compares its "
+            f"factors with the prior; use for example prior=lb.Normal({prior})"
         )
     heavy = any(isinstance(f, Cauchy | HalfCauchy) for f in factors)
     if heavy and isinstance(p, Normal | Laplace | NormalMixture):

@@ -18,6 +18,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from leanbayes_cli.judging import Run, Samples, evaluate, show_metrics
 from leanbayes_cli.telling import console, in_a_sentence
 
 __all__ = ["register"]
@@ -26,14 +27,12 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change one key, as optimizer.lr=1e-3; may be repeated."),
 ]
-Run = Annotated[Path, typer.Argument(help="A run folder, as train writes it.")]
 RecipeName = Annotated[
     str, typer.Argument(help="A name that leanbayes recipes lists, or a YAML file.")
 ]
 Budget = Annotated[
     Literal["cpu", "paper"], typer.Option(help="What 2 cores do in an hour, or as published.")
 ]
-Samples = Annotated[int, typer.Option(min=1, help="Predictive draws (of every member).")]
 
 
 def register(application: typer.Typer) -> None:
@@ -222,51 +221,7 @@ def train(
         loggers=loggers_by_name(logger, folder),
     )
     if result:  # only the first of several processes has one
-        _show(result["metrics"], f"{resolved.name}: {folder}")
-
-
-def evaluate(
-    run: Run,
-    samples: Samples = 100,
-    data: Annotated[str | None, typer.Option(help="Another data set, or your CSV or NPZ.")] = None,
-    corrupt: Annotated[
-        str | None, typer.Option(help="A corruption of the images, or all of them.")
-    ] = None,
-    severity: Annotated[int, typer.Option(min=1, max=5, help="How strong one is.")] = 3,
-    baseline: Annotated[
-        Path | None, typer.Option(help="Errors that mCE is relative to, with --corrupt all.")
-    ] = None,
-    json: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Also write the results to this file.")
-    ] = None,
-) -> None:
-    """Evaluate a trained run, also on other or corrupted data."""
-    from leanbayes.lab.files import write_json
-    from leanbayes.lab.judge import evaluate_run
-    from leanbayes.lab.robustness import evaluate_corruptions
-    from leanbayes.lab.runs import Run as Folder
-
-    Folder(run).check_result()
-    if baseline is not None and corrupt != "all":
-        raise ValueError("a baseline is for mCE, an average; give --corrupt all with it")
-    if corrupt == "all":
-        found = evaluate_corruptions(
-            run, samples=samples, data=data, baseline=baseline, tell=_show_corruption
-        )
-        _show_corruption("mean", found.of())
-        console().print(found.coverage, soft_wrap=True)
-        if json is not None:
-            write_json(json, found.to_dict())
-        return
-    metrics = evaluate_run(run, samples=samples, data=data, corrupt=corrupt, severity=severity)
-    _show(metrics, str(run))
-    if json is not None:
-        write_json(json, metrics)
-
-
-def _show_corruption(name: str, means: Mapping[str, float]) -> None:
-    numbers = "   ".join(f"{metric} {value:.4f}" for metric, value in means.items())
-    console().print(f"{name:<18} {numbers}", soft_wrap=True)
+        show_metrics(result["metrics"], f"{resolved.name}: {folder}")
 
 
 def predict(
@@ -383,12 +338,3 @@ def _settings(pairs: list[str] | None) -> dict[str, Any]:
                 f"--set {pair!r} has a value that is no YAML; put quotes around it"
             ) from error
     return settings
-
-
-def _show(metrics: dict[str, dict[str, float]], title: str) -> None:
-    units = "Numbers are in the units that the network was trained on."
-    caption = units if "squared_error" in metrics else None
-    shown = Table("metric", "value", "± standard error", title=title, caption=caption)
-    for name, estimate in metrics.items():
-        shown.add_row(name, f"{estimate['value']:.4f}", f"{estimate['error']:.4f}")
-    console().print(shown)

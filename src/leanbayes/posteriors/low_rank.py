@@ -37,9 +37,9 @@ def _low_rank_product(
 class LowRank(Posterior):
     """Weights ``A B`` of low rank, with independent normal entries of both factors.
 
-    There are ``2 · rank · (out + in)`` parameters instead of ``2 · out · in``. The prior is compared
-    with the entries of the factors: ``lb.Normal((s² / rank) ** 0.25)`` is one under which weights
-    have a standard deviation of ``s``.
+    There are ``2 · rank · (out + in)`` parameters instead of ``2 · out · in``. The prior is
+    compared with the entries of the factors: ``lb.Normal((s² / rank) ** 0.25)`` is one under which
+    weights have a standard deviation of ``s``.
 
     Args:
         rank: of the weight matrix; at most the smaller of its sides is used.
@@ -49,8 +49,7 @@ class LowRank(Posterior):
             that is not: the nearest matrix would be too small.
 
     Note:
-        The family of singular Bayesian networks (2026), which facts of other papers describe as mean
-        field on two factors.
+        Singular Bayesian neural networks (2026) propose this family.
     """
 
     rank: int = 8

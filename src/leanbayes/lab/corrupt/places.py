@@ -48,7 +48,7 @@ def elastic_transform(x: Tensor, rubber: tuple[float, float, float], noise: Nois
 
 
 def _pulled(x: Tensor, pulls: Tensor) -> Tensor:
-    """The affine image in which three points around the middle are moved by ``pulls [batch, 3, 2]``.
+    """The affine image in which three points around the middle move by ``pulls [batch, 3, 2]``.
 
     Columns come before rows, as in OpenCV.
     """
