@@ -1,16 +1,20 @@
-"""Uncertainty without training: the widest noise on all weights that keeps the validation loss."""
+"""Uncertainty without training: the widest noise on all weights that keeps the validation loss.
+
+The idea is that of training-free Bayesianization (TFB, 2025), there for the low-rank adapters of
+language models.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from leanbayes.convert import convert
-from leanbayes.errors import require, require_count, require_positive, require_seed
+from leanbayes.errors import require, require_count, require_positive
 from leanbayes.estimators import mean
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.model import random_maps, using
@@ -57,8 +61,7 @@ def widen(
     """Give a trained network the widest independent noise that its validation loss allows.
 
     All weights get one standard deviation: the largest for which the loss of a draw rises by no
-    more than the tolerance, on average. Draws at all standard deviations share their noise, so the
-    result depends on the seed alone. Nothing is trained.
+    more than the tolerance, on average. The result depends on the seed alone: draws share noise.
 
     Args:
         model: the trained plain network, which stays as it is.
@@ -71,31 +74,15 @@ def widen(
         seed: of the noise.
 
     Example:
-        >>> import leanbayes as lb
         >>> net, x, y = nn.Linear(3, 2), torch.randn(50, 3), torch.randint(2, (50,))
         >>> found = widen(net, (x, y), tolerance=0.1)
         >>> found.before < found.loss <= found.before + 0.1
         True
-        >>> lb.predict(found.model, x).mutual_information.shape
-        torch.Size([50])
-
-    Note:
-        The idea is that of training-free Bayesianization (TFB, 2025), there for the low-rank
-        adapters of language models.
     """
     require_positive(tolerance=tolerance)
     require_count("samples", samples, 1)
-    require_seed(seed)
-    require(
-        not any(True for _ in random_maps(model)),
-        "the model has random weights already; give the plain network, lb.deterministic(model)",
-    )
-    batches = [data] if _is_pair(data) else list(data)
-    require(
-        sum(len(y) for _, y in batches) > 0,
-        "there are no validation examples; give inputs and targets, or batches of them",
-    )
-    meaning = likelihood or Categorical()
+    batches, meaning = _batches(data), likelihood or Categorical()
+    _require_plain(model)
     noisy = convert(model, MeanField(), Flat(), include=include, exclude=exclude)
     with using(noisy, mean):
         before = _loss(noisy, batches, meaning, 1, seed)
@@ -108,8 +95,24 @@ def widen(
     return Widened(noisy, scale, loss(scale), before)
 
 
-def _is_pair(data: Data) -> bool:
-    return isinstance(data, tuple) and len(data) == 2 and all(isinstance(t, Tensor) for t in data)
+def _require_plain(model: nn.Module) -> None:
+    require(
+        not any(True for _ in random_maps(model)),
+        "the model has random weights already; give the plain network, lb.deterministic(model)",
+    )
+
+
+def _batches(data: Data) -> list[tuple[Tensor, Tensor]]:
+    """Pairs of inputs and targets, of which there may be one."""
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
+        batches: list[Any] = [data]
+    else:
+        batches = list(data)
+    require(
+        sum(len(y) for _, y in batches) > 0,
+        "there are no validation examples; give inputs and targets, or batches of them",
+    )
+    return batches
 
 
 def _set_scales(model: nn.Module, scale: float) -> None:

@@ -273,3 +273,22 @@ def test_the_page_has_what_was_measured():
         n for n, r in result["corruptions"].items() if corruptions.is_growing(r["squared_error"])
     }
     assert set(PUBLISHED) - growing == UNEVEN - {"saturate"}
+
+
+IMAGES = torch.rand(3, 1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: corrupt(IMAGES, "fog", 6), "severity is 6; it is a whole number from 1 to 5"),
+        (lambda: corrupt(IMAGES, "fogg", 1), "corruption 'fogg' is unknown; did you mean 'fog'"),
+        (lambda: corrupt(torch.rand(5), "fog", 1), r"images have shape \(5,\)"),
+        (lambda: corrupt(IMAGES.byte(), "fog", 1), "give floats"),
+        (lambda: corrupt(IMAGES, "fog", 1, index=torch.arange(2)), "for each of 3 images"),
+        (lambda: corrupt(IMAGES, "fog", 1, index=torch.rand(3)), "one whole number"),
+    ],
+)
+def test_mistakes_get_one_sentence(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()

@@ -14,7 +14,7 @@ from leanbayes import metrics
 from leanbayes.lab.architectures import ARCHITECTURES, register_architecture
 from leanbayes.lab.build import build_model
 from leanbayes.lab.data import load_dataset
-from leanbayes.lab.judge import foreign_scores
+from leanbayes.lab.judge import evaluate, foreign_scores
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import write_report
 from leanbayes.lab.report.members import votes
@@ -66,6 +66,22 @@ def test_results_have_the_diversity_of_members(ensemble):
     assert found["disagreement"] == pytest.approx(float(np.mean(pairs)))
     assert found["diversity"] == pytest.approx(float(np.mean(pairs) / wrong))
     assert found["kl_diversity"] > 0
+    assert "member_disagreement" not in found  # one sample each: members are the samples
+
+
+def test_members_with_several_samples_are_compared_by_their_averages():
+    test = load_dataset("digits").test[:80]
+    model = lb.convert(
+        build_model(recipe(ensemble=2)), lb.MeanField(0.3), lb.Normal(1.0), inplace=True
+    )
+    found = evaluate(model, test, lb.Categorical(), samples=6, seed=1)
+    drawn = lb.predict(model, test.x, samples=6, seed=1, batch_size=1000).samples.softmax(-1)
+    first, second = (drawn[member::2].mean(0).argmax(-1) for member in range(2))
+    differ = (first != second).double().mean()
+    assert found["member_disagreement"]["value"] == pytest.approx(float(differ))
+    wrong = torch.stack([label != test.y for label in (first, second)]).double().mean()
+    assert found["member_diversity"]["value"] == pytest.approx(float(differ / wrong))
+    assert found["disagreement"]["value"] != found["member_disagreement"]["value"]
 
 
 def test_the_report_shows_where_members_disagree(ensemble, tmp_path):

@@ -91,7 +91,7 @@ def test_absent_photographs_are_named(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--corrupt", "fog", "--severity", 6), "6 is not in the range"),
+        (("--corrupt", "fog", "--severity", 6), "Invalid value for '--severity'"),
         (("--corrupt", "foog"), "corruption 'foog' is unknown; did you mean 'fog'?"),
         (("--baseline", "a.json"), "give --corrupt all with it"),
         (("--corrupt", "all", "--baseline", "no.json"), "no.json does not exist; write one with"),

@@ -76,17 +76,14 @@ def evaluate(
 
 
 def _diversity_of_members(model: nn.Module, prediction: Prediction, y: Tensor) -> dict[str, Score]:
-    """How much members of a mixture disagree, each with the average of its own samples."""
-    count = members(model)
-    if count == 1 or not prediction.has_classes or prediction.samples.ndim != 3:
+    """How much members disagree, each the average of its samples, if it has more than one."""
+    count, samples = members(model), prediction.samples
+    if count == 1 or len(samples) == count or not prediction.has_classes or samples.ndim != 3:
         return {}
     log_probs = metrics.member_log_probs(prediction.sample_log_probs, count)
-    values = {
-        "disagreement": metrics.disagreement(log_probs),
-        "kl_diversity": metrics.kl_diversity(log_probs),
-    }
+    values = {"member_disagreement": metrics.disagreement(log_probs)}
     if bool((log_probs.argmax(-1) != y).any()):  # without errors there is nothing to compare with
-        values["diversity"] = metrics.diversity(log_probs, y)
+        values["member_diversity"] = metrics.diversity(log_probs, y)
     return values
 
 

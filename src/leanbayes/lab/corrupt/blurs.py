@@ -110,13 +110,13 @@ def moved(x: Tensor, radius: int, scale: float, degrees: Tensor) -> Tensor:
     """
     height, width = x.shape[-2:]
     half = window(scale, 2 * radius)[2 * radius :]
-    half = (half / half.sum()).tolist()
+    shares: list[float] = (half / half.sum()).tolist()
     angles = degrees.double().cpu().deg2rad()
     reach = 2 * radius
     places = padded(x, reach, reach, "edge").unfold(2, height, 1).unfold(3, width, 1)
     images = torch.arange(len(x), device=x.device)
     total = torch.zeros_like(x)
-    for step, weight in enumerate(half):
+    for step, weight in enumerate(shares):
         row, column = (
             ((step * along - 0.5).ceil().long() + reach).to(x.device)
             for along in (angles.sin(), angles.cos())
