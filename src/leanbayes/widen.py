@@ -53,7 +53,7 @@ def widen(
     tolerance: float = 0.01,
     *,
     likelihood: Likelihood | None = None,
-    samples: int = 10,
+    samples: int = 30,
     include: Sequence[str] = ("**",),
     exclude: Sequence[str] = (),
     seed: int = 0,
@@ -68,7 +68,7 @@ def widen(
         data: validation inputs and targets, or batches of them.
         tolerance: how much the loss may rise, in nats an example.
         likelihood: what the outputs mean; :class:`~leanbayes.Categorical` if not given.
-        samples: how many draws the loss is averaged over.
+        samples: how many draws the loss is averaged over; with few, other draws may do worse.
         include: names or patterns of the layers that get noise.
         exclude: those that do not.
         seed: of the noise.
