@@ -33,6 +33,8 @@ POSTERIORS: dict[str, lb.Posterior] = {
     "matrix_normal_low_rank": lb.MatrixNormal(scale=0.3, rank=2),
     "matrix_normal_diagonal_factors": lb.MatrixNormal(scale=0.3, rank=0),
     "matrix_normal_plus_diagonal": lb.MatrixNormal(scale=0.3, diagonal=True),
+    "low_rank": lb.LowRank(rank=2, scale=0.3),
+    "low_rank_full": lb.LowRank(rank=40, scale=0.1),
     "zero_mean": lb.ZeroMean(),
     "zero_mean_bernoulli": lb.ZeroMean("bernoulli"),
     "zero_mean_uniform": lb.ZeroMean("uniform"),

@@ -7,7 +7,8 @@ from torch import nn
 import leanbayes as lb
 from registry import POSTERIORS, suitable_prior
 
-SCALED = [n for n, spec in POSTERIORS.items() if not isinstance(spec, lb.Rank1 | lb.Point)]
+FACTORED = lb.Rank1 | lb.LowRank | lb.Point
+SCALED = [n for n, spec in POSTERIORS.items() if not isinstance(spec, FACTORED)]
 INDEPENDENT = [n for n in SCALED if not n.startswith("matrix_normal")] + [
     "matrix_normal_diagonal_factors"
 ]

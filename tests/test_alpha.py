@@ -15,7 +15,7 @@ from registry import POSTERIORS, suitable_prior
 ORDINARY = [
     name
     for name, spec in POSTERIORS.items()
-    if not isinstance(spec, lb.Rank1 | lb.Point | lb.ZeroMean)
+    if not isinstance(spec, lb.Rank1 | lb.LowRank | lb.Point | lb.ZeroMean)
 ]
 CLOSED = [name for name in ORDINARY if name != "matrix_normal_plus_diagonal"]
 

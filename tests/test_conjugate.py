@@ -27,7 +27,8 @@ ROUNDING = 1e-8
 FAMILIES = {
     name: recipe
     for name, recipe in POSTERIORS.items()
-    if not isinstance(recipe, lb.Point | lb.Rank1) and recipe != lb.ZeroMean("bernoulli")
+    if not isinstance(recipe, lb.Point | lb.Rank1 | lb.LowRank)
+    and recipe != lb.ZeroMean("bernoulli")
 }
 REACH_THE_POSTERIOR = ("matrix_normal", "matrix_normal_plus_diagonal")
 REACH_ANY_INDEPENDENT_NORMAL = (

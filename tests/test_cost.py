@@ -127,6 +127,8 @@ PARAMETERS = {
     "matrix_normal_plus_diagonal": lambda m, n, c: 2 * m * n + _factor(m) + _factor(n),
     "zero_mean": lambda m, n, c: m * n,
     "zero_mean_bernoulli": lambda m, n, c: m * n,
+    "low_rank": lambda m, n, c: 2 * 2 * (m + n),
+    "low_rank_full": lambda m, n, c: 2 * min(m, n) * (m + n),
     "zero_mean_uniform": lambda m, n, c: m * n,
     "dropout_layer": lambda m, n, c: m * n + 1,
     "dropout_neuron": lambda m, n, c: m * n + n,

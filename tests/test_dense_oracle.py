@@ -23,7 +23,11 @@ GRADIENT = {"rtol": 1e-8, "atol": 1e-8}
 SOFTPLUS_FLOOR = 1e-7
 
 DENSE = {
-    **{name: recipe for name, recipe in POSTERIORS.items() if not isinstance(recipe, lb.Rank1)},
+    **{
+        name: recipe
+        for name, recipe in POSTERIORS.items()
+        if not isinstance(recipe, lb.Rank1 | lb.LowRank)
+    },
     "independent_plus_diagonal": lb.MatrixNormal(scale=0.3, rank=0, diagonal=True),
 }
 RANK1 = {name: recipe for name, recipe in POSTERIORS.items() if isinstance(recipe, lb.Rank1)}

@@ -28,10 +28,13 @@ LAYERS = {
 GROUPED = ("grouped", "depthwise", "transposed_grouped")
 FEW = ("linear", "conv2d", "grouped")
 SOME = ("linear", "conv2d", "transposed", "embedding", "lstm", "gru")
-CORRELATED = ("matrix_normal", "matrix_normal_low_rank", "matrix_normal_plus_diagonal")
+LOW_RANK = ("low_rank", "low_rank_full")
+CORRELATED = ("matrix_normal", "matrix_normal_low_rank", "matrix_normal_plus_diagonal", *LOW_RANK)
 RANK1 = tuple(name for name in POSTERIORS if name.startswith("rank1"))
 KEEPS_THE_WEIGHT = tuple(
-    name for name in POSTERIORS if name not in RANK1 and not name.startswith("zero_mean")
+    name
+    for name in POSTERIORS
+    if name not in (*RANK1, "low_rank") and not name.startswith("zero_mean")
 )
 
 
@@ -118,6 +121,7 @@ def extreme(scale):
             f"dropout_{a}": lb.Dropout(a, log_alpha=2 * math.log(scale), limit=40.0)
             for a in ("layer", "neuron", "weight", "additive")
         },
+        "low_rank": lb.LowRank(2, scale),
         "rank1_normal": lb.Rank1(2, rate=rate),
         "rank1_cauchy": lb.Rank1(2, "cauchy", rate=rate),
     }
@@ -155,7 +159,9 @@ def test_extreme_scales(family, scale, layer):
 
 @pytest.mark.parametrize("prior", WEIGHT_PRIORS, ids=repr)
 @pytest.mark.parametrize("scale", [1e-8, 1e4])
-@pytest.mark.parametrize("family", [name for name in extreme(1.0) if "rank1" not in name])
+@pytest.mark.parametrize(
+    "family", [name for name in extreme(1.0) if not name.startswith(("rank1", "low_rank"))]
+)
 def test_extreme_scales_against_every_prior(family, scale, prior):
     recipe = extreme(scale)[family]
     model = converted("linear", recipe, prior=extreme_prior(recipe, prior))

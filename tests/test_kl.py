@@ -31,6 +31,8 @@ FACTORS = {"normal": td.Normal, "cauchy": td.Cauchy, "lognormal": td.LogNormal}
 
 def factor_kinds(posterior):
     """The kinds of the random or fixed factors; none for a posterior of weights."""
+    if isinstance(POSTERIORS[posterior], lb.LowRank):
+        return {"normal"}
     factors = getattr(POSTERIORS[posterior], "factors", ())
     return set((factors,) if isinstance(factors, str) else factors) - {"none"}
 
@@ -124,6 +126,8 @@ def log_ratios(learned, prior):
     """Samples of ``log q − log p``; the log density of a point counts as 0."""
     if isinstance(learned.spec, lb.Rank1):
         return _factor_log_ratios(learned, prior)
+    if isinstance(learned.spec, lb.LowRank):
+        return _product_log_ratios(learned, prior)
     mean, covariance = dense(learned, Linear())
     log_p = log_prior(prior, mean, covariance)
     if isinstance(learned.spec, lb.Point):
@@ -153,6 +157,17 @@ def _factor_log_ratios(learned, prior):
         z = q.sample((SAMPLES,))
         total = total + (q.log_prob(z) - log_p(z)).sum((-2, -1))
     return total / recipe.members
+
+
+def _product_log_ratios(learned, prior):
+    """Both factors of a low-rank matrix, as they are stored."""
+    log_p, stored = log_prior(prior, None, None), dict(learned.named_parameters())
+    total = torch.zeros(SAMPLES, dtype=torch.float64)
+    for side in ("left", "right"):
+        q = td.Normal(stored[f"{side}_loc"], stored[f"{side}_scale"].exp())
+        z = q.sample((SAMPLES,))
+        total = total + (q.log_prob(z) - log_p(z)).sum((-2, -1))
+    return total
 
 
 def entropy_gap(learned):

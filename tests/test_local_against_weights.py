@@ -25,7 +25,8 @@ SAMPLED = (
     "conv_transpose1d",
     "lookup_padded",
 )
-CORRELATED = ("matrix_normal", "matrix_normal_low_rank", "matrix_normal_plus_diagonal")
+LOW_RANK = ("low_rank", "low_rank_full")
+CORRELATED = ("matrix_normal", "matrix_normal_low_rank", "matrix_normal_plus_diagonal", *LOW_RANK)
 SHAPES = (*SAMPLED, "linear_wide", "conv2d_odd", "lookup")
 RANK1 = tuple(name for name in POSTERIORS if name.startswith("rank1"))
 WITHOUT_NOISE = ("point", "rank1_fixed")

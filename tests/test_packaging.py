@@ -32,12 +32,13 @@ LEVELS = (
     {"kl", "scales"},
     {"posteriors", "priors", "estimators"},
     {"context"},
-    {"layers"},
+    {"layers", "dropout", "ensemble"},
     {"model", "convert", "modes", "seeding", "header", "allowance", "references"},
     {"passes"},
     {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
         "attack",
+        "widen",
         "scaled_layers",
         "spectrum",
         "compress",
@@ -50,7 +51,6 @@ LEVELS = (
         "tying",
         "gradient_snr",
         "optim",
-        "sparsify",
         "export",
         "sklearn",
         "lightning",
@@ -72,7 +72,7 @@ LAB_LEVELS = (
     {"recipe_files", "build", "launch", "phases"},
     {"runs"},
     {"callbacks", "checks", "judge", "predictions"},
-    {"train"},
+    {"train", "robustness"},
     {"sweep", "report", "explore"},
     {"demo"},
 )

@@ -20,7 +20,8 @@ from leanbayes.testing import assert_mean
 from registry import POSTERIORS, suitable_prior
 from test_convert import LAYERS
 
-SCALED = [n for n, s in POSTERIORS.items() if not isinstance(s, lb.Rank1 | lb.Point | lb.Pruned)]
+UNSCALED = lb.Rank1 | lb.LowRank | lb.Point | lb.Pruned
+SCALED = [n for n, s in POSTERIORS.items() if not isinstance(s, UNSCALED)]
 CORRELATED = ["matrix_normal", "matrix_normal_low_rank", "matrix_normal_plus_diagonal"]
 
 

@@ -1,13 +1,12 @@
-"""A corruption: a function of images, a strength and a generator of noise."""
+"""A corruption: a function of images, a strength and noise."""
 
-import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from leanbayes.lab.corrupt import register_corruption
+from leanbayes.lab.corrupt import Noise, register_corruption
 
 
 @register_corruption("dead-rows", (0.02, 0.05, 0.1, 0.2, 0.4))
-def dead_rows(x: Tensor, share: float, generator: Generator) -> Tensor:
+def dead_rows(x: Tensor, share: float, noise: Noise) -> Tensor:
     """Rows of pixels that a broken sensor leaves black."""
-    alive = torch.rand(*x.shape[:-1], 1, generator=generator) >= share
+    alive = noise.uniform(*x.shape[1:-1], 1) >= share
     return x * alive.to(x)

@@ -13,6 +13,8 @@ from leanbayes.attack import Attack, fast_sign_attack
 from leanbayes.compaction import Compacted, CompactionReport, compact
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
+from leanbayes.dropout import mc_dropout
+from leanbayes.ensemble import DeepEnsemble
 from leanbayes.errors import LoadError
 from leanbayes.estimators import auto, flipout, local, mean, register_estimator, weights
 from leanbayes.gradient_snr import GradientSNR
@@ -54,6 +56,7 @@ from leanbayes.parameters import ParameterCounts, count_parameters
 from leanbayes.posteriors import (
     Dropout,
     KTied,
+    LowRank,
     MatrixNormal,
     MeanField,
     Point,
@@ -86,6 +89,7 @@ from leanbayes.scales import Scale
 from leanbayes.schedules import register_schedule
 from leanbayes.sparsity import SparsityReport, sparsity_report
 from leanbayes.spectrum import Spectrum, spectrum
+from leanbayes.widen import Widened, widen
 
 try:
     __version__ = version("leanbayes")
@@ -104,6 +108,7 @@ __all__ = [
     "Compacted",
     "CompactionReport",
     "Comparison",
+    "DeepEnsemble",
     "Dropout",
     "Elbo",
     "Flat",
@@ -122,6 +127,7 @@ __all__ = [
     "LoadError",
     "LogNormal",
     "LogUniform",
+    "LowRank",
     "MatrixNormal",
     "MeanField",
     "NaturalGradient",
@@ -146,6 +152,7 @@ __all__ = [
     "Stored",
     "StudentT",
     "StudentTNoise",
+    "Widened",
     "ZeroMean",
     "alpha_report",
     "auto",
@@ -167,6 +174,7 @@ __all__ = [
     "load_likelihood",
     "local",
     "map_posteriors",
+    "mc_dropout",
     "mean",
     "mean_logits_nll",
     "mean_probs_nll",
@@ -199,5 +207,6 @@ __all__ = [
     "update_priors",
     "using",
     "weights",
+    "widen",
     "zero_means",
 ]

@@ -195,6 +195,26 @@ def announced() -> int | None:
     return tiled[1] if tiled is not None and tiled[0]() is not None else None
 
 
+@contextmanager
+def portion(count: int) -> Iterator[None]:
+    """Say that the code inside the block sees one of so many equal parts of the batch."""
+    if torch.compiler.is_compiling():
+        yield
+        return
+    current, tiled = _PASS.get(), _TILED.get()
+    rows = None if current is None else current.rows
+    if current is not None and rows is not None:
+        current.rows = rows // count
+    if tiled is not None:
+        _TILED.set((tiled[0], tiled[1] // count))
+    try:
+        yield
+    finally:
+        _TILED.set(tiled)
+        if current is not None:
+            current.rows = rows
+
+
 def _blocks_differ(indices: Tensor, members: int) -> bool:
     """Whether members would look up different entries: positions, and not a tiled batch."""
     blocks = indices.unflatten(0, (members, -1)) if len(indices) % members == 0 else indices[None]

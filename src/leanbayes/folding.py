@@ -42,7 +42,7 @@ class _Weights(Protocol):
     """What a :class:`~leanbayes.distributions.WeightDistribution` is."""
 
     def moments(self, x: Tensor, op: LinearOp) -> _Law: ...
-    def folded(
+    def folded_draws(
         self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded
     ) -> Tensor | None: ...
 
@@ -184,7 +184,9 @@ def _outputs(
     dim = op.batch_dim
     x = x.unsqueeze(dim) if place is None else x.movedim(place, dim)
     given, rows = (x.shape[dim], x.shape[dim + 1]), x.flatten(dim, dim + 1)
-    drawn = q.folded(rows, op, bias, Folded(samples, given[1], SHARED_BY)) if dim == 0 else None
+    drawn = (
+        q.folded_draws(rows, op, bias, Folded(samples, given[1], SHARED_BY)) if dim == 0 else None
+    )
     if drawn is not None:
         return op.silence(x, drawn.unflatten(0, (samples, given[1]))), 0
     moments = q.moments(rows, op)

@@ -35,6 +35,7 @@ from leanbayes.distributions import (
     GroupRelevanceNormal,
     LocationScale,
     LogUniformDensity,
+    LowRankProduct,
     Masked,
     NormalMixture,
     Rank1Mixture,
@@ -214,6 +215,13 @@ def _kl_of_factors(q: Rank1Mixture, p: Distribution) -> Tensor:
     return total + (penalty + math.log(q.weight_scale) + 0.5 * math.log(2 * math.pi)).sum()
 
 
+@register_kl(LowRankProduct, Distribution)
+def _kl_of_product(q: LowRankProduct, p: Distribution) -> Tensor:
+    """KL of both factors, ``p`` being the prior of each of their entries."""
+    _require_finite(q, p)
+    return divergence(q.left, p) + divergence(q.right, p)
+
+
 def _factor_kl(factor: RandomFactor, p: Distribution) -> Tensor:
     """KL of each factor: as registered, else by one sample."""
     if isinstance(factor, Tensor):
@@ -242,7 +250,7 @@ def check_pair(q: WeightDistribution, p: Distribution) -> None:
 
     A pair that a user registered is theirs to judge.
     """
-    ours = (_kl_of_weights, _kl_of_kept_weights, _kl_of_factors)
+    ours = (_kl_of_weights, _kl_of_kept_weights, _kl_of_factors, _kl_of_product)
     if _registered(type(q), type(p)) in ours:
         _require_finite(q, p)
 
@@ -256,10 +264,12 @@ def _require_finite(q: WeightDistribution, p: Distribution) -> None:
             "use prior=lb.Flat(), or noise='normal' or 'uniform'"
         )
     factors = q.factors if isinstance(q, Rank1Mixture) else ()
-    if isinstance(q, Rank1Mixture) and isinstance(p, _PRIORS_OF_WEIGHTS):
+    if isinstance(q, Rank1Mixture | LowRankProduct) and isinstance(p, _PRIORS_OF_WEIGHTS):
+        rank_one = isinstance(q, Rank1Mixture)
+        kind, prior = ("rank-one", "0.1, loc=1.0") if rank_one else ("low-rank", "0.3")
         raise ValueError(
-            f"{type(p).__name__} is a prior of weights, and a rank-one posterior compares its "
-            "factors with the prior; use for example prior=lb.Normal(0.1, loc=1.0)"
+            f"{type(p).__name__} is a prior of weights, and a {kind} posterior compares its "
+            f"factors with the prior; use for example prior=lb.Normal({prior})"
         )
     heavy = any(isinstance(f, Cauchy | HalfCauchy) for f in factors)
     if heavy and isinstance(p, Normal | Laplace | NormalMixture):

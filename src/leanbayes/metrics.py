@@ -23,9 +23,12 @@ __all__ = [
     "calibration_bins",
     "calibration_error",
     "disagreement",
+    "disagreements",
     "diversity",
     "kl_diversity",
+    "member_log_probs",
     "nll",
+    "rejection_curve",
 ]
 
 
@@ -275,7 +278,28 @@ def disagreement(log_probs: Tensor) -> Score:
         >>> disagreement(torch.eye(2).repeat(1, 3, 1).view(3, 2, 2))
         Score(value=0.0, error=0.0)
     """
-    return average(_disagreements(log_probs))
+    return average(disagreements(log_probs))
+
+
+def member_log_probs(log_probs: Tensor, members: int) -> Tensor:
+    """What every member of a mixture predicts, averaged over its own samples.
+
+    Args:
+        log_probs: of every sample, ``[samples · members, examples, classes]``, as
+            ``Prediction.sample_log_probs``.
+        members: how many there are, as ``lb.members(model)`` says.
+
+    Example:
+        >>> samples = torch.tensor([0.5, 0.1, 0.7, 0.1]).log().view(4, 1, 1)
+        >>> member_log_probs(samples, 2).exp().flatten()
+        tensor([0.6000, 0.1000])
+    """
+    require(
+        members >= 1 and len(log_probs) % members == 0,
+        f"{len(log_probs)} samples are not those of {members} members; give lb.members(model)",
+    )
+    apart = log_probs.unflatten(0, (-1, members))
+    return apart.logsumexp(0) - math.log(len(apart))
 
 
 def diversity(log_probs: Tensor, y: Tensor) -> Score:
@@ -292,7 +316,7 @@ def diversity(log_probs: Tensor, y: Tensor) -> Score:
         The share of wrong predictions is the average over samples. The standard error is that of a
         ratio of means, to first order.
     """
-    pairs = _disagreements(log_probs)
+    pairs = disagreements(log_probs)
     _check(log_probs[0], y)
     wrong = (log_probs.argmax(-1) != y).double().mean(0)
     require(bool(wrong.any()), "no sample is ever wrong; a diversity relative to errors needs some")
@@ -317,13 +341,37 @@ def kl_diversity(log_probs: Tensor) -> Score:
     return average((count * own - probs * logs).sum(-1) / (count * (count - 1)))
 
 
-def _disagreements(log_probs: Tensor) -> Tensor:
-    """The share of pairs of samples that differ, by example; by counting votes."""
+def disagreements(log_probs: Tensor) -> Tensor:
+    """The share of pairs of samples (or members) that predict different classes, by example.
+
+    Args:
+        log_probs: of every sample, ``[samples, examples, classes]``.
+
+    Example:
+        >>> disagreements(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[1.0, 0.0]]]))
+        tensor([0.6667], dtype=torch.float64)
+    """
     _check_samples(log_probs)
     count, labels = len(log_probs), log_probs.argmax(-1).mT
     votes = torch.zeros_like(log_probs[0], dtype=torch.float64)
     votes.scatter_add_(-1, labels, torch.ones_like(labels, dtype=torch.float64))
     return 1 - (votes * (votes - 1)).sum(-1) / (count * (count - 1))
+
+
+def rejection_curve(uncertainty: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Shares rejected, most uncertain first, and the accuracy on what is left.
+
+    Args:
+        uncertainty: ``[examples]``, such as ``Prediction.entropy``.
+        right: whether the prediction is the true class.
+
+    Example:
+        >>> rejection_curve(torch.tensor([0.9, 0.1]), torch.tensor([False, True]))
+        (tensor([0.0000, 0.5000]), tensor([0.5000, 1.0000]))
+    """
+    kept = right[uncertainty.argsort(stable=True)].float().cumsum(0).flip(0)
+    left = torch.arange(len(right), 0, -1, device=kept.device)
+    return 1 - left / len(right), kept / left
 
 
 def _check_samples(log_probs: Tensor) -> None:

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from leanbayes.context import Held, announce, switch
 from leanbayes.distributions import GroupRelevanceNormal, WeightDistribution
 from leanbayes.distributions.base import draws_anew
+from leanbayes.dropout import MCDropout
+from leanbayes.ensemble import DeepEnsemble
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, weights
 from leanbayes.layers import Layer, RandomMap
@@ -92,6 +94,11 @@ def held(model: nn.Module, estimator: Estimator = weights) -> Iterator[None]:
         ...     torch.equal(model(x), model(x))
         True
     """
+    require(
+        not any(isinstance(module, MCDropout) for module in model.modules()),
+        "MC dropout draws for every example, so there is no one function to hold; leave held or "
+        "coherent out",
+    )
     usage = Usage(None, reused=True)
     drawn = {layer: layer.fresh(estimator, usage, layer.op) for _, layer in random_maps(model)}
     require(
@@ -105,12 +112,29 @@ def held(model: nn.Module, estimator: Estimator = weights) -> Iterator[None]:
 
 def members(model: nn.Module) -> int:
     """How many mixture members the model has: 1 unless it holds a mixture."""
-    counts = {layer.members for _, layer in random_maps(model)} - {1}
+    counts = set(_member_counts(model)) - {1}
     require(
         len(counts) <= 1,
         f"layers have different numbers of members, {sorted(counts)}; give all the same",
     )
     return counts.pop() if counts else 1
+
+
+def _member_counts(model: nn.Module) -> Iterator[int]:
+    """Of every random map and of every ensemble, whose networks may be mixtures themselves."""
+    if isinstance(model, DeepEnsemble):
+        inside = {members(network) for network in model.networks}
+        require(
+            len(inside) == 1,
+            f"networks of an ensemble have different numbers of members, {sorted(inside)}; give "
+            "all the same",
+        )
+        yield len(model.networks) * inside.pop()
+        return
+    if isinstance(model, RandomMap):
+        yield model.members
+    for part in model.children():
+        yield from _member_counts(part)
 
 
 def tile(x: Tensor, members: int, dim: int = 0) -> Tensor:

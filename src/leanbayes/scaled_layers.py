@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from leanbayes.convert import select, topmost
-from leanbayes.distributions import Rank1Mixture
+from leanbayes.distributions import LowRankProduct, Rank1Mixture
 from leanbayes.errors import require
 from leanbayes.layers import RandomMap, is_bayesian
 from leanbayes.model import random_maps
@@ -61,7 +61,7 @@ def scaled_layers(
 
 def _has_scales(layer: RandomMap) -> bool:
     q = layer.posterior()
-    return not isinstance(q, Rank1Mixture) and bool((q.variance != 0).any())
+    return not isinstance(q, LowRankProduct | Rank1Mixture) and bool((q.variance != 0).any())
 
 
 def _biases(model: nn.Module) -> set[nn.Module]:

@@ -17,7 +17,7 @@ _LAB = (
     *("PIL", "lightning", "matplotlib", "numpy", "optuna", "pooch", "pydantic"),
     *("rich", "sklearn", "tensorboard", "typer", "yaml"),
 )
-_EXTRAS = {**dict.fromkeys(_LAB, "lab"), "gymnasium": "rl"}
+_EXTRAS = {**dict.fromkeys(_LAB, "lab"), "gymnasium": "rl", "torch_uncertainty_assets": "frost"}
 
 
 def main() -> None:

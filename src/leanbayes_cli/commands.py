@@ -18,6 +18,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from leanbayes_cli.judging import Run, Samples, evaluate, show_metrics
 from leanbayes_cli.telling import console, in_a_sentence
 
 __all__ = ["register"]
@@ -26,14 +27,12 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change one key, as optimizer.lr=1e-3; may be repeated."),
 ]
-Run = Annotated[Path, typer.Argument(help="A run folder, as train writes it.")]
 RecipeName = Annotated[
     str, typer.Argument(help="A name that leanbayes recipes lists, or a YAML file.")
 ]
 Budget = Annotated[
     Literal["cpu", "paper"], typer.Option(help="What 2 cores do in an hour, or as published.")
 ]
-Samples = Annotated[int, typer.Option(min=1, help="Predictive draws (of every member).")]
 
 
 def register(application: typer.Typer) -> None:
@@ -222,23 +221,7 @@ def train(
         loggers=loggers_by_name(logger, folder),
     )
     if result:  # only the first of several processes has one
-        _show(result["metrics"], f"{resolved.name}: {folder}")
-
-
-def evaluate(
-    run: Run,
-    samples: Samples = 100,
-    data: Annotated[str | None, typer.Option(help="Another data set, or your CSV or NPZ.")] = None,
-    corrupt: Annotated[str | None, typer.Option(help="A corruption of the images.")] = None,
-    severity: Annotated[int, typer.Option(min=1, max=5, help="How strong it is.")] = 3,
-) -> None:
-    """Evaluate a trained run, also on other or corrupted data."""
-    from leanbayes.lab.judge import evaluate_run
-    from leanbayes.lab.runs import Run as Folder
-
-    Folder(run).check_result()
-    metrics = evaluate_run(run, samples=samples, data=data, corrupt=corrupt, severity=severity)
-    _show(metrics, str(run))
+        show_metrics(result["metrics"], f"{resolved.name}: {folder}")
 
 
 def predict(
@@ -355,12 +338,3 @@ def _settings(pairs: list[str] | None) -> dict[str, Any]:
                 f"--set {pair!r} has a value that is no YAML; put quotes around it"
             ) from error
     return settings
-
-
-def _show(metrics: dict[str, dict[str, float]], title: str) -> None:
-    units = "Numbers are in the units that the network was trained on."
-    caption = units if "squared_error" in metrics else None
-    shown = Table("metric", "value", "± standard error", title=title, caption=caption)
-    for name, estimate in metrics.items():
-        shown.add_row(name, f"{estimate['value']:.4f}", f"{estimate['error']:.4f}")
-    console().print(shown)

@@ -18,14 +18,13 @@ from leanbayes.lab.data import load_dataset
 from leanbayes.lab.judge import foreign_auroc, foreign_images
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import register_section, write_report
-from leanbayes.lab.report.classes import rejection_curve
 from leanbayes.lab.report.html import element, section, table
 from leanbayes.lab.report.study import SECTIONS
 from leanbayes.lab.report.weights import shares_shown
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.lab.weights import mean_matrices, scale_matrices
-from leanbayes.metrics import calibration_bins
+from leanbayes.metrics import calibration_bins, rejection_curve
 
 mpl = pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")

@@ -13,6 +13,7 @@ from leanbayes.distributions.base import (
 from leanbayes.distributions.covariance import DiagonalLowRank, Factor, Triangular
 from leanbayes.distributions.k_tied import KTiedNormal
 from leanbayes.distributions.location_scale import LocationScale
+from leanbayes.distributions.low_rank import LowRankProduct
 from leanbayes.distributions.masked import Masked
 from leanbayes.distributions.matrix_normal import KroneckerNormal
 from leanbayes.distributions.priors import (
@@ -36,6 +37,7 @@ __all__ = [
     "LocalMap",
     "LocationScale",
     "LogUniformDensity",
+    "LowRankProduct",
     "Map",
     "Masked",
     "Moments",

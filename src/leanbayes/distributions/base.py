@@ -14,7 +14,7 @@ from torch.distributions import Distribution, constraints
 
 from leanbayes.distributions.covariance import Factor
 from leanbayes.errors import require
-from leanbayes.folding import current_fold
+from leanbayes.folding import Fold, current_fold
 from leanbayes.kernels import Folded, add_noise, safe_sqrt
 from leanbayes.ops import LinearOp
 from leanbayes.precision import full_precision, is_rounded, output_dtype, wide, wide_dtype
@@ -79,7 +79,7 @@ class LocalMap:
             return y if bias is None else self.op.add_bias(y, bias)
         fold = current_fold()
         if fold is not None:
-            return fold.draw(self.q, self.op, x, bias)
+            return self.q.folded(fold, x, self.op, bias)
         return self.q.local(x, self.op, bias)
 
 
@@ -278,8 +278,14 @@ class WeightDistribution(Distribution, ABC):
         y = op.silence(x, self.moments(x, op).rsample(op))
         return y if bias is None else op.add_bias(y, bias)
 
-    def folded(self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded) -> Tensor | None:
-        """Outputs of many draws at once for a prediction; ``None`` where no kernel has them."""
+    def folded(self, fold: Fold, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
+        """The same for all samples of a prediction at once."""
+        return fold.draw(self, op, x, bias)
+
+    def folded_draws(
+        self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded
+    ) -> Tensor | None:
+        """What a native kernel gives for all samples of rows; ``None`` where there is none."""
         return None
 
     def mean_map(self, op: LinearOp) -> Map:

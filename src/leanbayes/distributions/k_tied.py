@@ -129,7 +129,9 @@ class KTiedNormal(WeightDistribution):
             return add_mixed_noise(op.affine(x, self.loc, bias), op(op.square(x), v), u)
         return super().local(x, op, bias)
 
-    def folded(self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded) -> Tensor | None:
+    def folded_draws(
+        self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded
+    ) -> Tensor | None:
         if type(op) is not Linear or x.ndim != 2 or not self._fusible():
             return None
         return fold_k_tied(x, self.loc, self.u, self.v, bias, fold)

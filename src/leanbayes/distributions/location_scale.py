@@ -149,7 +149,9 @@ class LocationScale(WeightDistribution):
             return scaled_local(x, self.loc, self.scale, bias)
         return super().local(x, op, bias)
 
-    def folded(self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded) -> Tensor | None:
+    def folded_draws(
+        self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded
+    ) -> Tensor | None:
         if type(op) is not Linear or x.ndim != 2 or not self._fusible():
             return None
         mean = None if self.loc is None else F.linear(x, self.loc, bias)

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from leanbayes.convert import convert
+from leanbayes.dropout import mc_dropout
+from leanbayes.ensemble import DeepEnsemble
 from leanbayes.estimators import ESTIMATORS
 from leanbayes.lab.architectures import build
 from leanbayes.lab.data import Dataset, load_dataset
@@ -32,8 +34,7 @@ def build_model(recipe: Recipe) -> nn.Module:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        with _told("architecture.options", recipe.architecture.options):
-            net = build(recipe.architecture.name, **recipe.architecture.options)
+        net = _network(recipe)
         net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if recipe.posterior is None or recipe.prior is None:
             return net
@@ -49,6 +50,17 @@ def build_model(recipe: Recipe) -> nn.Module:
             overrides={pattern: layers.choices() for pattern, layers in recipe.layers.items()},
             inplace=True,
         )
+
+
+def _network(recipe: Recipe) -> nn.Module:
+    """The plain network, or several, before anything is converted."""
+
+    def make() -> nn.Module:
+        with _told("architecture.options", recipe.architecture.options):
+            return build(recipe.architecture.name, **recipe.architecture.options)
+
+    net = make() if recipe.ensemble == 1 else DeepEnsemble.of(make, recipe.ensemble)
+    return mc_dropout(net, inplace=True) if recipe.mc_dropout else net
 
 
 def likelihood_of(recipe: Recipe) -> Likelihood:

@@ -15,16 +15,19 @@ from leanbayes.lab.data import Dataset, Examples, load_dataset
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
-from leanbayes.model import kl, random_maps
-from leanbayes.predict import predict
+from leanbayes.model import kl, members, random_maps
+from leanbayes.predict import Prediction, predict
 
 __all__ = [
     "as_learnt",
     "corrupted_means",
     "evaluate",
+    "evaluate_corruption",
     "evaluate_run",
+    "examples_of",
     "foreign_auroc",
     "foreign_images",
+    "foreign_scores",
     "is_images",
     "mean_corruption_error",
     "raw_images",
@@ -61,6 +64,7 @@ def evaluate(
         likelihood=likelihood,
     )
     values = prediction.metrics(examples.y)
+    values |= _diversity_of_members(model, prediction, examples.y)
     if data_size is not None and any(True for _ in random_maps(model)):
         with torch.no_grad():
             per_example = float(kl(model)) / data_size
@@ -69,6 +73,18 @@ def evaluate(
         values["kl"] = Score(per_example, 0.0)
         values["negative_elbo"] = Score(gibbs.value + per_example, gibbs.error)
     return {name: estimate._asdict() for name, estimate in values.items()}
+
+
+def _diversity_of_members(model: nn.Module, prediction: Prediction, y: Tensor) -> dict[str, Score]:
+    """How much members disagree, each the average of its samples, if it has more than one."""
+    count, samples = members(model), prediction.samples
+    if count == 1 or len(samples) == count or not prediction.has_classes or samples.ndim != 3:
+        return {}
+    log_probs = metrics.member_log_probs(prediction.sample_log_probs, count)
+    values = {"member_disagreement": metrics.disagreement(log_probs)}
+    if bool((log_probs.argmax(-1) != y).any()):  # without errors there is nothing to compare with
+        values["member_diversity"] = metrics.diversity(log_probs, y)
+    return values
 
 
 def evaluate_run(
@@ -90,11 +106,43 @@ def evaluate_run(
     """
     run = Run(folder)
     model, likelihood = run.load()
-    examples = run.dataset.test if data is None else as_learnt(load_dataset(data), run.dataset)
+    examples = examples_of(run, data)
     if corrupt is not None:
-        examples = corrupt_examples(examples, corrupt, severity, seed=run.recipe.seed)
+        return evaluate_corruption(
+            run, model, likelihood, examples, corrupt, severity, samples=samples
+        )
     size = run.data_size if data is None else None
     return evaluate(model, examples, likelihood, data_size=size, **run.drawing(samples))
+
+
+def examples_of(run: Run, data: str | None = None) -> Examples:
+    """The test examples of a run, or those of another data set as the run would see them."""
+    return run.dataset.test if data is None else as_learnt(load_dataset(data), run.dataset)
+
+
+def evaluate_corruption(
+    run: Run,
+    model: nn.Module,
+    likelihood: Likelihood,
+    examples: Examples,
+    name: str,
+    severity: int,
+    *,
+    samples: int = 100,
+) -> dict[str, dict[str, float]]:
+    """Evaluate on damaged images; the recipe's seed is that of the damage.
+
+    Args:
+        run: where the model is from.
+        model: the trained model.
+        likelihood: what its outputs mean.
+        examples: images kept as bytes.
+        name: of the corruption.
+        severity: from 1 to 5.
+        samples: how many predictive samples.
+    """
+    damaged = corrupt_examples(examples, name, severity, seed=run.recipe.seed)
+    return evaluate(model, damaged, likelihood, **run.drawing(samples))
 
 
 def as_learnt(other: Dataset, own: Dataset) -> Examples:
@@ -171,6 +219,44 @@ def foreign_auroc(familiar: Tensor, foreign: Tensor) -> float:
     """
     scores = torch.cat([familiar, foreign])
     return metrics.auroc(scores, torch.arange(len(scores)) >= len(familiar))
+
+
+def foreign_scores(
+    folder: str | Path, data: str, *, samples: int = 100
+) -> dict[str, dict[str, float]]:
+    """How well a finished run tells the images of another data set from its own test images.
+
+    Args:
+        folder: the run folder.
+        data: the other data set, whose inputs have the same shape.
+        samples: how many predictive samples.
+    """
+    run = Run(folder)
+    model, likelihood = run.load()
+    own, other = run.dataset.test, load_dataset(data)
+    shape = tuple(own.stored.shape[1:])
+    require(
+        tuple(other.input_shape) == shape,
+        f"{data} has inputs of shape {other.input_shape}, and the run's are {shape}; give a data "
+        "set of the same shape",
+    )
+    require(
+        run.dataset.task == "classification",
+        f"{run.dataset.name} has no classes, so its predictions have no entropy to tell by",
+    )
+    stored, at_once = other.test.stored, other.test.scaling is not None
+    foreign = Examples(stored, None, run.dataset.scaling if at_once else None)
+    drawn = [
+        predict(model, _as_trained(model, part.x), likelihood=likelihood, **run.drawing(samples))
+        for part in (own, foreign)
+    ]
+    is_foreign = torch.arange(len(own) + len(foreign)) >= len(own)
+    scores = {}
+    for name in ("entropy", "mutual_information"):
+        values = torch.cat([getattr(prediction, name) for prediction in drawn])
+        found = metrics.bootstrap(metrics.auroc, values, is_foreign, strata=is_foreign)
+        scores[f"auroc_{name}"] = found._asdict()
+    return scores
 
 
 def corrupted_means(

@@ -292,14 +292,18 @@ class Published(_Section):
 class Recipe(_Section):
     """Everything that defines a run.
 
-    ``posterior: null`` trains the plain network. ``budgets`` holds what differs under ``cpu`` (2
-    cores, under an hour) from the published settings, and ``cut`` says it in words; a recipe that
-    is read under the published settings has no cut.
+    ``posterior: null`` trains the plain network. ``ensemble: 4`` trains four networks beside each
+    other, and ``mc_dropout: true`` lets dropout layers draw in predictions.
+    ``budgets`` holds what differs under ``cpu`` (2 cores, under an hour) from the published
+    settings, and ``cut`` says it in words; a recipe that is read under the published settings has
+    no cut.
     """
 
     name: Name
     data: Data
     architecture: Architecture
+    ensemble: int = Field(default=1, ge=1)
+    mc_dropout: bool = False
     posterior: PosteriorField | None = None
     prior: PriorField | None = None
     estimator: EstimatorField = "auto"

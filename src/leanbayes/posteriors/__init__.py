@@ -8,6 +8,7 @@ A file here has the specs of the distributions in the file of its name in
 from leanbayes.posteriors.base import POSTERIORS, Posterior, register_posterior
 from leanbayes.posteriors.k_tied import KTied
 from leanbayes.posteriors.location_scale import Dropout, MeanField, Point, ZeroMean
+from leanbayes.posteriors.low_rank import LowRank
 from leanbayes.posteriors.masked import Pruned
 from leanbayes.posteriors.matrix_normal import MatrixNormal
 from leanbayes.posteriors.rank1 import Rank1
@@ -16,6 +17,7 @@ __all__ = [
     "POSTERIORS",
     "Dropout",
     "KTied",
+    "LowRank",
     "MatrixNormal",
     "MeanField",
     "Point",

@@ -16,6 +16,7 @@ from leanbayes.learned import Learned
 from leanbayes.ops import LinearOp
 from leanbayes.posteriors.base import Posterior, register_posterior
 from leanbayes.posteriors.location_scale import MeanField
+from leanbayes.posteriors.low_rank import LowRank
 from leanbayes.posteriors.rank1 import Rank1
 
 __all__ = ["Pruned", "masked"]
@@ -45,7 +46,8 @@ class Pruned(Posterior):
 
     def __post_init__(self) -> None:
         require(
-            isinstance(self.base, Posterior) and not isinstance(self.base, Pruned | Rank1),
+            isinstance(self.base, Posterior)
+            and not isinstance(self.base, LowRank | Pruned | Rank1),
             f"base is {self.base!r}; give the spec of a posterior of single weights, such as "
             "lb.MeanField()",
         )

@@ -8,11 +8,11 @@ from typing import Any
 __all__ = ["extra"]
 
 
-def extra(module: str, package: str, purpose: str) -> Any:
-    """Import a module, or say what to install."""
+def extra(module: str, package: str, purpose: str, name: str = "lab") -> Any:
+    """Import a module, or say which extra of leanbayes to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"{purpose} needs {package}; run: pip install 'leanbayes[lab]'"
+            f"{purpose} needs {package}; run: pip install 'leanbayes[{name}]'"
         ) from error

@@ -14,9 +14,15 @@ from leanbayes.lab.report.html import Html, figure, grid, section
 from leanbayes.lab.report.numbers import number
 from leanbayes.lab.report.study import MOST_OUTSIDE, Study, register_section
 from leanbayes.lab.runs import Run
-from leanbayes.metrics import calibration_bins
+from leanbayes.metrics import calibration_bins, rejection_curve
 
-__all__ = ["calibration", "certain_images", "out_of_distribution", "rejection_curve"]
+__all__ = [
+    "calibration",
+    "certain_images",
+    "class_name",
+    "out_of_distribution",
+    "shown_images",
+]
 
 _IMAGES = 12
 
@@ -44,18 +50,6 @@ def _judged(study: Study) -> _Judged | None:
     probs = study.test.log_probs.exp().flatten(0, -2)
     confidence, labels = probs.max(-1)
     return _Judged(labels, confidence, torch.special.entr(probs).sum(-1), y.flatten().long())
-
-
-def rejection_curve(uncertainty: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Shares rejected, most uncertain first, and the accuracy on what is left.
-
-    Example:
-        >>> rejection_curve(torch.tensor([0.9, 0.1]), torch.tensor([False, True]))
-        (tensor([0.0000, 0.5000]), tensor([0.5000, 1.0000]))
-    """
-    kept = right[uncertainty.argsort(stable=True)].float().cumsum(0).flip(0)
-    left = torch.arange(len(right), 0, -1)
-    return 1 - left / len(right), kept / left
 
 
 @register_section
@@ -129,14 +123,24 @@ def certain_images(run: Run, study: Study) -> Html | None:
     return section("Most and least certain images", grid(figures))
 
 
-def _images(dataset: Dataset, judged: _Judged, index: Tensor, which: str) -> Html:
+def shown_images(dataset: Dataset, index: Tensor) -> Tensor:
+    """Test images between 0 and 1."""
     x, _ = dataset.test.take(index)
     raw = raw_images(x, dataset).float()
     low, high = raw.amin(), raw.amax()
-    images = ((raw - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
+    return ((raw - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
+
+
+def class_name(dataset: Dataset, label: int) -> str:
+    """What a class is called, or its number."""
+    return dataset.classes[label] if label < len(dataset.classes) else str(label)
+
+
+def _images(dataset: Dataset, judged: _Judged, index: Tensor, which: str) -> Html:
+    images = shown_images(dataset, index)
     wrong = (~judged.right[index]).tolist()
     guesses, truths = (
-        [dataset.classes[i] if i < len(dataset.classes) else str(i) for i in labels[index].tolist()]
+        [class_name(dataset, label) for label in labels[index].tolist()]
         for labels in (judged.labels, judged.truth)
     )
     titles = [

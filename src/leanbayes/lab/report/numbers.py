@@ -22,6 +22,8 @@ METRICS = {
     "disagreement": "disagreement of samples",
     "diversity": "disagreement over error",
     "kl_diversity": "KL between samples",
+    "member_disagreement": "disagreement of members",
+    "member_diversity": "disagreement of members over error",
     "auroc": "AUROC",
     "auc_pr": "average precision",
     "squared_error": "squared error",

@@ -12,7 +12,7 @@ from leanbayes.lab.report.numbers import METRICS, number, with_error
 from leanbayes.lab.report.study import SECTIONS, study
 from leanbayes.lab.runs import Run
 
-from leanbayes.lab.report import summary, curves, classes, regression, weights  # noqa: F401  # isort: skip
+from leanbayes.lab.report import summary, curves, classes, members, regression, weights  # noqa: F401  # isort: skip
 
 __all__ = ["write_report"]
 
