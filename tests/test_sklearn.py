@@ -351,6 +351,8 @@ def test_members_ranks_and_specs():
     assert lb.members(model.networks_[0]) == 3
     model, X = made(BayesRegressor, posterior=lb.Rank1(members=2), prior=None)
     assert model.networks_[0][0].prior.spec == lb.Normal(0.1, loc=1.0)
+    model, X = made(BayesRegressor, posterior=lb.Rank1(members=2, signs=0.5), members=3)
+    assert model.networks_[0][0].posterior.spec == lb.Rank1(members=3, signs=0.5)
     model, X = made(BayesRegressor, posterior="ensemble", members=3)
     assert model.predict_dist(X).samples.shape[0] == 3  # functions without noise
 

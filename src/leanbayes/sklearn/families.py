@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from torch import nn
@@ -94,7 +94,9 @@ def find_family(posterior: str | Posterior) -> NamedFamily:
     """
     if isinstance(posterior, Rank1):
         rank1: Rank1 = posterior
-        return NamedFamily(lambda _: rank1, _AROUND_ONE, members=rank1.members, shares=True)
+        return NamedFamily(
+            lambda s: replace(rank1, members=s.members), _AROUND_ONE, rank1.members, shares=True
+        )
     if isinstance(posterior, Posterior):
         spec: Posterior = posterior
         return NamedFamily(lambda _: spec)

@@ -189,6 +189,7 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
 
     def _prediction(self, outputs: Tensor) -> Prediction:
         law = self.likelihood_
+        assert isinstance(law, Gaussian)
         if law.log_scale is not None:
             return Prediction(outputs.squeeze(-1), Gaussian(float(law.log_scale.exp())))
         normal = law.distribution(outputs)

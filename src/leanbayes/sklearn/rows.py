@@ -41,7 +41,7 @@ def distinct_rows(x: Floats, y: Floats, weight: Floats) -> DistinctRows:
     keys = table.view(np.dtype((np.void, table.dtype.itemsize * table.shape[1]))).ravel()
     _, first, place = np.unique(keys, return_index=True, return_inverse=True)
     rows = table[first]
-    weights = np.bincount(place.ravel(), weights=weight[kept])
+    weights = np.bincount(place.ravel(), weights=weight[kept]).astype(np.float64)
     return DistinctRows(rows[:, :-1], rows[:, -1], weights)
 
 
