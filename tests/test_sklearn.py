@@ -179,6 +179,13 @@ def test_early_stopping_keeps_the_best_weights(kind):
     assert kind(**SHORT).fit(X, y).validation_scores_ == []
 
 
+def test_a_long_fit_is_validated_at_most_a_hundred_times():
+    X, y = table(10)
+    options = {"epochs": 150, "early_stopping": True, "n_iter_no_change": 1000}
+    model = BayesRegressor(**{**SHORT, **options}, validation_fraction=0.2).fit(X, y)
+    assert (model.n_iter_, len(model.validation_scores_)) == (150, 75)
+
+
 def test_rows_held_out_have_the_same_share_of_every_class():
     codes = np.repeat([0, 1, 2], [40, 20, 10])
     rows = WeightedRows.of(np.arange(70.0)[:, None], codes, np.ones(70), torch.long)

@@ -43,7 +43,7 @@ class BayesClassifier(ClassifierMixin, BayesEstimator):
         activation: ``"relu"``, ``"tanh"``, ``"elu"``, ``"gelu"`` or ``"silu"``.
         prior: spec of the weights' prior; by default normal with a learnt scale for every layer,
             ``N(1, 0.1²)`` for the factors of rank-1 and He's for ensembles.
-        scale: where the standard deviations of weights start.
+        scale: where the standard deviations of mean field, k-tied and matrix normal start.
         class_weight: how many rows a row of each class stands for: a dictionary, or
             ``"balanced"`` to let all classes weigh the same.
         samples: how many functions a prediction averages over, of all members together.

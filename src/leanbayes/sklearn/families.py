@@ -71,13 +71,18 @@ class NamedFamily:
 
 
 _AROUND_ONE = Normal(0.1, loc=1.0)
+_SHARED_WEIGHTS = 0.2
+"""The prior scale of the weights that rank-1 members share: He's for a layer of 50."""
 
 NAMED_FAMILIES: dict[str, NamedFamily] = {
     "mean-field": NamedFamily(lambda s: MeanField(s.scale)),
     "k-tied": NamedFamily(lambda s: KTied(s.rank, Scale(s.scale, raw_spread=0.1))),
     "matrix-normal": NamedFamily(lambda s: MatrixNormal(s.scale)),
     "rank-1": NamedFamily(
-        lambda s: Rank1(s.members, weight_scale=0.5), _AROUND_ONE, members=4, shares=True
+        lambda s: Rank1(s.members, weight_scale=_SHARED_WEIGHTS),
+        _AROUND_ONE,
+        members=4,
+        shares=True,
     ),
     "variance": NamedFamily(lambda s: ZeroMean(), inner=True),
     "ensemble": NamedFamily(lambda s: Point(), He(), members=5),

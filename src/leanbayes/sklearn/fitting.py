@@ -112,7 +112,7 @@ class Fitted:
             rows, validation = rows.split(settings.validation_fraction, self.seed)
         watch = _Watch(self, validation, settings.n_iter_no_change)
         epochs = settings.planned_epochs(len(rows))
-        every = max(epochs // _VALIDATIONS, 1)
+        every = -(-epochs // _VALIDATIONS)
         with self._noise():
             for epoch in range(epochs):
                 self._epoch(rows, settings, rows.total, (epoch, epochs))

@@ -53,7 +53,7 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
         activation: ``"relu"``, ``"tanh"``, ``"elu"``, ``"gelu"`` or ``"silu"``.
         prior: spec of the weights' prior; by default normal with a learnt scale for every layer,
             ``N(1, 0.1²)`` for the factors of rank-1 and He's for ensembles.
-        scale: where the standard deviations of weights start.
+        scale: where the standard deviations of mean field, k-tied and matrix normal start.
         noise: ``"learnt"``, one level for all rows; or ``"predicted"``, one for each.
         samples: how many functions a prediction averages over, of all members together.
         kl_weight: what the KL is multiplied with; 1 is the ELBO, less is a cold posterior.
