@@ -106,6 +106,15 @@ def test_threads_fit_what_one_fits_alone():
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_default_precision_changes_nothing(kind, request):
+    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
+    model, X = made(kind)
+    expected = answers(model, X)
+    torch.set_default_dtype(torch.float64)
+    assert_same(answers(made(kind)[0], X), expected)
+
+
 def test_other_generators_stay_as_they_were():
     torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
     model, X = made(BayesClassifier)

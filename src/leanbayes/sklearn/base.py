@@ -123,8 +123,6 @@ class BayesEstimator(BaseEstimator, ABC):
         rows = self._prepared(X, y, sample_weight, first=not warm)
         if not warm:
             self._begin(rows)
-        self._fitted.losses, self._fitted.validation_scores = [], []
-        self._fitted.epochs = 0
         self._fitted.fit(rows, settings)
         return self._finish()
 
@@ -180,7 +178,7 @@ class BayesEstimator(BaseEstimator, ABC):
             prior=self.prior,
             seed=seed,
         )
-        self._fitted = Fitted(networks, likelihood, seed)
+        self._fitted = Fitted(networks, likelihood.float(), seed)
 
     def _finish(self) -> Self:
         fitted = self._fitted

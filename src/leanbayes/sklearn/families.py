@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import torch
 from torch import nn
 
 from leanbayes.convert import convert
@@ -163,5 +164,5 @@ def _perceptron(widths: Sequence[int], activation: str) -> nn.Sequential:
     make = choose("activation", activation, ACTIVATIONS)
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), make()]
+        layers += [nn.Linear(inputs, outputs, dtype=torch.float32), make()]
     return nn.Sequential(*layers[:-1])

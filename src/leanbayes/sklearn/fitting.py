@@ -107,6 +107,7 @@ class Fitted:
     def fit(self, rows: WeightedRows, settings: FitSettings) -> None:
         """All epochs, with a new optimiser; the learning rate falls to zero."""
         self.optimizer, self.rows_seen = self._new_optimizer(), rows.total
+        self.epochs, self.losses, self.validation_scores = 0, [], []
         validation = None
         if settings.early_stopping:
             rows, validation = rows.split(settings.validation_fraction, self.seed)
