@@ -29,13 +29,14 @@ class Elbo(NamedTuple):
     weight: float
 
 
-def elbo(nll: Tensor, kl: Tensor, *, data_size: int, weight: float = 1.0) -> Elbo:
+def elbo(nll: Tensor, kl: Tensor, *, data_size: float, weight: float = 1.0) -> Elbo:
     """The negative evidence lower bound per example: ``nll + weight · kl / data_size``.
 
     Args:
         nll: the mean negative log likelihood of a batch.
         kl: the KL of the model, a sum over all weights.
-        data_size: how many training examples there are, not how many batches.
+        data_size: how many training examples there are, not how many batches; the sum of their
+            weights where they have some.
         weight: weight of the KL, from a schedule.
 
     Example:

@@ -1,0 +1,238 @@
+"""What both estimators have in common: parameters, fitting, and draws of the fitted functions."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
+
+from leanbayes.errors import require_count
+from leanbayes.likelihoods import Likelihood
+from leanbayes.model import random_maps
+from leanbayes.posteriors import Point, Posterior
+from leanbayes.predict import Prediction, predict_batches
+from leanbayes.priors import Prior
+from leanbayes.sklearn.families import Shape, build_networks, find_family
+from leanbayes.sklearn.fitting import FitSettings, Fitted
+from leanbayes.sklearn.rows import Floats, WeightedRows, distinct_rows, round_off
+
+__all__ = ["BayesEstimator", "Uncertainty"]
+
+_BLOCK = 2**18
+"""How many numbers of output are drawn at once: samples times rows."""
+
+
+class Uncertainty(NamedTuple):
+    """What a prediction does not know, ``[rows]`` each; the last two add up to the first.
+
+    Attributes:
+        total: all of it.
+        aleatoric: noise, which more data would not remove.
+        epistemic: what the drawn functions do not agree on, and more data would remove.
+    """
+
+    total: Floats
+    aleatoric: Floats
+    epistemic: Floats
+
+
+class BayesEstimator(BaseEstimator, ABC):
+    """A Bayesian perceptron behind scikit-learn's interface.
+
+    Attributes:
+        networks_: the fitted networks, one unless the family is an ensemble.
+        likelihood_: what their outputs mean, in scaled units.
+        input_scaler_: how inputs are scaled; ``None`` if they are not.
+        n_iter_: how many epochs were run.
+        loss_curve_: the mean loss of every epoch.
+        validation_scores_: mean log predictive densities of held-out rows, if stopping early.
+        n_features_in_: how many inputs there are.
+        feature_names_in_: their names, if they have some.
+    """
+
+    posterior: str | Posterior
+    rank: int
+    members: int | None
+    hidden: int | Sequence[int]
+    activation: str
+    prior: Prior | None
+    scale: float
+    samples: int
+    kl_weight: float
+    kl_warmup: float
+    epochs: int | None
+    batch_size: int | None
+    learning_rate: float
+    early_stopping: bool
+    validation_fraction: float
+    n_iter_no_change: int
+    scale_inputs: bool
+    data_size: int | None
+    warm_start: bool
+    random_state: Any
+
+    @abstractmethod
+    def _remember(self, y: NDArray[Any]) -> None:
+        """Keep what targets say about all there will ever be."""
+
+    @abstractmethod
+    def _codes(self, y: NDArray[Any]) -> Floats:
+        """Targets as numbers, before they are scaled; raise if they are none of those expected."""
+
+    @abstractmethod
+    def _row_weights(self, y: NDArray[Any], weight: Floats) -> Floats:
+        """The weights of rows, given what was asked for each."""
+
+    @abstractmethod
+    def _new_likelihood(self) -> tuple[Likelihood, int]:
+        """What outputs mean, and how many there are."""
+
+    @abstractmethod
+    def _targets(self, y: Floats, weight: Floats, *, first: bool) -> tuple[Floats, torch.dtype]:
+        """Numbers as the likelihood takes them; at the first call choose their scale."""
+
+    @abstractmethod
+    def _prediction(self, outputs: Tensor) -> Prediction:
+        """What outputs ``[samples, rows, outputs]`` say, in scaled units."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit to rows ``X`` and targets ``y``.
+
+        Args:
+            X: inputs ``[rows, features]``: an array, or a table of pandas or polars.
+            y: targets ``[rows]``.
+            sample_weight: how many rows each row stands for; 1 if not given.
+        """
+        settings = self._settings()
+        warm = self.warm_start and hasattr(self, "networks_")
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, reset=not warm, y_numeric=self._y_is_numeric
+        )
+        if not warm:
+            self._remember(y)
+        rows = self._prepared(X, y, sample_weight, first=not warm)
+        if not warm:
+            self._begin(rows)
+        self._fitted.fit(rows, settings)
+        return self._finish()
+
+    def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        settings, first = self._settings(), not hasattr(self, "networks_")
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, reset=first, y_numeric=self._y_is_numeric
+        )
+        rows = self._prepared(X, y, sample_weight, first=first)
+        if first:
+            self._begin(rows)
+        self._fitted.update(rows, settings, self.data_size)
+        return self._finish()
+
+    _y_is_numeric = False
+
+    def _prepared(
+        self,
+        X: Floats,
+        y: NDArray[Any],
+        sample_weight: Any,
+        *,
+        first: bool,
+    ) -> WeightedRows:
+        """Distinct rows, scaled; the first ones say how."""
+        codes = self._codes(y)
+        given = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        rows = distinct_rows(X, codes, self._row_weights(y, given))
+        if first:
+            self.input_scaler_ = None
+            if self.scale_inputs:
+                self.input_scaler_ = StandardScaler().fit(rows.x, sample_weight=rows.weight)
+        targets, dtype = self._targets(rows.y, rows.weight, first=first)
+        return WeightedRows.of(self._scaled(rows.x), targets, rows.weight, dtype)
+
+    def _scaled(self, x: Floats) -> Floats:
+        return x if self.input_scaler_ is None else self.input_scaler_.transform(x)
+
+    def _begin(self, rows: WeightedRows) -> None:
+        """Networks with their first weights."""
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        likelihood, outputs = self._new_likelihood()
+        family = find_family(self.posterior)
+        members = family.members if self.members is None else self.members
+        hidden = [self.hidden] if isinstance(self.hidden, int) else list(self.hidden)
+        for width in hidden:
+            require_count("hidden", width, 1)
+        networks = build_networks(
+            family,
+            Shape(self.rank, members, self.scale),
+            [rows.x.shape[1], *hidden, outputs],
+            activation=self.activation,
+            prior=self.prior,
+            seed=seed,
+        )
+        self._fitted = Fitted(networks, likelihood.float(), seed)
+
+    def _finish(self) -> Self:
+        fitted = self._fitted
+        self.networks_, self.likelihood_ = fitted.networks, fitted.likelihood
+        self.n_iter_, self.loss_curve_ = fitted.epochs, list(fitted.losses)
+        self.validation_scores_ = list(fitted.validation_scores)
+        return self
+
+    def _settings(self) -> FitSettings:
+        require_count("samples", self.samples, 1)
+        if self.data_size is not None:
+            require_count("data_size", self.data_size, 1)
+        names = FitSettings.__dataclass_fields__
+        return FitSettings(**{name: getattr(self, name) for name in names})
+
+    def _predictions(self, X: Any) -> Iterator[Prediction]:
+        """Predictions of one block of rows after the other, in scaled units.
+
+        Every draw is one function, the same for all rows, computed in double precision: what a row
+        gets does not depend on the rows beside it.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        x = torch.as_tensor(np.ascontiguousarray(self._scaled(X)))
+        networks = [copy.deepcopy(network).double() for network in self.networks_]
+        samples = self._draws_of_each()
+        parts = [
+            predict_batches(
+                network,
+                x,
+                samples=samples,
+                batch_size=max(_BLOCK // self.samples, 1),
+                coherent=True,
+                seed=self._fitted.seed + number,
+            )
+            for number, network in enumerate(networks)
+        ]
+        for together in zip(*parts, strict=True):
+            with torch.no_grad():
+                yield self._prediction(torch.cat([part.samples for part in together]))
+
+    def _draws_of_each(self) -> int:
+        """How many draws every member gives: one if it has no noise."""
+        if all(isinstance(m.posterior.spec, Point) for _, m in random_maps(self.networks_)):
+            return 1
+        return -(-self.samples // sum(self._fitted.members))
+
+    def _asked(
+        self,
+        X: Any,
+        question: Callable[[Prediction], Tensor],
+    ) -> Floats:
+        """What a function of predictions gives, ``[rows, …]``, the same for a row anywhere."""
+        return np.concatenate([round_off(question(part)) for part in self._predictions(X)])
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "networks_")

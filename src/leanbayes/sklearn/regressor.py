@@ -1,0 +1,207 @@
+"""Regression with scikit-learn's interface."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor, distributions
+from torch.distributions import Distribution
+
+from leanbayes.errors import require, require_choice
+from leanbayes.likelihoods import Gaussian, Likelihood
+from leanbayes.posteriors import Posterior
+from leanbayes.predict import Prediction
+from leanbayes.priors import Prior
+from leanbayes.sklearn.base import BayesEstimator, Uncertainty
+from leanbayes.sklearn.rows import Floats
+
+__all__ = ["BayesRegressor"]
+
+_FIRST_NOISE = 0.5
+
+
+class _MeansAndScales(Likelihood):
+    """Normal targets; outputs are means and standard deviations, in the last dimension."""
+
+    def distribution(self, outputs: Tensor) -> Distribution:
+        return distributions.Normal(outputs[..., 0], outputs[..., 1], validate_args=False)
+
+
+class BayesRegressor(RegressorMixin, BayesEstimator):
+    """A Bayesian neural network for regression, as a scikit-learn estimator.
+
+    Targets are scaled inside and come back in their own units. A row of weight 3 is the same as
+    three rows, and neither the order of the rows that a network was fitted to nor that of those it
+    predicts changes anything.
+
+    Intervals and quantiles are *credible, not conformal*: they say where the model believes a new
+    target to lie, and are right as far as model and posterior are. For a guarantee of coverage
+    wrap the estimator with MAPIE.
+
+    Args:
+        posterior: ``"mean-field"``, ``"k-tied"``, ``"matrix-normal"``, ``"rank-1"``,
+            ``"variance"``, ``"ensemble"`` (plain networks), or a spec such as ``lb.KTied(3)``.
+        rank: of k-tied standard deviations.
+        hidden: units of every hidden layer.
+        members: how many members of rank-1 (4) or networks (5 in an ensemble, 1 otherwise).
+        activation: ``"relu"``, ``"tanh"``, ``"elu"``, ``"gelu"`` or ``"silu"``.
+        prior: spec of the weights' prior; by default normal with a learnt scale for every layer,
+            ``N(1, 0.1²)`` for the factors of rank-1 and He's for ensembles.
+        scale: where the standard deviations of mean field, k-tied and matrix normal start.
+        noise: ``"learnt"``, one level for all rows; or ``"predicted"``, one for each.
+        samples: how many functions a prediction averages over, of all members together.
+        kl_weight: what the KL is multiplied with; 1 is the ELBO, less is a cold posterior.
+        kl_warmup: the share of steps in which that weight rises from zero.
+        epochs: how often all rows are seen; ``None`` gives three steps a row, at least 150 and at
+            most 5000, and at least 20 epochs.
+        batch_size: rows in a step; ``None`` for 200, or all if there are fewer.
+        learning_rate: the first one of Adam; it falls along a cosine to zero.
+        early_stopping: keep the weights that predict held-out rows best.
+        validation_fraction: the share of rows held out for that.
+        n_iter_no_change: stop after so many validations (at most 100 a fit) without a better one.
+        scale_inputs: let inputs have mean 0 and standard deviation 1 inside.
+        data_size: for ``partial_fit``, how many rows there are in all; by default those seen.
+        warm_start: let ``fit`` go on from where it was.
+        random_state: of first weights, batches and noise; an integer makes fits repeatable.
+
+    Example:
+        >>> X = np.linspace(-1, 1, 30)[:, None]
+        >>> reg = BayesRegressor(random_state=0).fit(X, 3 * X[:, 0])
+        >>> mean, std = reg.predict(X, return_std=True)
+        >>> reg.predict_interval(X, coverage=0.9).shape
+        (30, 2)
+    """
+
+    _y_is_numeric = True
+
+    def __init__(
+        self,
+        posterior: str | Posterior = "k-tied",
+        *,
+        rank: int = 2,
+        hidden: int | Sequence[int] = (50,),
+        members: int | None = None,
+        activation: str = "relu",
+        prior: Prior | None = None,
+        scale: float = 0.05,
+        noise: Literal["learnt", "predicted"] = "learnt",
+        samples: int = 100,
+        kl_weight: float = 1.0,
+        kl_warmup: float = 0.0,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float = 0.02,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        scale_inputs: bool = True,
+        data_size: int | None = None,
+        warm_start: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.posterior, self.rank, self.members = posterior, rank, members
+        self.hidden, self.activation = hidden, activation
+        self.prior, self.scale, self.noise = prior, scale, noise
+        self.samples, self.kl_weight, self.kl_warmup = samples, kl_weight, kl_warmup
+        self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
+        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
+        self.n_iter_no_change, self.scale_inputs = n_iter_no_change, scale_inputs
+        self.data_size, self.warm_start, self.random_state = data_size, warm_start, random_state
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """One epoch over more rows; the first ones say how inputs and targets are scaled.
+
+        Rows that are given twice count twice, unless ``data_size`` says how many there are.
+        """
+        return self._partial_fit(X, y, sample_weight)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The predictive mean ``[rows]``; with ``return_std`` also the standard deviation."""
+        if not return_std:
+            return self._to_units(self._asked(X, lambda p: p.mean))
+        both = self._asked(X, lambda p: torch.stack([p.mean, p.variance.sqrt()], -1))
+        return self._to_units(both[:, 0]), both[:, 1] * self._unit
+
+    def predict_interval(self, X: Any, coverage: float | Sequence[float] = 0.9) -> Floats:
+        """Central credible intervals, not conformal ones: ``[rows, 2]``.
+
+        Args:
+            X: inputs.
+            coverage: the probability that they hold; several give ``[rows, 2, coverages]``.
+        """
+        several = np.atleast_1d(np.asarray(coverage, dtype=float))
+        for each in several:
+            require(0 < each < 1, f"coverage is {each}; it must lie between 0 and 1")
+        ends = self.predict_quantiles(X, [*(1 - several) / 2, *(1 + several) / 2])
+        intervals: Floats = ends.reshape(len(ends), 2, len(several))
+        return intervals[..., 0] if np.ndim(coverage) == 0 else intervals
+
+    def predict_quantiles(
+        self,
+        X: Any,
+        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+    ) -> Floats:
+        """Quantiles of the predictive distribution, ``[rows, quantiles]``."""
+        levels = [float(level) for level in quantiles]
+        return self._to_units(self._asked(X, lambda p: p.quantiles(levels).movedim(0, -1)))
+
+    def predict_uncertainty(self, X: Any) -> Uncertainty:
+        """Predictive variances: of all, of the noise, and between the drawn functions."""
+        parts = self._asked(X, lambda p: torch.stack([p.aleatoric, p.epistemic], -1))
+        aleatoric, epistemic = (self._unit**2 * parts).T
+        return Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
+
+    def predict_dist(self, X: Any) -> Prediction:
+        """The library's prediction of every row, in the units of the targets."""
+        parts = list(self._predictions(X))
+        samples = torch.cat([part.samples for part in parts], 1)
+        unit, law = self._unit, parts[0].likelihood
+        if isinstance(law, Gaussian):
+            return Prediction(self._shift + unit * samples, Gaussian(unit * law.scale))
+        means, scales = samples.unbind(-1)
+        both = torch.stack([self._shift + unit * means, unit * scales], -1)
+        return Prediction(both, law)
+
+    def _remember(self, y: NDArray[Any]) -> None:
+        """Numbers need no names."""
+
+    def _codes(self, y: NDArray[Any]) -> Floats:
+        return np.asarray(y, dtype=np.float64)
+
+    def _row_weights(self, y: NDArray[Any], weight: Floats) -> Floats:
+        return weight
+
+    def _new_likelihood(self) -> tuple[Likelihood, int]:
+        require_choice("noise", self.noise, ("learnt", "predicted"))
+        return Gaussian(_FIRST_NOISE, self.noise), 2 if self.noise == "predicted" else 1
+
+    def _targets(self, y: Floats, weight: Floats, *, first: bool) -> tuple[Floats, torch.dtype]:
+        column = y[:, None]
+        if first:
+            self.target_scaler_ = StandardScaler().fit(column, sample_weight=weight)
+        return self.target_scaler_.transform(column), torch.float32
+
+    def _prediction(self, outputs: Tensor) -> Prediction:
+        law = self.likelihood_
+        assert isinstance(law, Gaussian)
+        if law.log_scale is not None:
+            return Prediction(outputs.squeeze(-1), Gaussian(float(law.log_scale.exp())))
+        normal = law.distribution(outputs)
+        return Prediction(torch.cat([normal.mean, normal.stddev], -1), _MeansAndScales())
+
+    @property
+    def _shift(self) -> float:
+        return float(self.target_scaler_.mean_[0])
+
+    @property
+    def _unit(self) -> float:
+        return float(self.target_scaler_.scale_[0])
+
+    def _to_units(self, scaled: Floats) -> Floats:
+        return self._shift + self._unit * scaled
