@@ -87,7 +87,7 @@ class _Studies:
 
     def phase_cell(self, name: str, column: str) -> Cell:
         """The most or the last of an accuracy, or the last log α of a layer."""
-        known = {}
+        known: dict[str, Cell] = {}
         for key, values in self._history(name).items():
             numbers = [value for value in values if value is not None]
             if key.startswith("accuracy/") and numbers:
