@@ -346,6 +346,7 @@ def test_uncertainties_add_up():
         ("k_tied", lb.KTied, 1, 1),
         ("matrix-normal", lb.MatrixNormal, 1, 1),
         ("rank-1", lb.Rank1, 1, 4),
+        ("low-rank", lb.LowRank, 1, 1),
         ("ensemble", lb.Point, 5, 1),
     ],
 )

@@ -11,7 +11,16 @@ from torch import nn
 
 from leanbayes.convert import convert
 from leanbayes.errors import choose, require, require_count, require_positive
-from leanbayes.posteriors import KTied, MatrixNormal, MeanField, Point, Posterior, Rank1, ZeroMean
+from leanbayes.posteriors import (
+    KTied,
+    LowRank,
+    MatrixNormal,
+    MeanField,
+    Point,
+    Posterior,
+    Rank1,
+    ZeroMean,
+)
 from leanbayes.priors import He, Normal, Prior
 from leanbayes.scales import Scale
 from leanbayes.seeding import noise_by
@@ -89,6 +98,7 @@ NAMED_FAMILIES: dict[str, NamedFamily] = {
         members=4,
         shares=True,
     ),
+    "low-rank": NamedFamily(lambda s: LowRank(s.rank, s.scale, start="random")),
     "variance": NamedFamily(lambda s: ZeroMean(), inner=True),
     "ensemble": NamedFamily(lambda s: Point(), He(), members=5),
 }
