@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
+from leanbayes.seeding import noise_by
 
 THREADS, PREDICTIONS = 8, 50
 
@@ -193,7 +194,10 @@ def test_numbers_by_a_seed_do_not_depend_on_other_threads(kind):
     alone = lb.predict(model, x, samples=3, seed=3).samples
     with ThreadPoolExecutor(1) as pool:
         beside = pool.submit(lb.predict, model, x, samples=3, seed=3).result().samples
+        with noise_by(4, model):  # a block by another seed around it
+            inside = lb.predict(model, x, samples=3, seed=3).samples
     assert alone.equal(beside)
+    assert alone.equal(inside)
 
 
 @pytest.mark.tried(

@@ -55,7 +55,10 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 class _OwnGenerators(TorchDispatchMode):
-    """Gives every operation that draws a generator of its own, one for each device."""
+    """Gives every operation that draws a generator of its own, one for each device.
+
+    What has a generator already keeps it: the user's, or that of a block inside this one.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -75,7 +78,7 @@ class _OwnGenerators(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        draw = _drawing(func)
+        draw = None if kwargs.get("generator") is not None else _drawing(func)
         if draw is None:
             return func(*args, **kwargs)
         near = args[0] if args and isinstance(args[0], torch.Tensor) else None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from leanbayes.compaction.channels import UntraceableError, insist
-from leanbayes.compaction.graph import IN_USE, Graph, Step
+from leanbayes.compaction.graph import IN_USE, Graph, Visit
 from leanbayes.compaction.report import CompactionReport, CompactLayer, Kept
 from leanbayes.compaction.weighted import Weighted
 from leanbayes.convert import topmost
@@ -112,7 +112,7 @@ def _layers(graph: Graph) -> list[CompactLayer]:
     return rows
 
 
-def _left(step: Step, layer: Weighted) -> tuple[Tensor, Tensor, int]:
+def _left(step: Visit, layer: Weighted) -> tuple[Tensor, Tensor, int]:
     """The outputs, the inputs and the number of groups that are left of a layer."""
     rows = step.made.space.root.kept
     every = torch.ones(layer.inputs, dtype=torch.bool)
@@ -134,7 +134,7 @@ def _cut(graph: Graph) -> None:
             layer.cut(rows, inputs, groups, _fold(step, layer)[rows])
 
 
-def _fold(step: Step, layer: Weighted) -> Tensor:
+def _fold(step: Visit, layer: Weighted) -> Tensor:
     """What removed constants add to the biases of a layer; others go into its weights."""
     read = step.read
     if read is None:

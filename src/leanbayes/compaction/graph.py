@@ -26,7 +26,7 @@ from leanbayes.compaction.table import (
 from leanbayes.compaction.weighted import Weighted
 from leanbayes.layers import Layer, RandomMap
 
-__all__ = ["IN_USE", "Graph", "Step"]
+__all__ = ["IN_USE", "Graph", "Visit"]
 
 IN_USE = "it is in use"
 """Why most channels are kept."""
@@ -41,7 +41,7 @@ class _Tracer(fx.Tracer):
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class Visit:
     """A layer with weights or a batch norm, where the graph calls it.
 
     Args:
@@ -79,7 +79,7 @@ class Graph:
 
     def __init__(self, model: nn.Module, example: Tensor | None, *, exact: bool) -> None:
         self.model, self.exact = model, exact
-        self.steps: list[Step] = []
+        self.steps: list[Visit] = []
         self.barriers: dict[str, str] = {}
         self._known: dict[fx.Node, Any] = {}
         self._nodes = _trace(model, example)
@@ -140,7 +140,7 @@ class Graph:
         assert rule is not None
         made = rule(call)
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            self.steps.append(Step(name, module, made, made))
+            self.steps.append(Visit(name, module, made, made))
         return made
 
     def _apply_weights(
@@ -159,7 +159,7 @@ class Graph:
         space = Space(weighted.outputs)
         self._spaces.append(space)
         made = Channels(space, values, constant, rank, last=linear).with_values(values)
-        self.steps.append(Step(name, weighted, read, made))
+        self.steps.append(Visit(name, weighted, read, made))
         return made
 
     def _read_later(self, node: fx.Node) -> bool:
@@ -224,7 +224,7 @@ class Graph:
             for cause, which in list(space.causes.items()):
                 space.root.keep(which, cause)
 
-    def _keep_what_is_read(self, step: Step) -> bool:
+    def _keep_what_is_read(self, step: Visit) -> bool:
         layer, read = step.module, step.read
         if not isinstance(layer, Weighted):
             return False
@@ -240,7 +240,7 @@ class Graph:
             changed |= read.space.keep(read.of_features(which), cause)
         return changed
 
-    def _keep_a_carrier(self, step: Step) -> bool:
+    def _keep_a_carrier(self, step: Visit) -> bool:
         """Of the constants that only weights can carry, keep the largest if no other is kept."""
         layer, read = step.module, step.read
         if not isinstance(layer, Weighted) or read is None or layer.op.groups > 1:
@@ -268,7 +268,7 @@ def _causes(
         yield f"their constants meet the random weights of {name!r}", which & read.constant
 
 
-def _keep_whole_groups(step: Step, layer: Weighted) -> bool:
+def _keep_whole_groups(step: Visit, layer: Weighted) -> bool:
     """A group of a convolution goes if all its outputs and inputs do."""
     groups = layer.op.groups
     made, read = step.made.space, step.read

@@ -166,5 +166,5 @@ class _ScaledLocal(Function):
             gscale = (slope.t() @ square).mul_(scale)
         if need_x:
             gx = (slope @ weight).mul_(x)
-            gx = gx if loc is None else gx.addmm_(g, loc)
+            gx = gx if loc is None else gx.add_(g @ loc)
         return gx, g.t() @ x if need_loc else None, gscale, g.sum(0) if need_bias else None

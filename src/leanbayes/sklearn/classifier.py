@@ -36,7 +36,8 @@ class BayesClassifier(ClassifierMixin, BayesEstimator):
 
     Args:
         posterior: ``"mean-field"``, ``"k-tied"``, ``"matrix-normal"``, ``"rank-1"``,
-            ``"low-rank"``, ``"variance"``, ``"ensemble"`` (plain networks), or a spec such as ``lb.KTied(3)``.
+            ``"low-rank"``, ``"variance"``, ``"ensemble"`` (plain networks), or a spec such as
+            ``lb.KTied(3)``.
         rank: of k-tied standard deviations, or of low-rank matrices.
         hidden: units of every hidden layer.
         members: how many members of rank-1 (4) or networks (5 in an ensemble, 1 otherwise).

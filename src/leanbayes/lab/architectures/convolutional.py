@@ -150,14 +150,7 @@ def vgg(
             channels = wide
         layers[f"pool{block}"] = nn.MaxPool2d(2)
     layers["flatten"] = nn.Flatten()
-    units = hidden or channels
-    for name, before, size in (("dense1", channels, units), ("dense2", units, outputs)):
-        if dropout:
-            layers[f"{name}_dropout"] = nn.Dropout(0.5 * dropout)
-        layers[name] = nn.Linear(before, size)
-        if name == "dense1":
-            layers["dense1_norm"] = _without_scale(nn.BatchNorm1d(size, eps=1e-3))
-            layers["dense1_relu"] = nn.ReLU()
+    layers |= _dense_layers_of_vgg(channels, hidden or channels, outputs, 0.5 * dropout)
     return Chain(layers, (3, 32, 32), _first_weights_of_vgg(dense1))
 
 
@@ -241,6 +234,19 @@ def _elu_blocks(
     layers["flatten"] = nn.Flatten()
     layers["dense"] = nn.Linear(channels * _pooled(size, len(blocks)) ** 2, outputs)
     return Chain(layers, input_shape, starts.FAN_IN_UNIFORM)
+
+
+def _dense_layers_of_vgg(
+    channels: int, hidden: int, outputs: int, rate: float
+) -> dict[str, nn.Module]:
+    return {
+        **({"dense1_dropout": nn.Dropout(rate)} if rate else {}),
+        "dense1": nn.Linear(channels, hidden),
+        "dense1_norm": _without_scale(nn.BatchNorm1d(hidden, eps=1e-3)),
+        "dense1_relu": nn.ReLU(),
+        **({"dense2_dropout": nn.Dropout(rate)} if rate else {}),
+        "dense2": nn.Linear(hidden, outputs),
+    }
 
 
 def _first_weights_of_vgg(dense1: str) -> dict[str, starts.Fill]:

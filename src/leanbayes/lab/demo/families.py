@@ -143,6 +143,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("matrix normal", "correlated", lb.MatrixNormal(_SCALE)),
     Family("matrix normal, low rank", "correlated", lb.MatrixNormal(_SCALE, rank=2)),
     Family("matrix normal + diagonal", "correlated", lb.MatrixNormal(_SCALE, diagonal=True)),
+    Family("low rank", "correlated", lb.LowRank(8, _SCALE, start="random")),
     _variance("variance, normal", lb.ZeroMean(), "auto"),
     _variance("variance, Bernoulli", lb.ZeroMean("bernoulli"), "flipout"),
     _variance("variance, uniform", lb.ZeroMean("uniform"), "flipout"),
