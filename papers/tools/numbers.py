@@ -47,7 +47,11 @@ def _known(term: str, cell: Cell, printed: bool) -> float:
 
 
 def _value(value: float) -> str:
-    return count(value) if isinstance(value, int) else f"{value:#.3g}".removesuffix(".")
+    """Three digits, or all before the point; with a typographic minus."""
+    if isinstance(value, int):
+        return count(value)
+    written = f"{value:#.3g}".removesuffix(".") if abs(value) < 1000 else f"{value:.0f}"
+    return written.replace("-", "−")
 
 
 def _printed(value: float) -> str:
