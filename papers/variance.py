@@ -94,7 +94,11 @@ _CLAIMS = (
     ),
     Claim(
         "Policies with variance layers explore: slower at first, better in the end.",
-        "POLICY-VERDICT",
+        "Slower, yes. On CartPole it ends at {value: policy/CartPole-v0-variance last_100} of 200, "
+        "where the others have {value: policy/CartPole-v0-deterministic last_100}. On Acrobot it "
+        "has {value: policy/Acrobot-v1-variance last_100} after 1600 episodes, a policy with means "
+        "and noise {value: policy/Acrobot-v1-noise last_100}, and a deterministic one, which never "
+        "finds the goal in two of nine seeds, {value: policy/Acrobot-v1-deterministic last_100}.",
         "[policies](variance/policies.md)",
     ),
     Claim(
