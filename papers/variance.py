@@ -97,18 +97,21 @@ _CLAIMS = (
         "Slower, yes. On CartPole it ends at {value: policy/CartPole-v0-variance last_100} of 200, "
         "where the others have {value: policy/CartPole-v0-deterministic last_100}. On Acrobot it "
         "has {value: policy/Acrobot-v1-variance last_100} after 1600 episodes, a policy with means "
-        "and noise {value: policy/Acrobot-v1-noise last_100}, and a deterministic one, which never "
-        "finds the goal in two of nine seeds, {value: policy/Acrobot-v1-deterministic last_100}.",
+        "and noise {value: policy/Acrobot-v1-noise last_100}, and a deterministic one, two of "
+        "whose nine seeds end at the worst return, {value: policy/Acrobot-v1-deterministic "
+        "last_100}.",
         "[policies](variance/policies.md)",
     ),
     Claim(
         "Variance networks resist targeted attacks longer than others, their ensembles most.",
-        "The ensembles do, if the gradient is averaged over draws as in the paper: after 20 steps "
-        "{percent: attack/variance ensemble averaged} of images reach their target, in the deep "
-        "ensemble {percent: attack/deep ensemble averaged}, and {percent: attack/variance "
+        "Their ensemble does, if the gradient is averaged over draws as in the paper: after 20 "
+        "steps {percent: attack/variance ensemble averaged} of images reach their target, in the "
+        "deep ensemble {percent: attack/deep ensemble averaged}, and {percent: attack/variance "
         "averaged}, {percent: attack/dropout averaged} and {percent: attack/deterministic "
         "averaged} in single networks with zero means, dropout and neither. By the gradient of the "
-        "averaged probability both ensembles hold out longer, and alike.",
+        "averaged probability the deep ensemble resists longer: {percent: attack/deep ensemble "
+        "of_average} against {percent: attack/variance ensemble of_average}, and further apart on "
+        "the way.",
         "[attacks](variance/attacks.md)",
     ),
 )

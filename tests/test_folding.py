@@ -527,6 +527,12 @@ def test_folding_saves_products(family, folded, looped):
         assert flops[0] < 0.4 * flops[1]  # of 80 parts of a sample's products 60 are done once
 
 
+@pytest.mark.parametrize("family", ["k_tied", "mean_field", "zero_mean"])
+def test_folding_saves_products_without_kernels(family, folded, looped):
+    with without_native():
+        test_folding_saves_products(family, folded, looped)
+
+
 ROWS = torch.randn(5, 4, 6, 6)
 CALLS = {
     "elementwise": lambda x: F.gelu(x.relu() + 1).mul_(2).clamp_min(0.1),

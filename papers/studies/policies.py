@@ -65,14 +65,10 @@ def table_of_policies(studies: Sequence[Study]) -> str:
 
 def _line(study: Study) -> list[str]:
     last, seeds = study["last_100"], [run["last_100"]["value"] for run in study["runs"]]
-    return [
-        study["environment"],
-        study["settings"]["policy"],
-        f"{last['value']:.1f} ± {last['error']:.1f}",
-        f"{min(seeds):.1f}",
-        f"{max(seeds):.1f}",
-        str(len(seeds)),
-    ]
+    mean = f"{last['value']:.1f} ± {last['error']:.1f}"
+    numbers = mean, f"{min(seeds):.1f}", f"{max(seeds):.1f}"
+    signed = (number.replace("-", "−") for number in numbers)
+    return [study["environment"], study["settings"]["policy"], *signed, str(len(seeds))]
 
 
 def curves_of_policies(studies: Sequence[Study]) -> bytes:

@@ -207,8 +207,8 @@ class Graph:
         """Keep what is needed, and of every space at least one channel."""
         self._settle_joined()
         while True:
-            while sum(self._keep_what_is_read(step) for step in self.steps):
-                pass
+            if sum(self._keep_what_is_read(step) for step in self.steps):
+                continue
             if sum(self._keep_a_carrier(step) for step in self.steps):
                 continue
             empty = [space for space in self.spaces() if not bool(space.kept.any())]

@@ -11,7 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
-from leanbayes.kernels import Folded, draw_scaled, fold_noise, fusible, scaled_kl, scaled_local
+from leanbayes.kernels import (
+    Folded,
+    can_fold,
+    draw_scaled,
+    fold_noise,
+    fusible,
+    scaled_kl,
+    scaled_local,
+)
 from leanbayes.ops import Linear, LinearOp
 
 __all__ = ["LocationScale", "NoiseName"]
@@ -152,7 +160,8 @@ class LocationScale(WeightDistribution):
     def folded_draws(
         self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded
     ) -> Tensor | None:
-        if type(op) is not Linear or x.ndim != 2 or not self._fusible():
+        is_dense = type(op) is Linear and x.ndim == 2 and self._fusible()
+        if not is_dense or not can_fold(x, self.loc, self.scale, bias):
             return None
         mean = None if self.loc is None else F.linear(x, self.loc, bias)
         bias = bias if mean is None else None

@@ -7,7 +7,7 @@ a CPU where the library was built. :func:`kernels` says which is used.
 from leanbayes.kernels.divergence import k_tied_kl, no_force, scaled_kl
 from leanbayes.kernels.draws import draw_k_tied, draw_scaled
 from leanbayes.kernels.factors import NormalFactor
-from leanbayes.kernels.fold import Folded, fold_k_tied, fold_noise
+from leanbayes.kernels.fold import Folded, can_fold, fold_k_tied, fold_noise
 from leanbayes.kernels.fused import fusible
 from leanbayes.kernels.k_tied import add_mixed_noise, can_mix, k_tied_local
 from leanbayes.kernels.local import add_noise, safe_sqrt, scaled_local
@@ -19,6 +19,7 @@ __all__ = [
     "NormalFactor",
     "add_mixed_noise",
     "add_noise",
+    "can_fold",
     "can_mix",
     "draw_k_tied",
     "draw_scaled",

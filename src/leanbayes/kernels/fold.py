@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.kernels.native import LARGEST_RANK, library, loaded, pointer, seed, threads
 
-__all__ = ["Folded", "fold_k_tied", "fold_noise"]
+__all__ = ["Folded", "can_fold", "fold_k_tied", "fold_noise"]
 
 
 class Folded(NamedTuple):
@@ -18,6 +19,12 @@ class Folded(NamedTuple):
     samples: int
     examples: int
     sharing: int
+
+
+def can_fold(*tensors: Tensor | None) -> bool:
+    """Whether there are kernels for numbers of this type; ask before products are made."""
+    given = [t for t in tensors if t is not None]
+    return library() is not None and all(t.dtype is torch.float32 and t.is_cpu for t in given)
 
 
 def fold_noise(
@@ -48,10 +55,11 @@ def fold_k_tied(
     x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, fold: Folded
 ) -> Tensor | None:
     """The same for outputs of weights with ``scale = uᵀ v``, see :func:`k_tied_local`."""
-    mean, rank = F.linear(x, loc, bias), u.shape[0]
-    dense = x.contiguous(), mean, u.contiguous(), v.contiguous()
-    if rank > LARGEST_RANK or library(*dense) is None:
+    rank = u.shape[0]
+    if rank > LARGEST_RANK or not can_fold(x, loc, u, v):
         return None
+    mean = F.linear(x, loc, bias).contiguous()
+    dense = x.contiguous(), mean, u.contiguous(), v.contiguous()
     n, given = _sizes(mean, fold)
     y = mean if given == fold.samples else mean.new_empty(fold.samples * fold.examples, n)
     sizes = fold.samples, fold.examples, n, given, fold.sharing, x.shape[1], rank

@@ -135,6 +135,7 @@ def vgg(
     """
     require(int(64 * width) >= 1, f"width is {width}; it must leave at least one filter")
     require(0 <= dropout <= 1, f"dropout is {dropout}; it multiplies rates and is from 0 to 1")
+    require(hidden is None or hidden >= 1, f"hidden is {hidden}; dense1 needs at least one unit")
     require_choice("dense1", dense1, ("dropout", "variance"))
     layers: dict[str, nn.Module] = {}
     channels, i = 3, 0
