@@ -10,7 +10,7 @@ from leanbayes.distributions.base import (
     rounded,
     with_op,
 )
-from leanbayes.distributions.covariance import DiagonalLowRank, Factor, Triangular
+from leanbayes.distributions.covariance import DiagonalLowRank, Factor, PackedTriangular, Triangular
 from leanbayes.distributions.k_tied import KTiedNormal
 from leanbayes.distributions.location_scale import LocationScale
 from leanbayes.distributions.low_rank import LowRankProduct
@@ -42,6 +42,7 @@ __all__ = [
     "Masked",
     "Moments",
     "NormalMixture",
+    "PackedTriangular",
     "Rank1Mixture",
     "RelevanceNormal",
     "Triangular",

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from leanbayes.ops import LinearOp
+from leanbayes.kernels import from_packed, lower_product, lower_quadratic, row_squares
+from leanbayes.ops import Linear, LinearOp
 
-__all__ = ["DiagonalLowRank", "Factor", "Triangular"]
+__all__ = ["DiagonalLowRank", "Factor", "PackedTriangular", "Triangular"]
 
 
 class Factor(ABC):
-    """A square-root factor ``F [n, width]`` of a covariance, known by what it does."""
+    """A square-root factor ``F [size, width]`` of a covariance, known by what it does."""
 
+    size: int
     width: int
     diagonal_only: bool = False
 
@@ -65,7 +68,7 @@ class Triangular(Factor):
         if lower.ndim != 2 or lower.shape[0] != lower.shape[1]:
             raise ValueError(f"a triangular factor is square; its shape is {tuple(lower.shape)}")
         self.lower = lower
-        self.width = lower.shape[0]
+        self.size = self.width = lower.shape[0]
 
     def color(self, e: Tensor) -> Tensor:
         return e @ self.lower.mT
@@ -94,6 +97,42 @@ class Triangular(Factor):
         return op(x, self.lower.mT).square().sum(op.channel_dim, keepdim=True)
 
 
+class PackedTriangular(Triangular):
+    """The same from its diagonal and what is below it, row by row; written out where needed.
+
+    Example:
+        >>> PackedTriangular(torch.tensor([2.0, 1.0]), torch.tensor([1.0])).dense
+        tensor([[4., 2.],
+                [2., 2.]])
+    """
+
+    def __init__(self, diagonal: Tensor, below: Tensor) -> None:
+        self.diagonal = diagonal
+        self.below = below
+        self.size = self.width = diagonal.shape[0]
+
+    @cached_property
+    def lower(self) -> Tensor:  # type: ignore[override]
+        """The factor as a matrix."""
+        return from_packed(self.diagonal, self.below)
+
+    def color(self, e: Tensor) -> Tensor:
+        return lower_product(e, self.lower)
+
+    @property
+    def variance(self) -> Tensor:
+        return row_squares(self.diagonal, self.below)
+
+    @property
+    def log_pivots(self) -> Tensor:
+        return 2 * self.diagonal.abs().log()
+
+    def quadratic(self, x: Tensor, op: LinearOp) -> Tensor:
+        if type(op) is Linear:
+            return lower_quadratic(x, self.lower)
+        return super().quadratic(x, op)
+
+
 class DiagonalLowRank(Factor):
     """A factor ``[diag(d) | L]``: covariance ``diag(d²) + L Lᵀ`` with ``L [n, rank]``.
 
@@ -112,7 +151,8 @@ class DiagonalLowRank(Factor):
                 f"the low-rank part needs {scale.shape[0]} rows like the diagonal; "
                 f"its shape is {tuple(self.low_rank.shape)}"
             )
-        self.width = scale.shape[0] + self.low_rank.shape[1]
+        self.size = scale.shape[0]
+        self.width = self.size + self.low_rank.shape[1]
         self.diagonal_only = self.low_rank.shape[1] == 0
 
     def color(self, e: Tensor) -> Tensor:

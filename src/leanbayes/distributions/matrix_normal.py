@@ -59,7 +59,7 @@ class KroneckerNormal(WeightDistribution):
         bound: EntropyBound = "minkowski",
         validate_args: bool | None = None,
     ) -> None:
-        shape = (rows.variance.shape[0], columns.variance.shape[0])
+        shape = (rows.size, columns.size)
         if tuple(loc.shape) != shape:
             raise ValueError(
                 f"factors of {shape[0]} rows and {shape[1]} columns do not fit means of shape "

@@ -12,6 +12,7 @@ from leanbayes.kernels.fused import fusible
 from leanbayes.kernels.k_tied import add_mixed_noise, can_mix, k_tied_local
 from leanbayes.kernels.local import add_noise, safe_sqrt, scaled_local
 from leanbayes.kernels.native import Kernels, kernels, without_native
+from leanbayes.kernels.triangular import from_packed, lower_product, lower_quadratic, row_squares
 
 __all__ = [
     "Folded",
@@ -25,11 +26,15 @@ __all__ = [
     "draw_scaled",
     "fold_k_tied",
     "fold_noise",
+    "from_packed",
     "fusible",
     "k_tied_kl",
     "k_tied_local",
     "kernels",
+    "lower_product",
+    "lower_quadratic",
     "no_force",
+    "row_squares",
     "safe_sqrt",
     "scaled_kl",
     "scaled_local",

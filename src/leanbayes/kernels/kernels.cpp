@@ -72,7 +72,7 @@ static const int LEVEL = level();
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // Raise it, here and in native.py, with every change of a signature: a library may be older.
-EXPORT int interface() { return 2; }
+EXPORT int interface() { return 3; }
 
 EXPORT const char* instructions() {
     return LEVEL == 2 ? "AVX-512" : LEVEL == 1 ? "AVX2" : "baseline instructions";
@@ -105,6 +105,19 @@ EXPORT void draw_backward(const f32* g, f32* gscale, i64 rows, i64 n, u64 seed, 
 EXPORT f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, i64 rows, i64 n, f64 prior_loc,
                     f64 prior_scale, int threads) {
     return BEST(scale_kl(loc, scale, gscale, rows, n, prior_loc, prior_scale, threads));
+}
+EXPORT void unpack_lower(const f32* diagonal, const f32* below, f32* lower, i64 n) {
+    BEST(unpack_lower(diagonal, below, lower, n));
+}
+EXPORT void pack_lower(const f32* lower, f32* diagonal, f32* below, i64 n) {
+    BEST(pack_lower(lower, diagonal, below, n));
+}
+EXPORT void row_squares(const f32* diagonal, const f32* below, f32* out, i64 n) {
+    BEST(row_squares(diagonal, below, out, n));
+}
+EXPORT void row_squares_backward(const f32* g, const f32* diagonal, const f32* below,
+                                 f32* gdiagonal, f32* gbelow, i64 n) {
+    BEST(row_squares_backward(g, diagonal, below, gdiagonal, gbelow, n));
 }
 EXPORT void factor_forward(const f32* x, const f32* loc, const f32* scale, f32* y, i64 rows, i64 n,
                            i64 members, f32 clip, u64 seed, int threads) {
@@ -815,6 +828,41 @@ static f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, i64 rows, i64
     for (i64 i = 0; i < rows; i++) total += parts[i];
     free(parts);
     return total;
+}
+
+// A lower-triangular matrix [n, n] from its diagonal and what is below it, packed row by row.
+static void unpack_lower(const f32* diagonal, const f32* below, f32* lower, i64 n) {
+    for (i64 i = 0; i < n; below += i, lower += n, i++) {
+        memcpy(lower, below, sizeof(f32) * i);
+        lower[i] = diagonal[i];
+        memset(lower + i + 1, 0, sizeof(f32) * (n - i - 1));
+    }
+}
+
+static void pack_lower(const f32* lower, f32* diagonal, f32* below, i64 n) {
+    for (i64 i = 0; i < n; below += i, lower += n, i++) {
+        memcpy(below, lower, sizeof(f32) * i);
+        diagonal[i] = lower[i];
+    }
+}
+
+// The sum of squares of every row of such a matrix.
+static void row_squares(const f32* diagonal, const f32* below, f32* out, i64 n) {
+    for (i64 i = 0; i < n; below += i, i++) {
+        f32 total = diagonal[i] * diagonal[i];
+        _Pragma("omp simd reduction(+ : total)") for (i64 j = 0; j < i; j++) total +=
+            below[j] * below[j];
+        out[i] = total;
+    }
+}
+
+static void row_squares_backward(const f32* g, const f32* diagonal, const f32* below,
+                                 f32* gdiagonal, f32* gbelow, i64 n) {
+    for (i64 i = 0; i < n; below += i, gbelow += i, i++) {
+        f32 twice = 2.0f * g[i];
+        gdiagonal[i] = twice * diagonal[i];
+        SIMD for (i64 j = 0; j < i; j++) gbelow[j] = twice * below[j];
+    }
 }
 
 // w w^T of a matrix w [k, n]

@@ -32,7 +32,7 @@ LIBRARY = Path(__file__).with_name("libkernels.so")
 LARGEST_RANK = 4
 """Up to this rank of a k-tied scale there are kernels."""
 
-_INTERFACE = 2
+_INTERFACE = 3
 """The version of the signatures below, as kernels.cpp has it."""
 
 _WORTH_THREADS = 2**13
@@ -56,6 +56,10 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # as in kernels.cpp: pointers, size
     "k_tied_draw_backward": (*(_P,) * 5, *(_I,) * 3, _SEED, _INT),
     "k_tied_kl": (*(_P,) * 5, *(_I,) * 3, _D, _D, _INT),
     "scale_kl": (*(_P,) * 3, *(_I,) * 2, _D, _D, _INT),
+    "unpack_lower": (*(_P,) * 3, _I),
+    "pack_lower": (*(_P,) * 3, _I),
+    "row_squares": (*(_P,) * 3, _I),
+    "row_squares_backward": (*(_P,) * 5, _I),
     "factor_forward": (*(_P,) * 4, *(_I,) * 3, _F, _SEED, _INT),
     "factor_backward": (*(_P,) * 7, *(_I,) * 3, _F, _SEED, _INT),
 }

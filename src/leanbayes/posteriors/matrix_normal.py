@@ -15,7 +15,7 @@ from leanbayes.distributions import (
     DiagonalLowRank,
     Factor,
     KroneckerNormal,
-    Triangular,
+    PackedTriangular,
     WeightDistribution,
 )
 from leanbayes.distributions.matrix_normal import EntropyBound
@@ -28,19 +28,12 @@ from leanbayes.transforms import Exp
 __all__ = ["MatrixNormal"]
 
 
-def _lower(diagonal: Tensor, below: Tensor) -> Triangular:
-    """A lower-triangular factor from its diagonal and its packed strictly lower part."""
-    n = diagonal.shape[0]
-    row, column = torch.tril_indices(n, n, -1, device=below.device)
-    return Triangular(torch.diag(diagonal).index_put((row, column), below))
-
-
 def _part_of_lower(log_diagonal: Tensor, below: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     """The stored factor ``L`` with ``L Lᵀ = (F Fᵀ)[index, index]``, from that of ``F``.
 
     ``L`` is ``Rᵀ`` of ``F[index]ᵀ = Q R``, which needs no product that could lose digits.
     """
-    whole = _lower(log_diagonal.double().exp(), below.double()).lower
+    whole = PackedTriangular(log_diagonal.double().exp(), below.double()).lower
     upper = torch.linalg.qr(whole[index].mT, mode="r").R
     lower = (upper * upper.diagonal().sign().unsqueeze(1)).mT
     row, column = torch.tril_indices(len(index), len(index), -1, device=lower.device)
@@ -100,7 +93,7 @@ class MatrixNormal(Posterior):
             arguments[f"{name}_factor"] = Stored(self._first_factor(n, weight))
         if self.diagonal:
             arguments["diagonal"] = Stored(weight.new_full(shape, log_std), Exp())
-        make = _lower if self.rank is None else DiagonalLowRank
+        make = PackedTriangular if self.rank is None else DiagonalLowRank
         bound: EntropyBound = "pivots" if self.diagonal == "pivots" else "minkowski"
         return self.learned(partial(_kronecker_normal, make=make, bound=bound), **arguments)
 

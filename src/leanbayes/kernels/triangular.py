@@ -1,0 +1,200 @@
+"""Lower-triangular matrices that are stored packed: unpacked, squared and multiplied by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function
+
+from leanbayes.kernels.fused import fusible, in_full_precision, twice_differentiable
+from leanbayes.kernels.native import library, pointer
+
+__all__ = ["from_packed", "lower_product", "lower_quadratic", "row_squares"]
+
+_BLOCK = 160
+"""Blocks of about this many rows: fewer products of zeros, but products that are still large."""
+
+
+def from_packed(diagonal: Tensor, below: Tensor) -> Tensor:
+    """The lower-triangular matrix of a diagonal ``[n]`` and what is below it, row by row.
+
+    Example:
+        >>> from_packed(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0]))
+        tensor([[1., 0., 0.],
+                [4., 2., 0.],
+                [5., 6., 3.]])
+    """
+    if fusible(diagonal, below) and library(diagonal, below) is not None:
+        return _FromPacked.apply(diagonal, below)  # type: ignore[no-untyped-call]
+    return _plain_from_packed(diagonal, below)
+
+
+def row_squares(diagonal: Tensor, below: Tensor) -> Tensor:
+    """The sum of squares of every row of that matrix.
+
+    Example:
+        >>> row_squares(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0]))
+        tensor([ 1., 20., 70.])
+    """
+    if fusible(diagonal, below) and library(diagonal, below) is not None:
+        return _RowSquares.apply(diagonal, below)  # type: ignore[no-untyped-call]
+    return _plain_row_squares(diagonal, below)
+
+
+def lower_product(x: Tensor, lower: Tensor) -> Tensor:
+    """``x Lᵀ`` for ``x [..., n]`` and a lower-triangular ``L``, without most of its zeros.
+
+    Example:
+        >>> x, lower = torch.randn(4, 3), torch.randn(3, 3).tril()
+        >>> torch.allclose(lower_product(x, lower), x @ lower.mT, atol=1e-6)
+        True
+    """
+    if not _worth_blocks(x, lower):
+        return x @ lower.mT
+    flat = x.reshape(-1, x.shape[-1])
+    return _Product.apply(flat, lower).view(x.shape)  # type: ignore[no-untyped-call]
+
+
+def lower_quadratic(x: Tensor, lower: Tensor) -> Tensor:
+    """``xᵀ L Lᵀ x`` for every ``x [..., n]``, as ``[..., 1]``.
+
+    Example:
+        >>> lower_quadratic(torch.ones(1, 2), torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+        tensor([[5.]])
+    """
+    if not _worth_blocks(x, lower):
+        return (x @ lower).square().sum(-1, keepdim=True)
+    flat = x.reshape(-1, x.shape[-1])
+    q = _Quadratic.apply(flat, lower)  # type: ignore[no-untyped-call]
+    return q.view(*x.shape[:-1], 1)
+
+
+def _worth_blocks(x: Tensor, lower: Tensor) -> bool:
+    large = len(lower) >= 2 * _BLOCK and x.numel() >= 16 * len(lower)
+    return large and x.dtype == lower.dtype and fusible(x, lower)
+
+
+@lru_cache(maxsize=64)
+def _places(n: int) -> Tensor:
+    """Where the packed numbers stand in the flat matrix."""
+    row, column = torch.tril_indices(n, n, -1)
+    return row * n + column
+
+
+def _plain_from_packed(diagonal: Tensor, below: Tensor) -> Tensor:
+    n = diagonal.shape[0]
+    where = _places(n).to(below.device)
+    return torch.diag(diagonal).view(-1).index_put((where,), below).view(n, n)
+
+
+def _plain_row_squares(diagonal: Tensor, below: Tensor) -> Tensor:
+    return _plain_from_packed(diagonal, below).square().sum(-1)
+
+
+class _FromPacked(Function):
+    @staticmethod
+    def forward(ctx: Any, diagonal: Tensor, below: Tensor) -> Tensor:
+        n = diagonal.shape[0]
+        lower = diagonal.new_empty(n, n)
+        library(diagonal, below).unpack_lower(*map(pointer, (diagonal, below, lower)), n)
+        return lower
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        g, n = grads[0], grads[0].shape[0]
+        native = None if torch.is_grad_enabled() else library(g)
+        if native is None:
+            return g.diagonal(), g.reshape(-1)[_places(n)]
+        gdiagonal, gbelow = g.new_empty(n), g.new_empty(n * (n - 1) // 2)
+        native.pack_lower(*map(pointer, (g, gdiagonal, gbelow)), n)
+        return gdiagonal, gbelow
+
+
+class _RowSquares(Function):
+    @staticmethod
+    def forward(ctx: Any, diagonal: Tensor, below: Tensor) -> Tensor:
+        ctx.save_for_backward(diagonal, below)
+        squares, n = torch.empty_like(diagonal), diagonal.shape[0]
+        library(diagonal, below).row_squares(*map(pointer, (diagonal, below, squares)), n)
+        return squares
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, g = ctx.saved_tensors, grads[0].contiguous()
+        native = None if torch.is_grad_enabled() else library(*inputs, g)
+        if native is None:
+            return twice_differentiable(_plain_row_squares, inputs, ctx, g)
+        slopes = [torch.empty_like(t) for t in inputs]
+        native.row_squares_backward(*map(pointer, (g, *inputs, *slopes)), len(g))
+        return tuple(slopes)
+
+
+def _blocks(n: int) -> Iterator[tuple[int, int]]:
+    count = n // _BLOCK
+    ends = [n * i // count for i in range(count + 1)]
+    return pairwise(ends)
+
+
+def _times(x: Tensor, lower: Tensor) -> Tensor:
+    """``x L``."""
+    y = torch.empty_like(x)
+    for a, b in _blocks(len(lower)):
+        torch.mm(x[:, a:], lower[a:, a:b], out=y[:, a:b])
+    return y
+
+
+def _times_transposed(x: Tensor, lower: Tensor) -> Tensor:
+    """``x Lᵀ``."""
+    y = torch.empty_like(x)
+    for a, b in _blocks(len(lower)):
+        torch.mm(x[:, :b], lower[a:b, :b].t(), out=y[:, a:b])
+    return y
+
+
+def _slope(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
+    """The lower blocks of ``leftᵀ right``: what is above them belongs to zeros of the factor."""
+    slope = torch.zeros_like(like)
+    for a, b in _blocks(len(like)):
+        torch.mm(left[:, a:].t(), right[:, a:b], out=slope[a:, a:b])
+    return slope
+
+
+class _Product(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, lower: Tensor) -> Tensor:
+        ctx.save_for_backward(x, lower)
+        return _times_transposed(x, lower)
+
+    @staticmethod
+    @in_full_precision
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (x, lower), g = ctx.saved_tensors, grads[0]
+        if torch.is_grad_enabled():
+            return twice_differentiable(lambda x, a: x @ a.mT, (x, lower), ctx, g)
+        need_x, need_lower = ctx.needs_input_grad
+        gx = _times(g.contiguous(), lower) if need_x else None
+        return gx, _slope(g, x, lower) if need_lower else None
+
+
+class _Quadratic(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, lower: Tensor) -> Tensor:
+        projected = _times(x, lower)
+        ctx.save_for_backward(x, lower, projected)
+        return torch.linalg.vecdot(projected, projected)
+
+    @staticmethod
+    @in_full_precision
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (x, lower, projected), g = ctx.saved_tensors, grads[0]
+        if torch.is_grad_enabled():
+            return twice_differentiable(lambda x, a: (x @ a).square().sum(-1), (x, lower), ctx, g)
+        slope = projected * (2 * g).unsqueeze(-1)
+        need_x, need_lower = ctx.needs_input_grad
+        gx = _times_transposed(slope, lower) if need_x else None
+        return gx, _slope(x, slope, lower) if need_lower else None
