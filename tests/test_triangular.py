@@ -11,9 +11,12 @@ import leanbayes as lb
 from leanbayes.distributions import PackedTriangular, Triangular
 from leanbayes.kernels import (
     from_packed,
+    lower_gram,
+    lower_lower,
     lower_product,
     lower_quadratic,
     row_squares,
+    to_packed,
     without_native,
 )
 
@@ -86,6 +89,17 @@ def test_second_derivatives(branch):
     expected = torch.autograd.grad(sum(s.square().sum() for s in slopes), doubles)
     for a, b in zip(found, expected, strict=True):
         assert torch.allclose(a.double(), b, rtol=1e-4)
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+@pytest.mark.parametrize("n", [*SIZES, LARGE])
+def test_products_of_two_factors(branch, n):
+    a, b = (torch.randn(n, n, dtype=torch.float64).tril() for _ in range(2))
+    assert torch.allclose(lower_lower(a, b), a @ b)
+    assert torch.allclose(lower_gram(a, b), (a.mT @ b).tril())
+    with branch(), torch.no_grad():
+        diagonal, below = to_packed(a.float())
+    assert torch.equal(written_out(diagonal, below), a.float())
 
 
 def products(lower, x):

@@ -119,7 +119,7 @@ def compare_optimizers(
 
 
 class _Run:
-    """One network on its way: its curve so far, and the seconds that training took."""
+    """One network on its way: its curve so far, and the seconds of a processor that it took."""
 
     def __init__(self, recipe: Recipe, settings: NaturalSettings, state_file: Path) -> None:
         self.recipe, self.settings, self.state_file = recipe, settings, state_file
@@ -153,21 +153,21 @@ class _Run:
         }
 
     def _epoch(self, epoch: int) -> None:
-        """The clock runs from batch to batch, and not while the −ELBO is measured."""
+        """The processor's clock runs from batch to batch, and not while the −ELBO is measured."""
         factor = self.recipe.learning_rate(epoch, self.recipe.training.epochs)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         torch.manual_seed((self.recipe.seed * 1_000_003 + epoch) % 2**63)
         size, due = len(self.batches), set(self._due())
-        began = time.perf_counter()
+        began = time.process_time()
         for number, batch in enumerate(self.batches.epoch(epoch), 1):
             self.optimizer.zero_grad()
             self.module.objective(batch).loss.backward()
             self.optimizer.step()
             if number in due:
-                self.seconds += time.perf_counter() - began
+                self.seconds += time.process_time() - began
                 self._measure(epoch * size + number)
-                began = time.perf_counter()
+                began = time.process_time()
 
     def _due(self) -> Iterator[int]:
         """After which batches of an epoch the −ELBO is measured: the last is one of them."""

@@ -18,7 +18,7 @@ from papers.tools.rows import Cell, grid
 __all__ = ["best_adam", "draw_optimizers", "natural_blocks", "optimizers_table", "reached"]
 
 Study = Mapping[str, Any]
-_AXES = {"steps": "step", "seconds": "seconds of training"}
+_AXES = {"steps": "step", "seconds": "seconds of a processor"}
 
 
 def natural_blocks(results: Path) -> OwnBlocks:

@@ -12,7 +12,15 @@ from leanbayes.kernels.fused import fusible
 from leanbayes.kernels.k_tied import add_mixed_noise, can_mix, k_tied_local
 from leanbayes.kernels.local import add_noise, safe_sqrt, scaled_local
 from leanbayes.kernels.native import Kernels, kernels, without_native
-from leanbayes.kernels.triangular import from_packed, lower_product, lower_quadratic, row_squares
+from leanbayes.kernels.triangular import (
+    from_packed,
+    lower_gram,
+    lower_lower,
+    lower_product,
+    lower_quadratic,
+    row_squares,
+    to_packed,
+)
 
 __all__ = [
     "Folded",
@@ -31,6 +39,8 @@ __all__ = [
     "k_tied_kl",
     "k_tied_local",
     "kernels",
+    "lower_gram",
+    "lower_lower",
     "lower_product",
     "lower_quadratic",
     "no_force",
@@ -38,5 +48,6 @@ __all__ = [
     "safe_sqrt",
     "scaled_kl",
     "scaled_local",
+    "to_packed",
     "without_native",
 ]

@@ -14,7 +14,15 @@ from torch.autograd.function import Function
 from leanbayes.kernels.fused import fusible, in_full_precision, twice_differentiable
 from leanbayes.kernels.native import library, pointer
 
-__all__ = ["from_packed", "lower_product", "lower_quadratic", "row_squares"]
+__all__ = [
+    "from_packed",
+    "lower_gram",
+    "lower_lower",
+    "lower_product",
+    "lower_quadratic",
+    "row_squares",
+    "to_packed",
+]
 
 _BLOCK = 160
 """Blocks of about this many rows: fewer products of zeros, but products that are still large."""
@@ -32,6 +40,22 @@ def from_packed(diagonal: Tensor, below: Tensor) -> Tensor:
     if fusible(diagonal, below) and library(diagonal, below) is not None:
         return _FromPacked.apply(diagonal, below)  # type: ignore[no-untyped-call]
     return _plain_from_packed(diagonal, below)
+
+
+def to_packed(lower: Tensor) -> tuple[Tensor, Tensor]:
+    """The diagonal of a matrix and what is below it, row by row.
+
+    Example:
+        >>> to_packed(torch.tensor([[1.0, 9.0, 9.0], [4.0, 2.0, 9.0], [5.0, 6.0, 3.0]]))
+        (tensor([1., 2., 3.]), tensor([4., 5., 6.]))
+    """
+    n = lower.shape[0]
+    native = library(lower) if fusible(lower) and not torch.is_grad_enabled() else None
+    if native is None:
+        return lower.diagonal(), lower.reshape(-1)[_places(n).to(lower.device)]
+    diagonal, below = lower.new_empty(n), lower.new_empty(n * (n - 1) // 2)
+    native.pack_lower(*map(pointer, (lower, diagonal, below)), n)
+    return diagonal, below
 
 
 def row_squares(diagonal: Tensor, below: Tensor) -> Tensor:
@@ -74,6 +98,36 @@ def lower_quadratic(x: Tensor, lower: Tensor) -> Tensor:
     return q.view(*x.shape[:-1], 1)
 
 
+@torch.no_grad()
+def lower_lower(a: Tensor, b: Tensor) -> Tensor:
+    """``A B`` of two lower-triangular matrices, without a gradient.
+
+    Example:
+        >>> a, b = torch.randn(3, 3).tril(), torch.randn(3, 3).tril()
+        >>> torch.allclose(lower_lower(a, b), a @ b, atol=1e-6)
+        True
+    """
+    y = torch.zeros_like(a)
+    for i, j in _blocks(len(a)):
+        torch.mm(a[i:j, :j], b[:j, :j], out=y[i:j, :j])
+    return y
+
+
+@torch.no_grad()
+def lower_gram(a: Tensor, b: Tensor) -> Tensor:
+    """The lower triangle of ``Aᵀ B`` of two lower-triangular matrices, without a gradient.
+
+    Example:
+        >>> a, b = torch.randn(3, 3).tril(), torch.randn(3, 3).tril()
+        >>> torch.allclose(lower_gram(a, b), (a.mT @ b).tril(), atol=1e-6)
+        True
+    """
+    y = torch.zeros_like(a)
+    for i, j in _blocks(len(a)):
+        torch.mm(a[i:, i:j].t(), b[i:, :j], out=y[i:j, :j])
+    return y.tril_()
+
+
 def _worth_blocks(x: Tensor, lower: Tensor) -> bool:
     large = len(lower) >= 2 * _BLOCK and x.numel() >= 16 * len(lower)
     return large and x.dtype == lower.dtype and fusible(x, lower)
@@ -106,13 +160,7 @@ class _FromPacked(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        g, n = grads[0], grads[0].shape[0]
-        native = None if torch.is_grad_enabled() else library(g)
-        if native is None:
-            return g.diagonal(), g.reshape(-1)[_places(n)]
-        gdiagonal, gbelow = g.new_empty(n), g.new_empty(n * (n - 1) // 2)
-        native.pack_lower(*map(pointer, (g, gdiagonal, gbelow)), n)
-        return gdiagonal, gbelow
+        return to_packed(grads[0])
 
 
 class _RowSquares(Function):
@@ -135,7 +183,7 @@ class _RowSquares(Function):
 
 
 def _blocks(n: int) -> Iterator[tuple[int, int]]:
-    count = n // _BLOCK
+    count = max(1, n // _BLOCK)
     ends = [n * i // count for i in range(count + 1)]
     return pairwise(ends)
 

@@ -27,6 +27,7 @@ from leanbayes.distributions import (
     WeightDistribution,
 )
 from leanbayes.errors import require
+from leanbayes.kernels import from_packed, lower_gram, lower_lower, to_packed
 from leanbayes.learned import Learned
 from leanbayes.precision import wide
 from leanbayes.transforms import Abs
@@ -173,10 +174,9 @@ class MatrixRule(Rule):
             return 0.5 * relative
         assert isinstance(factor, Triangular)
         below = self.gradient(f"{side}_factor")
-        gradient = torch.diag(relative / factor.lower.diagonal())
-        if below is not None:
-            gradient[_below_diagonal(factor.lower)] = below
-        product = (factor.lower.mT @ gradient).tril()
+        diagonal = relative / factor.lower.diagonal()
+        gradient = torch.diag(diagonal) if below is None else from_packed(diagonal, below)
+        product = lower_gram(factor.lower, gradient)
         product.diagonal().mul_(0.5)
         return product
 
@@ -189,16 +189,11 @@ class MatrixRule(Rule):
         assert isinstance(factor, Triangular)
         size = 0.5 * (x.square().sum() + x.diagonal().square().sum())
         x = shortened(x, size, trust)
-        once = factor.lower @ x
-        lower = factor.lower + once + 0.5 * once @ x
-        self.store(f"{side}_scale", lower.diagonal())
-        self.store(f"{side}_factor", lower[_below_diagonal(lower)])
-
-
-def _below_diagonal(square: Tensor) -> tuple[Tensor, Tensor]:
-    n = len(square)
-    row, column = torch.tril_indices(n, n, -1, device=square.device)
-    return row, column
+        once = lower_lower(factor.lower, x)
+        lower = factor.lower + once + 0.5 * lower_lower(once, x)
+        diagonal, below = to_packed(lower)
+        self.store(f"{side}_scale", diagonal)
+        self.store(f"{side}_factor", below)
 
 
 def _white(factor: Factor, x: Tensor) -> Tensor:
@@ -218,7 +213,9 @@ def _without_trace(x: Tensor) -> Tensor:
     """``x`` minus its part along the identity: the scale that the other factor has already."""
     if x.ndim == 1:
         return x - x.mean()
-    return x - torch.diag(x.diagonal().mean().expand(len(x)))
+    x = x.clone()
+    x.diagonal().sub_(x.diagonal().mean())
+    return x
 
 
 def rule_of(posterior: Posterior) -> Rule | None:
