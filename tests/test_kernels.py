@@ -25,6 +25,7 @@ from leanbayes.kernels import (
     k_tied_local,
     native,
     no_force,
+    relevance_kl,
     safe_sqrt,
     scaled_kl,
     scaled_local,
@@ -212,6 +213,21 @@ def test_the_kl_of_free_normals(centered, sigma, prior):
     assert_same_kl(value, expected, *leaves)
 
 
+@pytest.mark.usefixtures("branch")
+@pytest.mark.parametrize("sigma", [1e-8, 1e-3, 1.0, 1e4])
+def test_the_kl_of_weights_with_a_relevance_each(sigma):
+    loc, scale = inputs("draw", sigma)
+    variance = scale.detach().square().requires_grad_()
+    exact = [t.detach().double().requires_grad_() for t in (loc, variance)]
+    law = Normal(exact[0], exact[1].sqrt())
+    best = Normal(0.0, (exact[0].square() + exact[1]).sqrt())
+    expected = kl_divergence(law, best).sum()
+    torch.testing.assert_close(relevance_kl(loc, variance).double(), expected, rtol=1e-5, atol=1e-3)
+    found = torch.autograd.grad(relevance_kl(loc, variance), (loc, variance))
+    for mine, theirs in zip(found, torch.autograd.grad(expected, exact), strict=True):
+        torch.testing.assert_close(mine.double() * sigma, theirs * sigma, rtol=1e-4, atol=1e-6)
+
+
 def assert_same_kl(value, expected, leaves, exact):
     torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-3)
     (0.01 * value).backward()
@@ -246,15 +262,21 @@ def test_what_is_not_finite_shows(which, bad):
     with torch.no_grad():
         (loc if which else scale)[0, 0] = bad
     assert not scaled_kl(loc, scale, 0.0, 1.0).isfinite()
+    if which or math.isnan(bad):  # an infinite variance has no KL to fear
+        assert not relevance_kl(loc, scale).isfinite()
 
 
-@pytest.mark.parametrize("name", ["scaled_kl", "k_tied_kl"])
+@pytest.mark.parametrize("name", ["scaled_kl", "k_tied_kl", "relevance_kl"])
 def test_kls_pass_gradcheck_once_and_twice(name):
-    shapes = {"scaled_kl": ((3, 4), (3, 4)), "k_tied_kl": ((3, 4), (2, 3), (2, 4))}[name]
-    function = {"scaled_kl": scaled_kl, "k_tied_kl": k_tied_kl}[name]
+    shapes = ((3, 4), (2, 3), (2, 4)) if name == "k_tied_kl" else ((3, 4), (3, 4))
+    function = {
+        "scaled_kl": lambda *t: scaled_kl(*t, 0.1, 0.5),
+        "k_tied_kl": lambda *t: k_tied_kl(*t, 0.1, 0.5),
+        "relevance_kl": relevance_kl,
+    }[name]
     leaves = [(0.2 + torch.rand(shape).double()).requires_grad_() for shape in shapes]
-    assert torch.autograd.gradcheck(lambda *t: function(*t, 0.1, 0.5), leaves)
-    assert torch.autograd.gradgradcheck(lambda *t: function(*t, 0.1, 0.5), leaves)
+    assert torch.autograd.gradcheck(function, leaves)
+    assert torch.autograd.gradgradcheck(function, leaves)
 
 
 @pytest.mark.usefixtures("branch")

@@ -44,11 +44,12 @@ from leanbayes.distributions import (
 )
 from leanbayes.distributions.log_uniform import log_uniform_kl_approximate, log_uniform_kl_exact
 from leanbayes.distributions.rank1 import RandomFactor
-from leanbayes.kernels import fusible, no_force
+from leanbayes.kernels import fusible, no_force, relevance_kl
 
 __all__ = ["check_pair", "cross_entropy", "divergence"]
 
 _PRIORS_OF_WEIGHTS = (RelevanceNormal, GroupRelevanceNormal, LogUniformDensity)
+_BY_MOMENTS = (WeightDistribution.log_inverse_alpha, LocationScale.log_inverse_alpha)
 
 
 @singledispatch
@@ -102,6 +103,14 @@ def _scale_free(q: WeightDistribution, p: LogUniformDensity | RelevanceNormal) -
     return log_uniform_kl_exact(m) if p.exact else log_uniform_kl_approximate(m)
 
 
+def _total_scale_free(q: WeightDistribution, p: LogUniformDensity | RelevanceNormal) -> Tensor:
+    """The sum of :func:`_scale_free`."""
+    known = getattr(q, "log_alpha", None) is not None
+    if isinstance(p, RelevanceNormal) and type(q).log_inverse_alpha in _BY_MOMENTS and not known:
+        return relevance_kl(q.mean, q.variance)
+    return _scale_free(q, p).sum()
+
+
 def _kl_per_weight(q: WeightDistribution, p: Distribution) -> Tensor:
     """The KL of each of independent weights ``[out, in]``."""
     if isinstance(p, LogUniformDensity | RelevanceNormal) and q.normal_marginals:
@@ -143,7 +152,7 @@ def _kl_of_weights(q: WeightDistribution, p: Distribution) -> Tensor:
     if isinstance(p, LogUniformDensity | RelevanceNormal) and q.normal_marginals:
         if isinstance(q, LocationScale) and q.loc is None:
             return no_force(q.scale)
-        return _scale_free(q, p).sum() + q.total_correlation()
+        return _total_scale_free(q, p) + q.total_correlation()
     if _is_fixed_normal(p):
         return q.kl_from_normal(float(p.loc), float(p.scale))
     return _total_cross_entropy(p, q) - q.entropy()

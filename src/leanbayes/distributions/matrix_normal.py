@@ -124,6 +124,13 @@ class KroneckerNormal(WeightDistribution):
         logdet = self._kronecker_logdet if self.diagonal is None else self._bounded(self.diagonal)
         return 0.5 * logdet + n * ENTROPY_OF_UNIT_NORMAL
 
+    def total_correlation(self) -> Tensor:
+        if self.diagonal is not None or self.independent:
+            return super().total_correlation()
+        out, columns = self.loc.shape
+        logs = columns * self.rows.variance.log().sum() + out * self.columns.variance.log().sum()
+        return 0.5 * (logs - self._kronecker_logdet)
+
     def _bounded(self, diagonal: Tensor) -> Tensor:
         """A lower bound of the log determinant with the diagonal."""
         independent = 2 * diagonal.abs().log()

@@ -4,7 +4,7 @@ Each has two branches with the same law: torch's own operations, and a native ke
 a CPU where the library was built. :func:`kernels` says which is used.
 """
 
-from leanbayes.kernels.divergence import k_tied_kl, no_force, scaled_kl
+from leanbayes.kernels.divergence import k_tied_kl, no_force, relevance_kl, scaled_kl
 from leanbayes.kernels.draws import draw_k_tied, draw_scaled
 from leanbayes.kernels.factors import NormalFactor
 from leanbayes.kernels.fold import Folded, can_fold, fold_k_tied, fold_noise
@@ -44,6 +44,7 @@ __all__ = [
     "lower_product",
     "lower_quadratic",
     "no_force",
+    "relevance_kl",
     "row_squares",
     "safe_sqrt",
     "scaled_kl",

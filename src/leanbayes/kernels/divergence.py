@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd.function import Function
 
 from leanbayes.kernels.fused import fusible, in_full_precision, twice_differentiable
-from leanbayes.kernels.native import LARGEST_RANK, library, pointer, threads
+from leanbayes.kernels.native import LARGEST_RANK, as_rows, library, pointer, threads
 
-__all__ = ["k_tied_kl", "no_force", "scaled_kl"]
+__all__ = ["k_tied_kl", "no_force", "relevance_kl", "scaled_kl"]
 
 
 def scaled_kl(loc: Tensor | None, scale: Tensor, prior_loc: float, prior_scale: float) -> Tensor:
@@ -39,6 +39,22 @@ def k_tied_kl(loc: Tensor, u: Tensor, v: Tensor, prior_loc: float, prior_scale: 
         3.0
     """
     return _KTiedKL.apply(loc, u, v, prior_loc, prior_scale)  # type: ignore[no-untyped-call]
+
+
+def relevance_kl(mean: Tensor, variance: Tensor) -> Tensor:
+    """``½ Σ log(1 + mean² / variance)``: the KL of normal weights from their own best priors.
+
+    Example:
+        >>> round(float(relevance_kl(torch.ones(2, 3), torch.ones(2, 3)) / math.log(2)), 4)
+        3.0
+    """
+    if not fusible(mean, variance):
+        return _plain_relevance_kl(mean, variance)
+    return _RelevanceKL.apply(mean, variance)  # type: ignore[no-untyped-call]
+
+
+def _plain_relevance_kl(mean: Tensor, variance: Tensor) -> Tensor:
+    return 0.5 * (mean.square() / variance).log1p().sum()
 
 
 def no_force(scale: Tensor) -> Tensor:
@@ -125,6 +141,33 @@ class _ScaledKL(Function):
         if need_loc and loc is not None:
             gloc = _slope_of_means(loc, center, g * precision)
         return gloc, gscale, None, None
+
+
+class _RelevanceKL(Function):
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
+        ctx.save_for_backward(mean, variance)
+        native = library(mean, variance)
+        if native is None:
+            return _plain_relevance_kl(mean, variance)
+        tensors = map(pointer, (mean, variance))
+        total = native.relevance_kl(*tensors, *as_rows(mean), threads(mean.numel()))
+        return torch.tensor(total, dtype=mean.dtype)
+
+    @staticmethod
+    @in_full_precision
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        mean, variance = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return twice_differentiable(_plain_relevance_kl, (mean, variance), ctx, grads[0])
+        native, g = library(mean, variance), float(grads[0])
+        if native is None:
+            force = mean / torch.addcmul(variance, mean, mean) * g
+            return force, (force * mean).div_(variance).mul_(-0.5)
+        slopes = torch.empty_like(mean), torch.empty_like(variance)
+        tensors = map(pointer, (mean, variance, *slopes))
+        native.relevance_backward(*tensors, *as_rows(mean), g, threads(mean.numel()))
+        return slopes
 
 
 class _KTiedKL(Function):

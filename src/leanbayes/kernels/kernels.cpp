@@ -106,6 +106,13 @@ EXPORT f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, i64 rows, i64
                     f64 prior_scale, int threads) {
     return BEST(scale_kl(loc, scale, gscale, rows, n, prior_loc, prior_scale, threads));
 }
+EXPORT f64 relevance_kl(const f32* mean, const f32* variance, i64 rows, i64 n, int threads) {
+    return BEST(relevance_kl(mean, variance, rows, n, threads));
+}
+EXPORT void relevance_backward(const f32* mean, const f32* variance, f32* gmean, f32* gvariance,
+                               i64 rows, i64 n, f64 g, int threads) {
+    BEST(relevance_backward(mean, variance, gmean, gvariance, rows, n, g, threads));
+}
 EXPORT void unpack_lower(const f32* diagonal, const f32* below, f32* lower, i64 n) {
     BEST(unpack_lower(diagonal, below, lower, n));
 }
@@ -748,14 +755,16 @@ static void k_tied_draw_backward(const f32* g, const f32* u, const f32* v, f32* 
 // ---- KL from one normal for all weights
 
 // Sums of logarithms: mantissas are multiplied and exponents added, so that nothing leaves the
-// range of a float, and one logarithm serves 64 numbers. Zero gives minus infinity.
+// range of a float, and one logarithm serves 64 numbers. Zero gives minus infinity, and what is not
+// finite gives NaN: its bits are looked at, because fast maths believes that there is no such thing.
 struct Logs {
     alignas(64) f32 mantissa[L];
     alignas(64) int32_t exponent[L];
     f64 total;
     int held;
+    int32_t broken;
 
-    Logs() : total(0.0) { clear(); }
+    Logs() : total(0.0), broken(0) { clear(); }
     void clear() {
         held = 0;
         for (int l = 0; l < L; l++) mantissa[l] = 1.0f, exponent[l] = 0;
@@ -768,15 +777,18 @@ struct Logs {
             for (int l = 0; l < L; l++) total += std::log((f64)x[l]);
             return;
         }
-        SIMD for (int l = 0; l < L; l++) {
+        int32_t bad = 0;
+        _Pragma("omp simd reduction(| : bad)") for (int l = 0; l < L; l++) {
             int32_t i;
             memcpy(&i, x + l, 4);
+            bad |= (i & 0x7f800000) == 0x7f800000;
             exponent[l] += (i >> 23) - 127;
             i = (i & 0x7fffff) | 0x3f800000;
             f32 f;
             memcpy(&f, &i, 4);
             mantissa[l] *= f;
         }
+        broken |= bad;
         if (++held == 64) flush();
     }
     void flush() {
@@ -788,6 +800,8 @@ struct Logs {
     }
     f64 sum() {
         flush();
+        u64 nan = 0x7ff8000000000000ull;
+        if (broken) memcpy(&total, &nan, 8);
         return total;
     }
 };
@@ -828,6 +842,44 @@ static f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, i64 rows, i64
     for (i64 i = 0; i < rows; i++) total += parts[i];
     free(parts);
     return total;
+}
+
+// The KL of normal weights from their own best priors: the sum of log(1 + mean^2 / variance) / 2.
+static f64 relevance_kl(const f32* mean, const f32* variance, i64 rows, i64 n, int threads) {
+    f64* parts = (f64*)malloc(sizeof(f64) * (rows + 1));
+    PARALLEL for (i64 i = 0; i < rows; i++) {
+        const f32 *m = mean + i * n, *v = variance + i * n;
+        Logs logs;
+        alignas(64) f32 room[L];
+        for (i64 j = 0; j + L <= n; j += L) {
+            SIMD for (int l = 0; l < L; l++) room[l] = 1.0f + m[j + l] * m[j + l] / v[j + l];
+            logs.add(room);
+        }
+        for (int l = 0; l < L; l++) {
+            i64 j = n - n % L + l;
+            room[l] = j < n ? 1.0f + m[j] * m[j] / v[j] : 1.0f;
+        }
+        logs.add(room);
+        parts[i] = 0.5 * logs.sum();
+    }
+    f64 total = 0.0;
+    for (i64 i = 0; i < rows; i++) total += parts[i];
+    free(parts);
+    return total;
+}
+
+static void relevance_backward(const f32* mean, const f32* variance, f32* gmean, f32* gvariance,
+                               i64 rows, i64 n, f64 g, int threads) {
+    f32 slope = (f32)g;
+    PARALLEL for (i64 i = 0; i < rows; i++) {
+        const f32 *m = mean + i * n, *v = variance + i * n;
+        f32 *gm = gmean + i * n, *gv = gvariance + i * n;
+        SIMD for (i64 j = 0; j < n; j++) {
+            f32 force = slope * m[j] / (v[j] + m[j] * m[j]);
+            gm[j] = force;
+            gv[j] = -0.5f * force * m[j] / v[j];
+        }
+    }
 }
 
 // A lower-triangular matrix [n, n] from its diagonal and what is below it, packed row by row.

@@ -56,6 +56,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # as in kernels.cpp: pointers, size
     "k_tied_draw_backward": (*(_P,) * 5, *(_I,) * 3, _SEED, _INT),
     "k_tied_kl": (*(_P,) * 5, *(_I,) * 3, _D, _D, _INT),
     "scale_kl": (*(_P,) * 3, *(_I,) * 2, _D, _D, _INT),
+    "relevance_kl": (*(_P,) * 2, *(_I,) * 2, _INT),
+    "relevance_backward": (*(_P,) * 4, *(_I,) * 2, _D, _INT),
     "unpack_lower": (*(_P,) * 3, _I),
     "pack_lower": (*(_P,) * 3, _I),
     "row_squares": (*(_P,) * 3, _I),
