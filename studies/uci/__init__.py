@@ -1,0 +1,1 @@
+"""Estimators with their defaults on the UCI regression sets, beside published numbers."""

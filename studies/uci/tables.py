@@ -1,0 +1,155 @@
+"""Tables of the UCI study: ours beside printed rows, ranks, paired differences, intervals."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from papers.tools.rows import Cell, grid
+from studies.uci.published import DROPOUT, LOG_LIKELIHOOD, RMSE, SETS, Printed
+
+__all__ = ["Measured", "makers", "read_rows"]
+
+Key = tuple[str, str]
+"""A posterior and its noise."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Scores of one estimator on one set, by split.
+
+    Args:
+        splits: from the number of a split to its scores.
+    """
+
+    splits: Mapping[int, Mapping[str, float]]
+
+    def cell(self, score: str) -> Cell:
+        """Mean and standard error over splits.
+
+        Example:
+            >>> str(Measured({0: {"rmse": 1.0}, 1: {"rmse": 3.0}}).cell("rmse"))
+            '2.0 ± 1.0'
+        """
+        return _mean([part[score] for part in self.splits.values()])
+
+    def minus(self, other: Measured, score: str) -> Cell:
+        """The mean difference on the splits that both have, paired.
+
+        Example:
+            >>> a = Measured({0: {"rmse": 1.0}, 1: {"rmse": 3.0}})
+            >>> b = Measured({0: {"rmse": 0.5}, 1: {"rmse": 2.0}})
+            >>> str(a.minus(b, "rmse"))
+            '0.75 ± 0.25'
+        """
+        both = sorted(self.splits.keys() & other.splits.keys())
+        return _mean([self.splits[i][score] - other.splits[i][score] for i in both])
+
+
+def _mean(values: list[float]) -> Cell:
+    if not values:
+        return Cell()
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Cell(fmean(values), error)
+
+
+def read_rows(folder: Path) -> dict[Key, dict[str, Measured]]:
+    """What the files of a folder hold, by posterior and noise, then by set."""
+    rows: dict[Key, dict[str, Measured]] = {}
+    for path in sorted(folder.glob("*.json")):
+        study = json.loads(path.read_text(encoding="utf-8"))
+        settings, parts = study["settings"], study["parts"].values()
+        key = settings["posterior"], settings["noise"]
+        measured = Measured({part["seed"]: part for part in parts})
+        rows.setdefault(key, {})[settings["data"]] = measured
+    return rows
+
+
+def makers(folder: Path) -> dict[str, Callable[[str], str]]:
+    """What makes the blocks of the page, from the folder of results."""
+    rows = read_rows(folder)
+    return {
+        "uci-likelihood": lambda noise: _beside(rows, LOG_LIKELIHOOD, "log_likelihood", noise),
+        "uci-rmse": lambda noise: _beside(rows, RMSE, "rmse", noise),
+        "uci-intervals": lambda noise: _intervals(rows, noise),
+        "uci-differences": lambda pair: _differences(rows, *pair.split(" − ")),
+        "uci-ranks": lambda noise: _ranks(rows, noise),
+        "uci-seconds": lambda noise: _table(rows, "duration", noise),
+    }
+
+
+def _ours(
+    rows: Mapping[Key, Mapping[str, Measured]], noise: str
+) -> Iterator[tuple[str, Mapping[str, Measured]]]:
+    for (posterior, its_noise), sets in rows.items():
+        if its_noise == noise:
+            yield posterior, sets
+
+
+def _line(sets: Mapping[str, Measured], score: str) -> list[str]:
+    return [str(sets[name].cell(score)) if name in sets else "–" for name in SETS]
+
+
+def _table(rows: Mapping[Key, Mapping[str, Measured]], score: str, noise: str) -> str:
+    lines = [[name, *_line(sets, score)] for name, sets in _ours(rows, noise)]
+    return grid(["", *SETS], lines) if lines else "Not measured yet."
+
+
+def _beside(
+    rows: Mapping[Key, Mapping[str, Measured]],
+    printed: Mapping[str, Printed],
+    score: str,
+    noise: str,
+) -> str:
+    """Ours in bold, then what others printed."""
+    lines = [[f"**{name}**", *_line(sets, score)] for name, sets in _ours(rows, noise)]
+    for name, row in printed.items():
+        if row.noise == noise:
+            errors = row.errors or {}
+            cells = (Cell(row.means.get(data), errors.get(data)) for data in SETS)
+            lines.append([f"{name} ({row.source})", *map(str, cells)])
+    return grid(["", *SETS], lines)
+
+
+def _intervals(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
+    """Shares of test targets inside, in percent."""
+    lines = [
+        [name, *(_percent(sets[d].cell("coverage")) if d in sets else "–" for d in SETS)]
+        for name, sets in _ours(rows, noise)
+    ]
+    return grid(["", *SETS], lines) if lines else "Not measured yet."
+
+
+def _percent(cell: Cell) -> str:
+    assert cell.ours is not None
+    return str(Cell(100 * cell.ours, 100 * cell.error if cell.error else None))
+
+
+def _differences(rows: Mapping[Key, Mapping[str, Measured]], first: str, second: str) -> str:
+    """Log likelihood of one posterior minus that of another, by set."""
+    lines = []
+    for noise in ("learnt", "predicted"):
+        one, two = (rows.get((name, noise), {}) for name in (first, second))
+        both = [str(one[d].minus(two[d], "log_likelihood")) if d in one and d in two else "–"
+                for d in SETS]  # fmt: skip
+        if any(cell != "–" for cell in both):
+            lines.append([f"{noise} noise", *both])
+    return grid(["", *SETS], lines) if lines else "Not measured yet."
+
+
+def _ranks(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
+    """For each of ours its mean rank against strong MC dropout: 1 where it is ahead, 2 behind."""
+    bar = LOG_LIKELIHOOD[DROPOUT].means
+    lines = []
+    for name, sets in _ours(rows, noise):
+        known = [data for data in SETS if data in sets]
+        means = {data: sets[data].cell("log_likelihood").ours or 0.0 for data in known}
+        ahead = [data for data in known if means[data] > bar[data]]
+        mine = fmean(1.0 if data in ahead else 2.0 for data in known)
+        lines.append([name, f"{mine:.2f}", f"{3 - mine:.2f}", ", ".join(ahead) or "none"])
+    header = ["", "mean rank", f"mean rank of {DROPOUT}", "ahead on"]
+    return grid(header, lines) if lines else "Not measured yet."
