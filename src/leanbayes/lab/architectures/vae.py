@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import ClassVar, Literal, NamedTuple
 
@@ -141,10 +142,12 @@ class LatentPosterior(nn.Module):
 def _lower(packed: Tensor, n: int) -> Tensor:
     """A lower-triangular factor from its log diagonal and its strictly lower part."""
     log_diagonal, below = packed.split([n, n * (n - 1) // 2], -1)
+    values = torch.cat([log_diagonal.exp(), below], -1)
     row, column = torch.tril_indices(n, n, -1, device=packed.device)
-    factor = torch.diag_embed(log_diagonal.exp())
-    factor[..., row, column] = below
-    return factor
+    diagonal = torch.arange(n, device=packed.device) * (n + 1)
+    places = torch.cat([diagonal, row * n + column]).expand_as(values)
+    square = values.new_zeros(*values.shape[:-1], n * n)
+    return square.scatter(-1, places, values).unflatten(-1, (n, n))
 
 
 class VaeOutput(NamedTuple):
@@ -162,7 +165,8 @@ class Vae(Network):
     Takes binary images and gives the logits of the pixels, ``[batch, inputs]``, for one draw of
     the latent vector, with its posterior. Layers are ``encoder.dense1`` to ``encoder.dense4`` and
     the same of ``decoder``. Weights start He normal, as in the code of the set-up that the
-    matrix-normal paper follows.
+    matrix-normal paper follows. Those of the factors start at zero, so that all families start
+    with the same posteriors: means, and no correlations.
 
     Args:
         family: of the latent posterior: ``"diag"``, ``"mn"`` or ``"mv"``.
@@ -187,7 +191,10 @@ class Vae(Network):
         self.latent = LatentPosterior(family, shape)
         self.encoder = mlp(inputs, hidden, self.latent.outputs, "elu")
         self.decoder = mlp(self.latent.size, hidden[::-1], inputs, "elu")
-        self.first_weights = starts.HE_NORMAL
+        means = partial(starts.first_rows, self.latent.size, starts.he_normal)
+        last = f"encoder.dense{len(hidden) + 1}.weight"
+        self.first_weights = {**starts.HE_NORMAL, last: means}
+        self.reset()
 
     def posterior(self, x: Tensor) -> Distribution:
         """The posterior of the latent vector of every image."""
