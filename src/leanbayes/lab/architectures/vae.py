@@ -18,7 +18,14 @@ from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Network, register_architecture
 from leanbayes.lab.architectures.dense import mlp
 
-__all__ = ["LatentMatrixNormal", "LatentPosterior", "Vae", "VaeOutput", "standard_kl"]
+__all__ = [
+    "LatentMatrixNormal",
+    "LatentPosterior",
+    "Vae",
+    "VaeOutput",
+    "scored_draws",
+    "standard_kl",
+]
 
 
 class LatentMatrixNormal(Distribution):
@@ -82,6 +89,28 @@ def standard_kl(q: Distribution) -> Tensor:
     """
     moments = q.mean.square() + q.variance + math.log(2 * math.pi)
     return 0.5 * moments.sum(-1) - q.entropy()
+
+
+def scored_draws(q: Distribution, samples: int) -> tuple[Tensor, Tensor]:
+    """Draws ``[samples, batch, |z|]`` of a latent posterior, and the log densities of them.
+
+    Densities come from the noise ``ε`` of ``z = μ + L ε``, so that no equations are solved. One
+    dense factor ``L`` for each image, ``A ⊗ B`` for a matrix normal, serves all its draws.
+    """
+    factor, loc = _dense_factor(q), q.mean
+    noise = torch.randn(*loc.shape[:-1], samples, loc.shape[-1], dtype=loc.dtype, device=loc.device)
+    z = loc.unsqueeze(-2) + noise @ factor.mT
+    squares = (noise.square() + math.log(2 * math.pi)).sum(-1)
+    log_scale = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1, keepdim=True)
+    return z.movedim(-2, 0), (-0.5 * squares - log_scale).movedim(-1, 0)
+
+
+def _dense_factor(q: Distribution) -> Tensor:
+    """A lower-triangular factor of the covariance."""
+    if isinstance(q, LatentMatrixNormal):
+        kron: Tensor = torch.einsum("...ij,...kl->...ikjl", q.rows, q.columns)
+        return kron.flatten(-2).flatten(-3, -2)
+    return q.scale_tril if isinstance(q, MultivariateNormal) else torch.diag_embed(q.stddev)
 
 
 class LatentPosterior(nn.Module):
@@ -205,16 +234,27 @@ class Vae(Network):
         q = self.posterior(x)
         return VaeOutput(self.decoder(q.rsample()), q)
 
+    def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
+        """``log p(x | z) + log p(z)``, ``[samples, batch]``, of latent vectors ``[samples, batch,
+        |z|]``.
+
+        The last layer's logits ``W h + b`` are needed for ``Σ log(1 + exp(logit))`` alone: the
+        other part of the likelihood is ``x · (W h + b) = (Wᵀ x) · h + b · x``.
+        """
+        *layers, last = self.decoder.children()
+        assert isinstance(last, nn.Linear)
+        h = nn.Sequential(*layers)(z.flatten(0, 1))
+        empty = F.softplus(last(h)).sum(-1).unflatten(0, z.shape[:2])
+        pixels = x.flatten(1).to(h.dtype)
+        on = torch.einsum("bh,sbh->sb", pixels @ last.weight, h.unflatten(0, z.shape[:2]))
+        prior = -0.5 * (z.square() + math.log(2 * math.pi)).sum(-1)
+        return on + pixels @ last.bias - empty + prior
+
     def log_weights(self, x: Tensor, samples: int = 1) -> Tensor:
         """Importance weights ``log p(x|z) + log p(z) − log q(z|x)``, ``[samples, batch]``.
 
         Their mean is the evidence lower bound, and the log of the mean of their exponentials
-        estimates ``log p(x)``.
+        estimates ``log p(x)``; :func:`leanbayes.lab.vae.log_likelihood` does that for many.
         """
-        q = self.posterior(x)
-        z = q.rsample((samples,))
-        logits: Tensor = self.decoder(z.flatten(0, 1)).unflatten(0, z.shape[:2])
-        pixels = x.flatten(1).to(logits.dtype).expand_as(logits)
-        likelihood = -F.binary_cross_entropy_with_logits(logits, pixels, reduction="none").sum(-1)
-        prior: Tensor = Normal(0.0, 1.0, validate_args=False).log_prob(z).sum(-1)
-        return likelihood + prior - q.log_prob(z)
+        z, density = scored_draws(self.posterior(x), samples)
+        return self.log_joint(x, z) - density

@@ -7,15 +7,25 @@ Example:
 """
 
 from leanbayes.lab.vae.folder import VaeFolder
+from leanbayes.lab.vae.likelihood import (
+    Importance,
+    LogLikelihood,
+    importance_sampled,
+    log_likelihood,
+)
 from leanbayes.lab.vae.settings import VaeSettings, latent_shape
 from leanbayes.lab.vae.train import Bound, evidence_bound, load_images, train_vae
 
 __all__ = [
     "Bound",
+    "Importance",
+    "LogLikelihood",
     "VaeFolder",
     "VaeSettings",
     "evidence_bound",
+    "importance_sampled",
     "latent_shape",
     "load_images",
+    "log_likelihood",
     "train_vae",
 ]
