@@ -144,3 +144,17 @@ def test_the_weight_of_the_kl_rises_geometrically_to_one():
     assert weights[5] == pytest.approx(1e-3**0.5)
     assert weights[10:] == [1.0, 1.0]
     assert settings(annealing=0).kl_weight(0) == 1.0
+
+
+def test_all_families_start_with_the_same_posteriors_and_the_same_decoder():
+    x, z = torch.rand(3, 20).round(), torch.randn(2, 6)
+    started = []
+    for encoder, latent in (("diag", (6,)), ("mn", (3, 2)), ("mv", (6,))):
+        model = settings(encoder=encoder, latent=latent).network(20)
+        model.reset(torch.Generator().manual_seed(5))
+        q = model.posterior(x)
+        assert torch.equal(q.variance, torch.ones(3, 6))
+        assert q.mean.abs().min() > 0
+        started.append((q.mean, q.entropy(), model.decoder(z)))
+    for other in started[1:]:
+        torch.testing.assert_close(started[0], other)

@@ -10,7 +10,7 @@ from torch.distributions import Bernoulli, MultivariateNormal, Normal
 from leanbayes.lab.architectures.vae import LatentPosterior, Vae, scored_draws
 from leanbayes.lab.data import Examples
 from leanbayes.lab.data.scaling import Scaling
-from leanbayes.lab.vae import evidence_bound, importance_sampled, log_likelihood
+from leanbayes.lab.vae import LogLikelihood, evidence_bound, importance_sampled, log_likelihood
 from leanbayes.testing import assert_mean, threshold
 
 torch.set_num_threads(1)
@@ -45,7 +45,7 @@ class LinearGaussian:
         return draw
 
 
-def test_the_exact_posterior_gives_the_exact_likelihood_without_variance():
+def test_MN12_the_exact_posterior_gives_the_exact_likelihood_without_variance():
     model = LinearGaussian()
     estimate = importance_sampled(model.log_weights(model.posterior()), 10, at_once=3)
     torch.testing.assert_close(estimate.log_likelihood, model.log_likelihood())
@@ -116,7 +116,7 @@ def test_log_weights_against_the_formula_written_out(family, shape):
 
 
 @pytest.mark.parametrize(("family", "shape"), [("diag", (2,)), ("mn", (2, 1)), ("mv", (2,))])
-def test_an_auto_encoder_against_quadrature(family, shape):
+def test_MN12_an_auto_encoder_against_quadrature(family, shape):
     model = Vae(family, shape, inputs=12, hidden=(8,))
     for parameter in model.encoder.parameters():  # posteriors near the prior, with correlations
         parameter.data = 0.1 * torch.randn_like(parameter)
@@ -144,6 +144,31 @@ def test_a_likelihood_does_not_touch_torchs_noise_and_repeats():
     assert torch.equal(before, torch.get_rng_state())
     assert one == other
     assert told == [10, 13] * 2
+
+
+def test_parts_merge_to_the_whole():
+    model = Vae("diag", (2,), inputs=12, hidden=(8,))
+    images = Examples(torch.randint(2, (27, 12), dtype=torch.uint8), None, Scaling())
+    parts = [log_likelihood(model, images[rows], samples=6) for rows in map(slice, (0, 7), (7, 27))]
+    sizes = [7, 20]
+    whole = LogLikelihood.merged(parts)
+    assert (whole.images, whole.samples) == (27, 6)
+    moments = [(p.score.value, n * p.score.error**2) for p, n in zip(parts, sizes, strict=True)]
+    draws = torch.cat(
+        [
+            torch.tensor([m + s**0.5, m - s**0.5]).repeat(n)
+            for (m, s), n in zip(moments, sizes, strict=True)
+        ]
+    )  # two-point laws with the same means and variances
+    assert whole.score.value == pytest.approx(float(draws.double().mean()))
+    expected = float(draws.double().std(correction=0)) / math.sqrt(27)
+    assert whole.score.error == pytest.approx(expected, rel=1e-5)
+    sampling = math.hypot(*(p.sampling_error * n for p, n in zip(parts, sizes, strict=True))) / 27
+    assert whole.sampling_error == pytest.approx(sampling)
+    with pytest.raises(ValueError, match="no parts to merge"):
+        LogLikelihood.merged([])
+    with pytest.raises(ValueError, match="other numbers of samples"):
+        LogLikelihood.merged([parts[0], log_likelihood(model, images, samples=5)])
 
 
 def test_gradients_of_the_bound_are_finite():

@@ -10,17 +10,22 @@ from typing import Annotated, Any, Literal
 import torch
 import typer
 
-from leanbayes.lab.vae import VaeSettings, latent_shape, train_vae
+from leanbayes.lab.vae import LogLikelihood, VaeSettings, latent_shape, train_vae
+from papers.studies.vae import judge
+from papers.studies.vae.blocks import FOLDER
+from papers.tools.paper import ROOT
 
 __all__ = ["add_vae"]
 
 _PUBLISHED = VaeSettings()
+_RESULTS = ROOT / "results" / "matrix_normal" / FOLDER
 
 
 def add_vae(app: typer.Typer) -> None:
     """Give an application the commands of auto-encoders."""
     example = "python -m papers vae --encoder mn --latent 20x2 --out runs/vae-40-mn"
     app.command(epilog=f"Example: {example}")(vae)
+    app.command(epilog="Example: python -m papers judge-vae runs/vae-*")(judge_vae)
 
 
 def vae(
@@ -80,4 +85,30 @@ def _tell_result(result: Mapping[str, Any]) -> None:
         f"ELBO of test images {bound['bound']:.2f} (KL {bound['kl']:.2f}), of validation images "
         f"{result['validation_bound']:.2f}; best of {result['epochs']} epochs: "
         f"{result['best_epoch']}; {result['seconds']:.0f} s"
+    )
+
+
+def judge_vae(
+    runs: Annotated[list[Path], typer.Argument(help="Folders that papers vae has trained.")],
+    out: Annotated[
+        Path, typer.Option(help="The folder of results; a stopped study goes on with its file.")
+    ] = _RESULTS,
+    samples: Annotated[int, typer.Option(min=2, help="Latent vectors of each image.")] = 5000,
+    images: Annotated[int | None, typer.Option(min=1, help="Test images; all.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Of torch.")] = 1,
+) -> None:
+    """Judge trained auto-encoders: ELBO, log likelihood by importance sampling, pictures."""
+    torch.set_num_threads(threads)
+    for run in runs:
+        print(run)
+        judge.judge_vae(run, out, samples=samples, images=images, tell=_tell_judged)
+    print(f"Written to {out}")
+
+
+def _tell_judged(so_far: LogLikelihood) -> None:
+    print(
+        f"{so_far.images:6d} images: log likelihood {so_far.score.value:.3f} ± "
+        f"{so_far.score.error:.3f} (sampling {so_far.sampling_error:.4f}), ELBO "
+        f"{so_far.bound.value:.3f}, {so_far.effective:.0f} effective samples",
+        flush=True,
     )

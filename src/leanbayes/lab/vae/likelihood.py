@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from leanbayes.errors import require_count
+from leanbayes.errors import require, require_count
 from leanbayes.lab.architectures.vae import Vae
 from leanbayes.lab.data import Batches, Examples
 from leanbayes.metrics import Score, average
@@ -96,7 +96,7 @@ class LogLikelihood:
         sampling_error: the standard error of that average that importance sampling leaves: how
             far it would move with other latent vectors for the same images.
         bound: the average evidence lower bound, from the same latent vectors.
-        effective: the median over images of how many equal weights would be worth as much.
+        effective: the average over images of how many equal weights would be worth as much.
         images: how many there were.
         samples: how many latent vectors were drawn for each.
     """
@@ -107,6 +107,36 @@ class LogLikelihood:
     effective: float
     images: int
     samples: int
+
+    @staticmethod
+    def merged(parts: Sequence[LogLikelihood]) -> LogLikelihood:
+        """The log likelihood of the images of several parts together."""
+        require(bool(parts), "there are no parts to merge; judge some images first")
+        counts = torch.tensor([part.images for part in parts], dtype=torch.float64)
+        images, samples = int(counts.sum()), parts[0].samples
+        require(
+            all(part.samples == samples for part in parts),
+            "parts have other numbers of samples and cannot be merged; judge them alike",
+        )
+        errors = counts * torch.tensor([part.sampling_error for part in parts])
+        effective = torch.tensor([part.effective for part in parts]).double() @ counts
+        return LogLikelihood(
+            score=_pooled([part.score for part in parts], counts),
+            sampling_error=float(errors.norm()) / images,
+            bound=_pooled([part.bound for part in parts], counts),
+            effective=float(effective) / images,
+            images=images,
+            samples=samples,
+        )
+
+
+def _pooled(scores: Sequence[Score], counts: Tensor) -> Score:
+    """The average of all examples from averages of parts, with its standard error."""
+    means, errors = torch.tensor(scores, dtype=torch.float64).T
+    shares = counts / counts.sum()
+    mean = shares @ means
+    variance = shares @ (counts * errors.square() + (means - mean).square())
+    return Score(float(mean), float((variance / counts.sum()).sqrt()))
 
 
 @torch.no_grad()
@@ -141,7 +171,7 @@ def log_likelihood(
         score=average(values),
         sampling_error=float(errors.square().sum().sqrt()) / done,
         bound=average(bounds),
-        effective=float(effective.median()),
+        effective=float(effective.mean()),
         images=done,
         samples=samples,
     )
