@@ -1,6 +1,7 @@
 """Matrix-normal posteriors and sparsity [matrix normal]: citation and checklist."""
 
 from papers.studies.natural_blocks import natural_blocks
+from papers.studies.vae.blocks import vae_blocks
 from papers.tools.paper import Item, Paper, Work
 
 __all__ = ["PAPER"]
@@ -17,7 +18,11 @@ _CHECKLIST = {
     "MN9": Item("Tables 1–2", "Weights, rows and columns that are left are counted."),
     "MN10": Item("Figures 1–5", "It beats independent weights in ELBO, accuracy and sparsity."),
     "MN11": Item("sections 5.3–5.4", "The weight of the KL rises exponentially."),
-    "MN12": Item("Table 3", "In an auto-encoder richer latent families have better bounds."),
+    "MN12": Item(
+        "Table 3",
+        "In an auto-encoder richer latent families have better bounds.",
+        "matrix_normal/vae.md",
+    ),
     "MN13": Item("section 5.4", "A matrix of one column is a full multivariate normal."),
     "MN14": Item("section 5.2", "One learnt prior variance ends at the mean second moment."),
     "MN15": Item("section 7", "A step takes at most about twice the time of independent weights."),
@@ -37,5 +42,5 @@ PAPER = Paper(
         ),
     ),
     checklist=_CHECKLIST,
-    blocks=(natural_blocks,),
+    blocks=(natural_blocks, vae_blocks),
 )

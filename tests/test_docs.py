@@ -212,9 +212,16 @@ def run_example(name, request):
 
 def test_every_example_is_tested():
     names = {p.stem for p in ROOT.glob("examples/*.py")}
-    assert names == {"classify_digits", "convert_cnn", "regress_curve"}
+    assert names == {"autoencode_digits", "classify_digits", "convert_cnn", "regress_curve"}
     linked = PAGES["README.md"].read_text()
     assert all(f"(examples/{name}.py)" in linked for name in names)
+
+
+def test_example_autoencode_digits(request, capsys):
+    for kind, judged in run_example("autoencode_digits", request).items():
+        assert -40 < judged["bound"] < judged["log likelihood"] < -10, kind
+        assert judged["error"] < 0.1
+    assert Path("digits.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_example_classify_digits(request, capsys):

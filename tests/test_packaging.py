@@ -68,7 +68,7 @@ LAB_LEVELS = (
     | {"names", "console", "result_files", "unpickling"},
     {"tables", "checkpoints", "history"},
     {"data", "architectures"},
-    {"recipe", "corrupt"},
+    {"recipe", "corrupt", "vae"},
     {"recipe_files", "build", "launch", "phases"},
     {"runs"},
     {"callbacks", "checks", "judge", "predictions"},
