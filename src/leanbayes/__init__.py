@@ -6,7 +6,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from leanbayes import distributions, ops, schedules, testing
+from leanbayes import distributions, metrics, ops, plots, schedules, testing
 from leanbayes.ablate import permute_scales, zero_means
 from leanbayes.alpha import AlphaReport, LayerAlpha, alpha_report
 from leanbayes.attack import Attack, fast_sign_attack
@@ -179,11 +179,13 @@ __all__ = [
     "mean_logits_nll",
     "mean_probs_nll",
     "members",
+    "metrics",
     "mixture_nll",
     "named_kl",
     "ops",
     "permute_scales",
     "plan",
+    "plots",
     "predict",
     "predict_batches",
     "prune",
