@@ -13,6 +13,7 @@ from leanbayes.attack import Attack, fast_sign_attack
 from leanbayes.compaction import Compacted, CompactionReport, compact
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
+from leanbayes.diagnose import Diagnosis, diagnose
 from leanbayes.dropout import mc_dropout
 from leanbayes.ensemble import DeepEnsemble
 from leanbayes.errors import LoadError
@@ -109,6 +110,7 @@ __all__ = [
     "CompactionReport",
     "Comparison",
     "DeepEnsemble",
+    "Diagnosis",
     "Dropout",
     "Elbo",
     "Flat",
@@ -163,6 +165,7 @@ __all__ = [
     "count_parameters",
     "density",
     "deterministic",
+    "diagnose",
     "distributions",
     "elbo",
     "fast_sign_attack",
