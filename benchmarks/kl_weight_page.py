@@ -149,17 +149,17 @@ def _how(files: Sequence[Mapping[str, Any]]) -> str:
         f"steps of Adam in batches of {c['batch']} from a rate of {c['lr']:g} that falls to zero"
         for name, c in sizes.items()
     )
-    seeds = len({f["seed"] for f in files})
+    seeds = "; ".join(f"{NAMES[name]} {c['seeds']}" for name, c in sizes.items())
     minutes = sum(f["seconds"] for f in files) / 60
     return (
         f"{each}. Posteriors are k-tied of rank 2, priors normal with a learnt scale for every "
         f"layer, and predictions average {files[0]['config']['samples']} samples. Errors are "
-        f"standard errors over {seeds} seeds: standard splits of concrete, other training images "
+        f"standard errors over seeds ({seeds}): standard splits of concrete, other training images "
         "otherwise. Of numbers, the calibration error is the mean gap between nominal and observed "
         "coverage of central intervals, and foreign rows have the columns of test rows, each in an "
         "order of its own, told by the predictive variance. Of classes, coverage is how often the "
-        "true one is among the most probable that reach 90 % together, and foreign images are those "
-        "of the other data set, told by entropy. `python -m benchmarks.kl_weight` measures it "
+        "true one is among the most probable that reach 90 % together, and foreign images are "
+        "those of the other data set, told by entropy. `python -m benchmarks.kl_weight` measures it "
         f"again, in {minutes:.0f} minutes of one core here."
     )
 
