@@ -159,8 +159,8 @@ def _how(files: Sequence[Mapping[str, Any]]) -> str:
         "coverage of central intervals, and foreign rows have the columns of test rows, each in an "
         "order of its own, told by the predictive variance. Of classes, coverage is how often the "
         "true one is among the most probable that reach 90 % together, and foreign images are "
-        "those of the other data set, told by entropy. `python -m benchmarks.kl_weight` measures it "
-        f"again, in {minutes:.0f} minutes of one core here."
+        "those of the other data set, told by entropy. `python -m benchmarks.kl_weight` measures "
+        f"it again, in {minutes:.0f} minutes of one core here."
     )
 
 

@@ -109,9 +109,10 @@ def diagnose(model: nn.Module, history: History) -> Diagnosis:
     if training.broken:
         return Diagnosis(training.summary, (training.broken,))
     weights = _Weights.of(model)
+    unmoved = _has_not_moved(training)
     candidates = [
-        _has_not_moved(training) or _is_rising(training) or _has_not_converged(training),
-        _is_stuck(training, weights),
+        unmoved or _is_rising(training) or _has_not_converged(training),
+        None if unmoved else _is_stuck(training, weights),
         _underfits(training, weights) or _is_heavy(training),
         _has_collapsed(weights) or _is_light(training),
         _overfits(numbers.get("validation")),

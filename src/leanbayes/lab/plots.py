@@ -12,11 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes import plots as draw
-from leanbayes.plots import COLOURS, DASHED
-from leanbayes.plots import add_legend as _legend
-from leanbayes.plots import look as _look
-from leanbayes.plots import plain as _plain
-from leanbayes.plots import whole_numbers as _whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,10 +34,12 @@ __all__ = [
     "spectra_of",
 ]
 
+COLOURS, DASHED, PALE = draw.COLOURS, draw.DASHED, draw.PALE
 WRONG = COLOURS[1]
 _SIZE = (5.2, 3.6)
 _PIXELS = 256
 _DOTS_PER_INCH = 144
+_legend, _look, _plain, _whole_numbers = draw.add_legend, draw.look, draw.plain, draw.whole_numbers
 
 
 def _figure(size: tuple[float, float] = _SIZE) -> Figure:
