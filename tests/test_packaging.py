@@ -41,6 +41,7 @@ LEVELS = (
         "prediction",
         "plots",
         "diagnose",
+        "histories",
         "attack",
         "widen",
         "scaled_layers",

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from leanbayes.alpha import layer_alpha
 from leanbayes.errors import require
+from leanbayes.histories import History, read_history
 from leanbayes.model import kl, random_maps
 from leanbayes.posteriors import ZeroMean
 from leanbayes.scaled_layers import has_scales
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]
 
-History = str | Path | Mapping[str, Sequence[Any]] | Iterable[Any]
-
-_NAMES = {
-    "nll": ("nll", "train/nll", "train_nll"),
-    "kl": ("kl", "train/kl", "train_kl"),
-    "weight": ("weight", "kl_weight"),
-    "loss": ("loss", "train/loss", "train_loss"),
-    "validation": ("validation/nll", "validation_nll", "val/nll", "val_nll"),
-}
-"""What numbers of a training are called: in a loop, by Lightning and in runs."""
 _FEWEST = 8
 _BLOCKS = 20
 
@@ -104,7 +93,7 @@ def diagnose(model: nn.Module, history: History) -> Diagnosis:
         scales, such as lb.MeanField(0.05), and let the KL count.
     """
     require(any(True for _ in random_maps(model)), "the model is plain; call lb.convert first")
-    numbers = _read(history)
+    numbers = read_history(history)
     training = _Training.of(numbers)
     if training.broken:
         return Diagnosis(training.summary, (training.broken,))
@@ -359,44 +348,3 @@ def _error(curve: Tensor) -> float:
     if len(part) < 3:
         return 0.0
     return float(part.diff().square().mean() / 2) ** 0.5 / len(part) ** 0.5
-
-
-def _read(history: History) -> dict[str, Tensor]:
-    """The numbers of a history that are known, by what they are; what is blank is left out."""
-    if isinstance(history, str | Path):
-        with open(history, encoding="utf-8", newline="") as file:
-            return _read(list(csv.DictReader(file)))
-    if isinstance(history, Mapping):
-        columns = {str(name): list(values) for name, values in history.items()}
-    else:
-        columns = {}
-        for entry in history:
-            for name, value in _entry(entry).items():
-                columns.setdefault(name, []).append(value)
-    known = {}
-    for what, names in _NAMES.items():
-        for name in names:
-            if name in columns:
-                known[what] = torch.tensor(
-                    [_number(v) for v in columns[name] if v not in (None, "")], dtype=torch.float64
-                )
-                break
-    lengths = {what: len(known[what]) for what in ("nll", "kl") if what in known}
-    require(len(set(lengths.values())) < 2, f"history has unequal numbers of entries: {lengths}")
-    return known
-
-
-def _entry(entry: Any) -> Mapping[str, Any]:
-    if isinstance(entry, Mapping):
-        return entry
-    if isinstance(entry, tuple) and "_asdict" in dir(entry):
-        fields: Mapping[str, Any] = entry._asdict()  # type: ignore[attr-defined]
-        return fields
-    raise TypeError(
-        f"an entry of the history is a {type(entry).__name__}; give what lb.elbo gives, or "
-        "dictionaries with nll, kl and weight"
-    )
-
-
-def _number(value: Any) -> float:
-    return float(value.detach()) if isinstance(value, Tensor) else float(value)
