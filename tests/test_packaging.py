@@ -34,9 +34,14 @@ LEVELS = (
     {"context"},
     {"layers", "dropout", "ensemble"},
     {"model", "convert", "modes", "seeding", "header", "allowance", "references"},
+    {"inputs"},
     {"passes"},
     {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
+        "prediction",
+        "plots",
+        "diagnose",
+        "histories",
         "attack",
         "widen",
         "scaled_layers",
@@ -240,6 +245,7 @@ def test_no_import_is_hidden_in_a_function(module):
 def test_the_core_imports_torch_and_nothing_else(module):
     allowed = {"leanbayes", "torch", *sys.stdlib_module_names}
     allowed |= {"safetensors"} if module in ("leanbayes.io", "leanbayes.header") else set()
+    allowed |= {"matplotlib"} if module == "leanbayes.plots" else set()
     assert {i.target.split(".")[0] for i in imports(SOURCES[module])} <= allowed
 
 

@@ -6,13 +6,14 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from leanbayes import distributions, ops, schedules, testing
+from leanbayes import distributions, metrics, ops, plots, schedules, testing
 from leanbayes.ablate import permute_scales, zero_means
 from leanbayes.alpha import AlphaReport, LayerAlpha, alpha_report
 from leanbayes.attack import Attack, fast_sign_attack
 from leanbayes.compaction import Compacted, CompactionReport, compact
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
+from leanbayes.diagnose import Diagnosis, diagnose
 from leanbayes.dropout import mc_dropout
 from leanbayes.ensemble import DeepEnsemble
 from leanbayes.errors import LoadError
@@ -109,6 +110,7 @@ __all__ = [
     "CompactionReport",
     "Comparison",
     "DeepEnsemble",
+    "Diagnosis",
     "Dropout",
     "Elbo",
     "Flat",
@@ -163,6 +165,7 @@ __all__ = [
     "count_parameters",
     "density",
     "deterministic",
+    "diagnose",
     "distributions",
     "elbo",
     "fast_sign_attack",
@@ -179,11 +182,13 @@ __all__ = [
     "mean_logits_nll",
     "mean_probs_nll",
     "members",
+    "metrics",
     "mixture_nll",
     "named_kl",
     "ops",
     "permute_scales",
     "plan",
+    "plots",
     "predict",
     "predict_batches",
     "prune",

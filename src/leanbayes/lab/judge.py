@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from leanbayes import metrics
 from leanbayes.errors import require
+from leanbayes.inputs import in_precision_of
 from leanbayes.lab.corrupt import corrupt_examples
 from leanbayes.lab.data import Dataset, Examples, load_dataset
 from leanbayes.lab.runs import Run
@@ -57,7 +58,7 @@ def evaluate(
     """
     prediction = predict(
         model,
-        _as_trained(model, examples.x),
+        in_precision_of(model, examples.x),
         samples=samples,
         batch_size=batch_size,
         seed=seed,
@@ -169,12 +170,6 @@ def as_learnt(other: Dataset, own: Dataset) -> Examples:
     return Examples(stored, targets, own.scaling if at_once else None)
 
 
-def _as_trained(model: nn.Module, x: Tensor) -> Tensor:
-    """Inputs in the precision of the weights; indices stay indices."""
-    weight = next((p for p in model.parameters() if p.is_floating_point()), x)
-    return x.to(weight.dtype) if x.is_floating_point() else x
-
-
 def is_images(dataset: Dataset) -> bool:
     """Whether inputs are ``[channels, rows, columns]`` of grey or colour images."""
     shape = dataset.input_shape
@@ -218,7 +213,7 @@ def foreign_auroc(familiar: Tensor, foreign: Tensor) -> float:
         0.75
     """
     scores = torch.cat([familiar, foreign])
-    return metrics.auroc(scores, torch.arange(len(scores)) >= len(familiar))
+    return metrics.auroc(scores, torch.arange(len(scores)) >= len(familiar)).value
 
 
 def foreign_scores(
@@ -247,15 +242,16 @@ def foreign_scores(
     stored, at_once = other.test.stored, other.test.scaling is not None
     foreign = Examples(stored, None, run.dataset.scaling if at_once else None)
     drawn = [
-        predict(model, _as_trained(model, part.x), likelihood=likelihood, **run.drawing(samples))
+        predict(
+            model, in_precision_of(model, part.x), likelihood=likelihood, **run.drawing(samples)
+        )
         for part in (own, foreign)
     ]
     is_foreign = torch.arange(len(own) + len(foreign)) >= len(own)
     scores = {}
     for name in ("entropy", "mutual_information"):
         values = torch.cat([getattr(prediction, name) for prediction in drawn])
-        found = metrics.bootstrap(metrics.auroc, values, is_foreign, strata=is_foreign)
-        scores[f"auroc_{name}"] = found._asdict()
+        scores[f"auroc_{name}"] = metrics.auroc(values, is_foreign)._asdict()
     return scores
 
 
