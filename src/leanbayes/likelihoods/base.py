@@ -165,8 +165,8 @@ class Likelihood(nn.Module, ABC):
         """How good predictive samples are, with standard errors over examples.
 
         All have ``nll``. Classes get ``accuracy``, ``brier``, ``ece`` and uncertainties, and how
-        diverse several samples are; on or off gets ``accuracy`` and, if single, ``auc_pr`` and
-        ``auroc``; numbers get ``squared_error``. Standard errors of ``ece``, ``auc_pr`` and
+        diverse several samples are; on or off gets ``accuracy`` and, if single, ``ece``, ``auc_pr``
+        and ``auroc``; numbers get ``squared_error``. Standard errors of ``ece``, ``auc_pr`` and
         ``auroc`` are bootstrapped.
         """
         values = {"nll": average(-laws.log_mean(self.log_prob(outputs, y)))}

@@ -144,10 +144,16 @@ def scores_of_classes(log_probs: Tensor, y: Tensor) -> dict[str, Score]:
 
 
 def scores_of_binary(probs: Tensor, labels: Tensor, y: Tensor) -> dict[str, Score]:
-    """Of targets that are on or off; areas where there is one an example, and both occur."""
+    """Of targets that are on or off; calibration where there is one an example, and areas where
+    both occur.
+    """
     values = {"accuracy": average((labels == y).double().reshape(len(y), -1).mean(-1))}
-    truth = y.flatten().bool()
-    if len(truth) == len(y) and bool(truth.any()) and not bool(truth.all()):
+    truth, on = y.flatten().bool(), probs.flatten()
+    if len(truth) != len(y):
+        return values
+    both = torch.stack([1 - on, on], -1)
+    values["ece"] = metrics.bootstrap(metrics.calibration_error, both, truth.long())
+    if bool(truth.any()) and not bool(truth.all()):
         for name, area in (("auc_pr", metrics.average_precision), ("auroc", metrics.auroc)):
-            values[name] = metrics.bootstrap(area, probs.flatten(), truth, strata=truth)
+            values[name] = metrics.bootstrap(area, on, truth, strata=truth)
     return values

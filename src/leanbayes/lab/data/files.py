@@ -32,6 +32,8 @@ _OPENERS: dict[str, Callable[..., Any]] = {
 
 ChecksumState = Literal["right", "wrong", "unknown"]
 
+_WORST: tuple[ChecksumState, ...] = ("wrong", "unknown", "right")
+
 
 @dataclass(frozen=True)
 class File:
@@ -89,16 +91,23 @@ class Copy:
     @property
     def size(self) -> int:
         """Bytes on the disk."""
-        return sum(path.stat().st_size for path in self.paths if path.is_file())
+        files = (path.rglob("*") if path.is_dir() else [path] for path in self.paths)
+        return sum(file.stat().st_size for part in files for file in part if file.is_file())
 
     def states(self) -> dict[Path, ChecksumState]:
         """Whether each file is what it should be."""
         listed = _listed(self.root / "SHA256SUMS")
         files = zip(self.paths, self.form.files, strict=True)
-        return {
-            path: _state(path, file, listed.get(path.relative_to(self.root).as_posix()))
-            for path, file in files
-        }
+        return {path: self._state(path, file, listed) for path, file in files}
+
+    def _state(self, path: Path, file: File, listed: Mapping[str, str]) -> ChecksumState:
+        """Of a file, or of all listed files below a folder, which is as right as each of them."""
+        name = path.relative_to(self.root).as_posix()
+        if not path.is_dir():
+            return _state(path, file, listed.get(name))
+        inside = [inner for inner in listed if inner.startswith(f"{name}/")]
+        states = {_state(self.root / inner, File(inner), listed[inner]) for inner in inside}
+        return next((state for state in _WORST if state in states), "unknown")
 
     def assert_intact(self, name: str) -> None:
         """Raise if a file is not what it should be."""
