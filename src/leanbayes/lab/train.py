@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from torch import nn
 from torch.optim import Optimizer
 
+from leanbayes.lab.best import KeepBest
 from leanbayes.lab.build import build_model, likelihood_of
 from leanbayes.lab.callbacks import FollowLearningRate, MeasureSteps, Record, RunData
 from leanbayes.lab.checkpoints import epoch_of
@@ -76,7 +77,8 @@ def train(
     module = build_module(recipe, model, likelihood, run.data_size)
     record, probe = Record(run), recipe.probe
     measured = None if probe is None else MeasureSteps(probe, data.validation_batches())
-    callbacks = _callbacks(recipe, record, measured)
+    best = KeepBest() if recipe.training.keep == "best" else None
+    callbacks = _callbacks(recipe, record, measured, best)
     with run.alone() if is_first() else nullcontext():
         if is_first():
             run.check(resume=resume)  # again: another process may have been here
@@ -89,8 +91,10 @@ def train(
             _fit(trainer, module, data, run)
         if not trainer.is_global_zero:
             return {}
+        if best is not None:
+            best.restore(module)
         run.save(model, likelihood)
-        result = _result(run, module, trainer.current_epoch, record.seconds, measured)
+        result = _result(run, module, trainer.current_epoch, record.seconds, measured, best)
         run.write_result(result)
     return result
 
@@ -120,10 +124,13 @@ def _way_back(run: Run) -> str:
     )
 
 
-def _callbacks(recipe: Recipe, record: Record, measured: MeasureSteps | None) -> list[L.Callback]:
+def _callbacks(
+    recipe: Recipe, record: Record, measured: MeasureSteps | None, best: KeepBest | None
+) -> list[L.Callback]:
     """In the order in which Lightning calls them; the record sees what those before it did."""
     training = recipe.training
-    callbacks: list[L.Callback] = [StopOnNonFinite(), FollowLearningRate(recipe), record]
+    kept = [] if best is None else [best]
+    callbacks: list[L.Callback] = [StopOnNonFinite(), FollowLearningRate(recipe), *kept, record]
     if training.patience is not None:
         callbacks.insert(0, EarlyStopping("validation/nll", patience=training.patience))
     if training.prior_updates is not None:
@@ -132,7 +139,12 @@ def _callbacks(recipe: Recipe, record: Record, measured: MeasureSteps | None) ->
 
 
 def _result(
-    run: Run, module: BayesianModule, epochs: int, seconds: float, measured: MeasureSteps | None
+    run: Run,
+    module: BayesianModule,
+    epochs: int,
+    seconds: float,
+    measured: MeasureSteps | None,
+    best: KeepBest | None,
 ) -> dict[str, Any]:
     """How the trained model is judged, and what anybody needs to get the same numbers again."""
     test, size = run.dataset.test, run.data_size
@@ -144,6 +156,8 @@ def _result(
         "seconds": seconds,
         **provenance(run.recipe),
     }
+    if best is not None:
+        result["kept"] = {"epoch": best.epoch, "validation_nll": best.nll}
     if run.history.values["stopped"]:
         result["history"] = run.history.values
     if measured is not None:
