@@ -117,7 +117,7 @@ def _of_run(run: Run, cohort: Cohort) -> dict[str, Any]:
     model, likelihood = run.load()
     prediction = predict(model, cohort.entries, likelihood=likelihood, **run.drawing())
     values = {**run.metrics, "excess": excess(cohort.risk, prediction.probs)}
-    kept = ("kept", "epochs", "versions", "revision", "threads")
+    kept = ("kept", "epochs", "versions", "revision", "threads", "recipe")
     published = run.recipe.published
     return {
         "row": run.recipe.name.removeprefix("ehr-lstm-"),

@@ -179,7 +179,9 @@ def test_nothing_that_is_known_later_is_in_a_record(tmp_path):
     assert ("PRESCRIPTIONS Heparin", None) in later
     assert ("LABEVENTS 50 mg/dL", 9.0) in later
     assert ("LABEVENTS 51", None) in later  # between two stays, and no number
-    assert not any("99591" in name for name in events.names)  # of the stay in which the patient died
+    assert not any(
+        "99591" in name for name in events.names
+    )  # of the stay in which the patient died
     assert events.lost == {"LABEVENTS": 1}
 
 
@@ -261,10 +263,14 @@ def test_bags_by_brute_force(tmp_path, request):
     rows = []
     for number in range(400):
         subject = rng.choice([10, 11, 12])
-        time = np.datetime64("2149-12-25T00:00") + np.timedelta64(int(rng.integers(0, 250_000)), "m")
+        time = np.datetime64("2149-12-25T00:00") + np.timedelta64(
+            int(rng.integers(0, 250_000)), "m"
+        )
         value = rng.integers(0, 50)
         item = rng.integers(0, 6)
-        rows.append(f"{number},{subject},,{item},{str(time).replace('T', ' ')}:00,{value},{value},u,")
+        rows.append(
+            f"{number},{subject},,{item},{str(time).replace('T', ' ')}:00,{value},{value},u,"
+        )
     text = "\n".join([LABEVENTS.splitlines()[0], *rows]) + "\n"
     tables = find_tables(write_tables(tmp_path, LABEVENTS=text))
     stays = read_stays(tables)

@@ -158,7 +158,7 @@ class EhrRecurrent(Network):
         require(
             entries.shape[-1] == self.codes + self.measurements,
             f"days have {entries.shape[-1]} entries, and {self.codes} codes and "
-            f"{self.measurements} measurements are needed; give the network the numbers of the data",
+            f"{self.measurements} measurements are needed; give the network those of the data",
         )
         context, entries = entries.split((self.rows, entries.shape[1] - self.rows), 1)
         codes, measurements = entries.long().split((self.codes, self.measurements), -1)

@@ -77,10 +77,10 @@ def download(source: Source, *, downloader: Any = None) -> Copy:
     forms = [form for form in source.forms if form.downloadable]
     if not forms:
         first = source.forms[0]
+        wanted = Path(first.folders[0], first.files[0].path).as_posix()
         raise FileNotFoundError(
-            f"{source.name} has no address to download it from; put "
-            f"{Path(first.folders[0], first.files[0].path).as_posix()} into a folder, and name that "
-            f"in {VARIABLE}"
+            f"{source.name} has no address to download it from; put {wanted} into a folder, and "
+            f"name that in {VARIABLE}"
         )
     failures: list[str] = []
     for form in forms:

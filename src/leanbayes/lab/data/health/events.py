@@ -125,17 +125,13 @@ def read_events(tables: Tables, stays: Stays, names: Sequence[str]) -> Events:
     patient, time, code = (np.frombuffer(column, np.int32) for column in columns[:3])
     order = np.lexsort((time, patient))
     number = np.frombuffer(values, np.float32)
-    return Events(
-        patient[order], time[order], code[order], number[order], tuple(numbers), lost
-    )
+    return Events(patient[order], time[order], code[order], number[order], tuple(numbers), lost)
 
 
 Found = tuple[int, int, str, float]
 
 
-def _table(
-    tables: Tables, stays: Stays, name: str, about: EventTable
-) -> Iterator[Found | None]:
+def _table(tables: Tables, stays: Stays, name: str, about: EventTable) -> Iterator[Found | None]:
     """Patient, minute, code and value of every row that holds; None for one that has no place."""
     wanted = (*about.times, *about.values, *filter(None, (about.unit, about.void[0])))
     rows = tables.rows(name, (about.code,), ("hadm_id", "subject_id", *wanted))
@@ -156,9 +152,7 @@ def _table(
             yield patient, time, told, _number(row[numbers])
 
 
-def _when(
-    about: EventTable, stays: Stays
-) -> Callable[[Sequence[str], int | None], int | None]:
+def _when(about: EventTable, stays: Stays) -> Callable[[Sequence[str], int | None], int | None]:
     """Cells of times, and the place of a stay, to the minute when an event is known."""
     if not about.times:
         ends = stays.end.tolist()
