@@ -189,7 +189,7 @@ def test_R12_a_factor_on_one_side_leaves_the_other_alone(kind, side):
     for (_, which), factor in drawn(model, 6).items():
         assert (factor is None) == (which != side)
     y, _ = model(torch.ones(6, 4, IN).double())
-    assert len({row for row in map(tuple, y.flatten(1).tolist())}) == 6
+    assert len(set(map(tuple, y.flatten(1).tolist()))) == 6
 
 
 # R17, R21: learning rates and decay by role

@@ -106,33 +106,38 @@ def read_events(tables: Tables, stays: Stays, names: Sequence[str]) -> Events:
         stays: whose examples say until when.
         names: which tables.
     """
-    last = stays.last_cuts().tolist()
-    numbers: dict[str, int] = {}
+    last: list[int] = stays.last_cuts().tolist()
+    places: dict[str, int] = {}
     columns = array("i"), array("i"), array("i"), array("f")
     patients, times, codes, values = columns
     lost: dict[str, int] = {}
     for name in names:
-        for found in _table(tables, stays, name, choose("table of events", name, EVENT_TABLES)):
+        about = choose("table of events", name, EVENT_TABLES)
+        for found in _table(tables, stays, name, about, last):
             if found is None:
                 lost[name] = lost.get(name, 0) + 1
                 continue
             patient, time, code, value = found
-            if time <= last[patient]:
-                patients.append(patient)
-                times.append(time)
-                codes.append(numbers.setdefault(code, len(numbers)))
-                values.append(value)
-    patient, time, code = (np.frombuffer(column, np.int32) for column in columns[:3])
-    order = np.lexsort((time, patient))
-    number = np.frombuffer(values, np.float32)
-    return Events(patient[order], time[order], code[order], number[order], tuple(numbers), lost)
+            patients.append(patient)
+            times.append(time)
+            codes.append(places.setdefault(code, len(places)))
+            values.append(value)
+    whose, when, what = (np.asarray(column, np.int32) for column in columns[:3])
+    order = np.lexsort((when, whose))
+    measured = np.asarray(values, np.float32)
+    return Events(whose[order], when[order], what[order], measured[order], tuple(places), lost)
 
 
 Found = tuple[int, int, str, float]
 
 
-def _table(tables: Tables, stays: Stays, name: str, about: EventTable) -> Iterator[Found | None]:
-    """Patient, minute, code and value of every row that holds; None for one that has no place."""
+def _table(
+    tables: Tables, stays: Stays, name: str, about: EventTable, last: Sequence[int]
+) -> Iterator[Found | None]:
+    """Patient, minute, code and value of rows until a last minute of each patient.
+
+    Void rows are left out; None stands for a row that has no place.
+    """
     wanted = (*about.times, *about.values, *filter(None, (about.unit, about.void[0])))
     rows = tables.rows(name, (about.code,), ("hadm_id", "subject_id", *wanted))
     when, count = _when(about, stays), len(about.times)
@@ -147,7 +152,7 @@ def _table(tables: Tables, stays: Stays, name: str, about: EventTable) -> Iterat
         time = when(row[3 : 3 + count], stay)
         if patient is None or time is None or not code:
             yield None
-        elif not (void and row[-1] in void):
+        elif time <= last[patient] and not (void and row[-1] in void):
             told = f"{name} {code} {row[unit]}" if unit and row[unit] else f"{name} {code}"
             yield patient, time, told, _number(row[numbers])
 

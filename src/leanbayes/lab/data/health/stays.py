@@ -86,8 +86,8 @@ def read_stays(tables: Tables, *, hours: int = 24, adults: bool = True) -> Stays
         hours: after admission, when a prediction is made.
         adults: leave out stays of patients below 18.
     """
-    columns = ("subject_id", "gender", "dob")
-    people = {s: (sex, dob) for s, sex, dob in tables.rows("PATIENTS", columns)}
+    about = ("subject_id", "gender", "dob")
+    people = {s: (sex, dob) for s, sex, dob in tables.rows("PATIENTS", about)}
     columns = ("subject_id", "hadm_id", "admittime", "dischtime", "hospital_expire_flag")
     admissions = list(tables.rows("ADMISSIONS", columns, ("deathtime",)))
     where = tables.folder
