@@ -15,6 +15,9 @@ from leanbayes.lab.data.health.events import read_events
 from leanbayes.lab.data.health.mimic import mimic
 from leanbayes.lab.data.health.stays import minute, read_stays
 from leanbayes.lab.data.splits import random_groups
+from leanbayes.lab.recipe_files import read_recipe
+from leanbayes.lab.report import write_report
+from leanbayes.lab.train import train
 
 HALF = {"test": 0.34, "validation": 0.34, "tables": sorted(set(TABLES) - {"PATIENTS"})}
 SMALL = {"days": 4, "codes": 5, "measurements": 3, "vocabulary": 20, "measured": 2, **HALF}
@@ -375,3 +378,29 @@ def test_R19_the_demo_becomes_records(demo):
     counts = demo.train.stored[:, 1:, 32:].flatten()
     ranges = (counts[counts > 0] - 1) % 5
     assert (ranges.bincount() > 0.1 * len(ranges)).all()  # about equally frequent
+
+
+@demo_only
+@pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
+@pytest.mark.parametrize("row", ["gaussian", "cauchy", "ensemble", "mc-dropout"])
+def test_R19_the_demo_trains_and_is_judged(demo, row, tmp_path):
+    """The published rows, with few units and a few tables."""
+    sizes = {"days": 5, "codes": 8, "measurements": 8, "vocabulary": 300}
+    options = {**sizes, "tables": ["LABEVENTS", "SERVICES"]}
+    small = {**sizes, "rnn_dim": 8, "hidden_layer_dim": 8, "code_dimension": 4, "context": 2}
+    recipe = read_recipe(
+        f"rank1/ehr-lstm-{row}",
+        settings={
+            "data": {"name": "mimic-iii-demo", "options": options},
+            "architecture.options": {**small, "dropout": 0.2 if row == "mc-dropout" else 0.0},
+            "training.epochs": 2,
+            "evaluation.samples": 3,
+        },
+    )
+    result = train(recipe, tmp_path, progress=False)
+    assert {"nll", "ece", "auroc", "auc_pr"} <= result["metrics"].keys()
+    assert 0 < result["metrics"]["nll"]["value"] < 5
+    assert result["kept"]["epoch"] in (0, 1)
+    page = write_report([tmp_path], tmp_path / "report.html").read_text()
+    assert "nothing from ADMISSIONS, CHARTEVENTS" in page
+    assert "average precision" in page
