@@ -10,7 +10,7 @@ from scipy import stats
 from leanbayes import testing
 from leanbayes.lab import data
 from leanbayes.lab.data.health import generate_cohort
-from leanbayes.lab.data.health.bags import Shape
+from leanbayes.lab.data.health.bags import RecordShape
 from leanbayes.lab.data.health.cohort import STAY, Hospital, _dying, _first_day
 
 
@@ -46,7 +46,7 @@ def all_paths(hospital, record):
 
 def test_R19_the_risk_is_a_sum_over_all_paths(seed):
     rng = np.random.RandomState(seed)
-    hospital = Hospital.draw(12, Shape(4, 3, 2), rng)
+    hospital = Hospital.draw(12, RecordShape(4, 3, 2), rng)
     found = hospital.admit(20, rng)
     for record, risk in zip(found.entries.numpy(), found.risk.tolist(), strict=True):
         assert risk == pytest.approx(all_paths(hospital, record), rel=1e-10)

@@ -10,7 +10,7 @@ from health_files import LABEVENTS, TABLES, write_tables
 
 from leanbayes.lab import data
 from leanbayes.lab.data.health import find_tables
-from leanbayes.lab.data.health.bags import Shape, bag, learn_vocabulary
+from leanbayes.lab.data.health.bags import RecordShape, bag, learn_vocabulary
 from leanbayes.lab.data.health.events import read_events
 from leanbayes.lab.data.health.mimic import mimic
 from leanbayes.lab.data.health.stays import minute, read_stays
@@ -213,7 +213,7 @@ def bagged(folder, learn_from=None, **options):
     examples = stays.eligible.nonzero()[0]
     chosen = np.ones(len(events), bool) if learn_from is None else events.patient == learn_from
     words = learn_vocabulary(events, chosen, 20, 2, 2)
-    shape = Shape(**{"days": 8, "codes": 5, "measurements": 3, **options})
+    shape = RecordShape(**{"days": 8, "codes": 5, "measurements": 3, **options})
     return events, words, bag(stays, examples, events, words, shape)
 
 
@@ -285,7 +285,7 @@ def test_bags_by_brute_force(tmp_path, request):
     words = learn_vocabulary(events, np.ones(len(events), bool), 50, 3, 5)
     index, measured = words.indices(events)
     examples = stays.eligible.nonzero()[0]
-    found = bag(stays, examples, events, words, Shape(200, 60, 60))
+    found = bag(stays, examples, events, words, RecordShape(200, 60, 60))
     for record, stay in zip(found.entries, examples, strict=True):
         expected = {}
         for place in range(len(events)):

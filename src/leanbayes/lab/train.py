@@ -77,8 +77,7 @@ def train(
     module = build_module(recipe, model, likelihood, run.data_size)
     record, probe = Record(run), recipe.probe
     measured = None if probe is None else MeasureSteps(probe, data.validation_batches())
-    best = KeepBest() if recipe.training.keep == "best" else None
-    callbacks = _callbacks(recipe, record, measured, best)
+    callbacks = _callbacks(recipe, record, measured)
     with run.alone() if is_first() else nullcontext():
         if is_first():
             run.check(resume=resume)  # again: another process may have been here
@@ -91,10 +90,8 @@ def train(
             _fit(trainer, module, data, run)
         if not trainer.is_global_zero:
             return {}
-        if best is not None:
-            best.restore(module)
         run.save(model, likelihood)
-        result = _result(run, module, trainer.current_epoch, record.seconds, measured, best)
+        result = _result(run, module, trainer, record.seconds, measured)
         run.write_result(result)
     return result
 
@@ -107,6 +104,8 @@ def _fit(trainer: L.Trainer, module: BayesianModule, data: RunData, run: Run) ->
     try:
         with interruptible():
             trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
+        for best in _bests(trainer):
+            best.restore(module)
     except NonFiniteLossError as error:
         if is_first():
             run.history.note_stop(trainer.current_epoch, error.reason)
@@ -124,12 +123,16 @@ def _way_back(run: Run) -> str:
     )
 
 
-def _callbacks(
-    recipe: Recipe, record: Record, measured: MeasureSteps | None, best: KeepBest | None
-) -> list[L.Callback]:
+def _bests(trainer: L.Trainer) -> list[KeepBest]:
+    """What keeps the best epoch, if anything does."""
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in callbacks if isinstance(callback, KeepBest)]
+
+
+def _callbacks(recipe: Recipe, record: Record, measured: MeasureSteps | None) -> list[L.Callback]:
     """In the order in which Lightning calls them; the record sees what those before it did."""
     training = recipe.training
-    kept = [] if best is None else [best]
+    kept = [KeepBest()] if training.keep == "best" else []
     callbacks: list[L.Callback] = [StopOnNonFinite(), FollowLearningRate(recipe), *kept, record]
     if training.patience is not None:
         callbacks.insert(0, EarlyStopping("validation/nll", patience=training.patience))
@@ -141,22 +144,21 @@ def _callbacks(
 def _result(
     run: Run,
     module: BayesianModule,
-    epochs: int,
+    trainer: L.Trainer,
     seconds: float,
     measured: MeasureSteps | None,
-    best: KeepBest | None,
 ) -> dict[str, Any]:
     """How the trained model is judged, and what anybody needs to get the same numbers again."""
     test, size = run.dataset.test, run.data_size
     result = {
         "name": run.recipe.name,
         "metrics": evaluate(module.model, test, module.likelihood, data_size=size, **run.drawing()),
-        "epochs": epochs,
+        "epochs": trainer.current_epoch,
         "parameters": count_parameters(module.model)._asdict(),
         "seconds": seconds,
         **provenance(run.recipe),
     }
-    if best is not None:
+    for best in _bests(trainer):
         result["kept"] = {"epoch": best.epoch, "validation_nll": best.nll}
     if run.history.values["stopped"]:
         result["history"] = run.history.values

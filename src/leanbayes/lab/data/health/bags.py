@@ -11,7 +11,7 @@ from leanbayes.errors import require_count
 from leanbayes.lab.data.health.events import Events
 from leanbayes.lab.data.health.stays import DAY, Stays
 
-__all__ = ["Bagged", "Shape", "Vocabulary", "bag", "learn_vocabulary"]
+__all__ = ["Bagged", "RecordShape", "Vocabulary", "bag", "learn_vocabulary"]
 
 Numbers = npt.NDArray[np.int64]
 
@@ -23,7 +23,7 @@ CENT = 100
 
 
 @dataclass(frozen=True)
-class Shape:
+class RecordShape:
     """How large records are.
 
     Args:
@@ -138,7 +138,9 @@ class Bagged:
     left_out: int
 
 
-def bag(stays: Stays, examples: Numbers, events: Events, words: Vocabulary, shape: Shape) -> Bagged:
+def bag(
+    stays: Stays, examples: Numbers, events: Events, words: Vocabulary, shape: RecordShape
+) -> Bagged:
     """The records of some stays: what was known of the patient until the cut, by day.
 
     Days are counted back from the cut, so that an admission 24 hours before is in the last, and
@@ -167,7 +169,7 @@ def _fill(
     days: Numbers,
     index: Numbers,
     measured: npt.NDArray[np.bool_],
-    shape: Shape,
+    shape: RecordShape,
 ) -> int:
     """Write the entries of one example, which come newest first; how many do not fit."""
     if not len(days):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from leanbayes.errors import require, require_count, require_seed
 from leanbayes.lab.data.dataset import Dataset, Examples
-from leanbayes.lab.data.health.bags import CENT, FIRST, Shape
+from leanbayes.lab.data.health.bags import CENT, FIRST, RecordShape
 from leanbayes.lab.data.sources import register_dataset
 from leanbayes.metrics import auroc, average_precision
 
@@ -60,10 +60,10 @@ class Hospital:
 
     codes: Reals
     values: Reals
-    shape: Shape
+    shape: RecordShape
 
     @staticmethod
-    def draw(vocabulary: int, shape: Shape, rng: np.random.RandomState) -> Hospital:
+    def draw(vocabulary: int, shape: RecordShape, rng: np.random.RandomState) -> Hospital:
         """A hospital with frequent and rare codes, some of which tell of the condition."""
         count, kinds = vocabulary - FIRST, shape.measurements
         severity = np.linspace(-1.0, 1.0, len(STAY))[:, None]
@@ -192,7 +192,7 @@ def generate_cohort(
         torch.Size([5, 11, 14])
     """
     require_count("vocabulary", vocabulary, FIRST + 1)
-    shape = Shape(days, codes, measurements)
+    shape = RecordShape(days, codes, measurements)
     counts = {"train": train, "validation": validation, "test": test}
     for name, count in counts.items():
         require_count(name, count, 1)

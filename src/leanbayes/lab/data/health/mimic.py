@@ -13,7 +13,13 @@ import torch
 from leanbayes.errors import require, require_choice, require_count
 from leanbayes.lab.data.dataset import Dataset, Examples
 from leanbayes.lab.data.files import File, Form
-from leanbayes.lab.data.health.bags import Bagged, Shape, bag, learn_vocabulary
+from leanbayes.lab.data.health.bags import (
+    Bagged,
+    RecordShape,
+    Vocabulary,
+    bag,
+    learn_vocabulary,
+)
 from leanbayes.lab.data.health.events import EVENT_TABLES, Events, read_events
 from leanbayes.lab.data.health.stays import read_stays
 from leanbayes.lab.data.health.tables import Tables, find_tables
@@ -93,7 +99,7 @@ def mimic(
         seed: of the split; all stays of a patient are in one part.
     """
     require_count("hours", hours, 1)
-    shape = Shape(days, codes, measurements, older_than)
+    shape = RecordShape(days, codes, measurements, older_than)
     stays = read_stays(content, hours=hours, adults=adults)
     examples = stays.eligible.nonzero()[0]
     require(len(examples) > 0, f"no stay in {content.folder} lasts more than {hours} hours")
@@ -103,13 +109,9 @@ def mimic(
     learnt_from = np.isin(events.patient, stays.patient[examples[parts[0]]])
     words = learn_vocabulary(events, learnt_from, vocabulary, measured, ranges)
     bagged = bag(stays, examples, events, words, shape)
-    notes = (
-        f"{len(examples)} stays of {len(np.unique(stays.patient[examples]))} patients, with all "
-        f"that was known {hours} hours after admission",
-        *_told(names, events, bagged),
-        f"{words.sizes[0]} codes and {words.sizes[1]} ranges of values, learnt from training "
-        f"patients; split by patient (seed {seed})",
-    )
+    patients = len(np.unique(stays.patient[examples]))
+    known = f"{len(examples)} stays of {patients} patients, with all that was known after {hours} h"
+    notes = (known, *_told(names, events, bagged, words), f"split by patient (seed {seed})")
     return _dataset(bagged, stays.died[examples], parts, notes)
 
 
@@ -148,7 +150,7 @@ def _chosen(content: Tables, wanted: Sequence[str] | None) -> list[str]:
     return [name for name in EVENT_TABLES if name in content]
 
 
-def _told(names: Sequence[str], events: Events, bagged: Bagged) -> list[str]:
+def _told(names: Sequence[str], events: Events, bagged: Bagged, words: Vocabulary) -> list[str]:
     """What was read, what is missing, and what did not fit."""
     notes = [f"{len(events)} events from {', '.join(names)}"]
     absent = [name for name in EVENT_TABLES if name not in names]
@@ -159,4 +161,6 @@ def _told(names: Sequence[str], events: Events, bagged: Bagged) -> list[str]:
         notes.append(f"rows without a known patient, a time or a code: {lost}")
     total = bagged.kept + bagged.left_out
     notes.append(f"{bagged.left_out} of {total} entries did not fit into days and bags")
+    codes, ranges = words.sizes
+    notes.append(f"{codes} codes and {ranges} ranges of values, learnt from training patients")
     return notes
