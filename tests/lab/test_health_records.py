@@ -1,5 +1,6 @@
 """Health records: tables of any case and packing, what may be known, bags, splits, the demo."""
 
+import hashlib
 import os
 import warnings
 
@@ -86,6 +87,30 @@ def test_a_folder_without_admissions_is_told_in_a_sentence_by_name(tmp_path, mon
     with pytest.raises(FileNotFoundError, match=r"mimic-iii lacks ADMISSIONS\.csv") as error:
         data.load_dataset("mimic-iii")
     assert "\n" not in str(error.value)
+
+
+def test_a_listed_table_with_a_wrong_checksum_is_named(tmp_path, monkeypatch):
+    """And not the folder, which nobody should delete."""
+    folder = write_tables(tmp_path / "mimic-iii")
+    monkeypatch.setenv("LEANBAYES_DATA", str(tmp_path))
+    assert {state.state for state in data.check("mimic-iii")} == {"unknown"}
+    digests = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+    lines = [f"{digest}  mimic-iii/{name}\n" for name, digest in digests.items()]
+    (tmp_path / "SHA256SUMS").write_text("".join(lines))
+    assert {state.path.name for state in data.check("mimic-iii")} == set(digests)
+    assert {state.state for state in data.check("mimic-iii")} == {"right"}
+    assert data.load_dataset("mimic-iii", **SMALL).train.stored.any()
+    write_tables(folder, LABEVENTS=LABEVENTS + " ")
+    with pytest.raises(
+        ValueError, match=r"LABEVENTS\.csv has a wrong checksum; put the right file"
+    ):
+        data.load_dataset("mimic-iii", **SMALL)
+
+
+def test_one_table_may_be_named_without_a_list(tmp_path):
+    folder = write_tables(tmp_path)
+    one, listed = (told(folder, tables=given) for given in ("LABEVENTS", ["LABEVENTS"]))
+    assert one.train.stored.equal(listed.train.stored)
 
 
 def test_what_has_no_address_says_where_to_put_it(tmp_path, monkeypatch):

@@ -32,8 +32,6 @@ _OPENERS: dict[str, Callable[..., Any]] = {
 
 ChecksumState = Literal["right", "wrong", "unknown"]
 
-_WORST: tuple[ChecksumState, ...] = ("wrong", "unknown", "right")
-
 
 @dataclass(frozen=True)
 class File:
@@ -95,27 +93,25 @@ class Copy:
         return sum(file.stat().st_size for part in files for file in part if file.is_file())
 
     def states(self) -> dict[Path, ChecksumState]:
-        """Whether each file is what it should be."""
+        """Whether each file is what it should be; of a folder, each that is listed."""
         listed = _listed(self.root / "SHA256SUMS")
-        files = zip(self.paths, self.form.files, strict=True)
-        return {path: self._state(path, file, listed) for path, file in files}
-
-    def _state(self, path: Path, file: File, listed: Mapping[str, str]) -> ChecksumState:
-        """Of a file, or of all listed files below a folder, which is as right as each of them."""
-        name = path.relative_to(self.root).as_posix()
-        if not path.is_dir():
-            return _state(path, file, listed.get(name))
-        inside = [inner for inner in listed if inner.startswith(f"{name}/")]
-        states = {_state(self.root / inner, File(inner), listed[inner]) for inner in inside}
-        return next((state for state in _WORST if state in states), "unknown")
+        states: dict[Path, ChecksumState] = {}
+        for path, file in zip(self.paths, self.form.files, strict=True):
+            name = path.relative_to(self.root).as_posix()
+            inside = [inner for inner in listed if inner.startswith(f"{name}/")]
+            for inner in inside:
+                states[self.root / inner] = _state(self.root / inner, File(inner), listed[inner])
+            if not inside:
+                states[path] = _state(path, file, listed.get(name))
+        return states
 
     def assert_intact(self, name: str) -> None:
         """Raise if a file is not what it should be."""
         for path, state in self.states().items():
             if state == "wrong":
-                raise ValueError(
-                    f"{path} has a wrong checksum; delete it and run: leanbayes data fetch {name}"
-                )
+                again = f"delete it and run: leanbayes data fetch {name}"
+                again = again if self.form.downloadable else "put the right file in its place"
+                raise ValueError(f"{path} has a wrong checksum; {again}")
 
 
 def opened(path: Path) -> io.BufferedReader:

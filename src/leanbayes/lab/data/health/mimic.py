@@ -75,7 +75,7 @@ def mimic(
     ranges: int = 5,
     older_than: int | None = None,
     adults: bool = True,
-    tables: Sequence[str] | None = None,
+    tables: str | Sequence[str] | None = None,
     test: float = 0.1,
     validation: float = 0.1,
     seed: int = 0,
@@ -134,12 +134,13 @@ def _dataset(
     )
 
 
-def _chosen(content: Tables, wanted: Sequence[str] | None) -> list[str]:
+def _chosen(content: Tables, wanted: str | Sequence[str] | None) -> list[str]:
     """The tables of events to read; says which are not there, if nobody chose."""
     if wanted is not None:
-        for name in wanted:
+        chosen = [wanted] if isinstance(wanted, str) else list(wanted)
+        for name in chosen:
             require_choice("table of events", name, EVENT_TABLES)
-        return list(wanted)
+        return chosen
     absent = [name for name in EVENT_TABLES if name not in content]
     if absent:
         warnings.warn(
