@@ -184,6 +184,15 @@ def test_stays_that_end_before_the_prediction_and_children_are_no_examples(tmp_p
     assert stays.died.tolist() == [False, False, True, False, False, False]
 
 
+def test_a_stay_without_an_end_goes_on(tmp_path):
+    """Its codes for the bill are not known yet."""
+    text = TABLES["ADMISSIONS"].replace("2150-01-09 10:00:00", "")
+    stays, events = events_of(write_tables(tmp_path, ADMISSIONS=text), hours=24 * 365)
+    assert stays.eligible.tolist() == [True, False, False, False, False, False]
+    assert not any("4019" in name for name in events.names)
+    assert any("Heparin" in name for name in events.names)
+
+
 def test_ages_are_at_most_ninety(tmp_path):
     stays = read_stays(find_tables(write_tables(tmp_path)))
     assert stays.age[:4] == pytest.approx([50, 50.08, 70.16, 90], abs=0.01)

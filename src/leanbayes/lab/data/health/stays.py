@@ -20,6 +20,9 @@ OLDEST = 90
 """MIMIC-III moves the births of those above 89 by three centuries; they count as 90."""
 
 ADULT = 18
+NEVER = 2**40
+"""The end of a stay that has none yet."""
+
 YEAR = 365.25 * DAY
 
 Numbers = npt.NDArray[np.int64]
@@ -100,7 +103,8 @@ def read_stays(tables: Tables, *, hours: int = 24, adults: bool = True) -> Stays
     )
     subjects = {s: number for number, s in enumerate(dict.fromkeys(r[0] for r in admissions))}
     begin = np.array([minute(row[2]) for row in admissions])
-    end = np.array([min(minute(t) for t in (row[3], row[5]) if t) for row in admissions])
+    ends = ([minute(text) for text in (row[3], row[5]) if text] for row in admissions)
+    end = np.array([min(times, default=NEVER) for times in ends])
     birth = np.array([minute(people[row[0]][1]) for row in admissions])
     age = np.minimum((begin - birth) / YEAR, OLDEST)
     cut = begin + 60 * hours
