@@ -1,9 +1,14 @@
-"""Small tables in the schema of MIMIC-III."""
+"""Small tables in the schema of MIMIC-III, and what is made of them."""
 
 import bz2
 import gzip
 import lzma
 from pathlib import Path
+
+from leanbayes.lab.data.health import find_tables
+from leanbayes.lab.data.health.events import read_events
+from leanbayes.lab.data.health.mimic import mimic
+from leanbayes.lab.data.health.stays import read_stays
 
 PACKERS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
 
@@ -64,3 +69,18 @@ def write_tables(folder: Path, packing: str = "", lower: bool = False, **tables:
         file = f"{name.lower() if lower else name}.csv{packing}"
         (folder / file).write_bytes(PACKERS[packing](spelt.encode()))
     return folder
+
+
+HALF = {"test": 0.34, "validation": 0.34, "tables": sorted(set(TABLES) - {"PATIENTS"})}
+SMALL = {"days": 4, "codes": 5, "measurements": 3, "vocabulary": 20, "measured": 2, **HALF}
+
+
+def told(folder, **options):
+    """The data set of a folder of tables."""
+    return mimic(find_tables(folder), **{**SMALL, **options})
+
+
+def events_of(folder, **options):
+    tables = find_tables(folder)
+    stays = read_stays(tables, **options)
+    return stays, read_events(tables, stays, HALF["tables"])
