@@ -238,10 +238,7 @@ class KLSchedule(_Section):
 
 
 class Training(_Section):
-    """How long, in which batches, with which care.
-
-    ``keep: best`` ends with the weights of the epoch whose validation NLL was least.
-    """
+    """How long, in which batches, with which care."""
 
     epochs: int = Field(ge=1)
     batch_size: int = Field(default=128, ge=1)
@@ -249,9 +246,11 @@ class Training(_Section):
     gradient_clip: float | None = Field(default=None, gt=0)
     precision: Literal["32", "bf16-mixed", "16-mixed", "64"] = "32"
     patience: int | None = Field(default=None, ge=1)
-    keep: Literal["last", "best"] = "last"
     limit: int | None = Field(default=None, ge=1, description="use so many training examples")
     prior_updates: int | None = Field(default=None, ge=1)
+    keep: Literal["last", "best"] = Field(
+        default="last", description="end with the weights of the epoch of least validation NLL"
+    )
 
 
 class Evaluation(_Section):
