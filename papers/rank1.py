@@ -1,5 +1,6 @@
 """Rank-1 Bayesian neural networks [rank-1]: citation and checklist."""
 
+from papers.studies.records import records_blocks
 from papers.tools.paper import Item, Paper, Work
 
 __all__ = ["PAPER"]
@@ -45,4 +46,5 @@ PAPER = Paper(
         ),
     ),
     checklist=_CHECKLIST,
+    blocks=(records_blocks,),
 )

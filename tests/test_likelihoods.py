@@ -272,7 +272,7 @@ def test_metrics_of_one_s_own_are_those_of_its_kind_of_target():
     normal = lb.Prediction(outputs(5, 4), lb.Gaussian()).metrics(y)
     assert set(normal) == set(numbers.metrics(y)) | set(heavy)
     binary = lb.Prediction(outputs(5, 4), _Own(OWN["yes_or_no"][0])).metrics(y.clamp_max(1))
-    assert set(binary) == {"nll", "accuracy", "auc_pr", "auroc"}
+    assert set(binary) == {"nll", "accuracy", "ece", "auc_pr", "auroc"}
 
 
 def test_targets_of_several_numbers_each():

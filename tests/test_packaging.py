@@ -76,7 +76,7 @@ LAB_LEVELS = (
     {"recipe", "corrupt", "vae"},
     {"recipe_files", "build", "launch", "phases"},
     {"runs"},
-    {"callbacks", "checks", "judge", "predictions"},
+    {"best", "callbacks", "checks", "judge", "predictions"},
     {"train", "robustness"},
     {"sweep", "report", "explore"},
     {"demo"},

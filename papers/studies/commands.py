@@ -24,6 +24,7 @@ from papers.studies.four_classes import (
 )
 from papers.studies.natural import NaturalSettings, compare_optimizers
 from papers.studies.policies import keep_policy
+from papers.studies.records import judge_records
 from papers.studies.vae.commands import add_vae
 from papers.tools.paper import ROOT
 
@@ -45,6 +46,7 @@ def add_studies(app: typer.Typer) -> None:
     app.command(epilog="Example: python -m papers variance runs/mnist-lenet5-layer")(variance)
     app.command(epilog=f"Example: {natural_example}")(natural)
     add_vae(app)
+    app.command(epilog="Example: python -m papers records runs/ehr/*")(records)
 
 
 def toy(
@@ -154,3 +156,20 @@ def _tell_optimizer(part: Mapping[str, Any]) -> None:
         f"{part['optimizer']}, seed {part['seed']}: −ELBO {part['negative_elbo'][-1]:.4f} after "
         f"{part['steps'][-1]} steps, {part['duration']:.0f} s"
     )
+
+
+def records(
+    runs: Annotated[list[Path], typer.Argument(help="Finished runs of rank1/ehr-lstm-*.")],
+    out: Annotated[
+        Path, typer.Option(help="The JSON file; a stopped study goes on with it.")
+    ] = _RESULTS.parent / "rank1" / "studies" / "records.json",
+) -> None:
+    """Compare networks that read health records with the true risk of a generated cohort."""
+    judge_records(runs, out, tell=_tell_record)
+    print(f"Written to {out}")
+
+
+def _tell_record(name: str, part: Mapping[str, Any]) -> None:
+    metrics = part["metrics"]
+    shown = ("nll", "excess", "auroc", "auc_pr", "ece")
+    print(f"{name:<32}", *(f"{column} {metrics[column]['value']:.4f} " for column in shown))

@@ -144,6 +144,13 @@ def test_r18_areas_under_curves_against_scikit_learn(rare):
         assert values[name].error > 0
 
 
+def test_r18_calibration_of_an_outcome_is_that_of_its_two_classes(rare):
+    logits, y = rare
+    both = torch.stack([torch.zeros_like(logits), logits], -1)
+    expected = Prediction(both).metrics(y.long())["ece"]
+    assert tuple(Prediction(logits, lb.Bernoulli()).metrics(y)["ece"]) == pytest.approx(expected)
+
+
 def test_r18_areas_of_a_column_are_those_of_its_entries(rare):
     logits, y = rare
     flat = Prediction(logits, lb.Bernoulli()).metrics(y)

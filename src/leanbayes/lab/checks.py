@@ -42,6 +42,11 @@ def check_run(run: Run, model: nn.Module, likelihood: Likelihood, ranks: int = 1
         classes or run.recipe.phases is None,
         "phases records accuracies, and these targets are no classes; leave it out",
     )
+    require(
+        run.recipe.training.keep == "last" or dataset.validation is not None,
+        "training.keep is best, and there are no validation examples to tell by; set some apart "
+        "with data.options, or leave it out",
+    )
     if classes:
         _check_classes(train.targets, dataset.classes)
     _check_last_batch(run, model, x, ranks)

@@ -248,6 +248,9 @@ class Training(_Section):
     patience: int | None = Field(default=None, ge=1)
     limit: int | None = Field(default=None, ge=1, description="use so many training examples")
     prior_updates: int | None = Field(default=None, ge=1)
+    keep: Literal["last", "best"] = Field(
+        default="last", description="end with the weights of the epoch of least validation NLL"
+    )
 
 
 class Evaluation(_Section):

@@ -187,7 +187,7 @@ class Likelihood(nn.Module, ABC):
 
         All have ``nll``. Classes get ``accuracy``, ``brier``, calibration errors, ``aurc`` and
         uncertainties, and how diverse several samples are; on or off gets ``accuracy`` and, if
-        single, ``auc_pr`` and ``auroc``; numbers get ``squared_error`` and ``rmse`` and, if single,
+        single, ``ece``, ``auc_pr`` and ``auroc``; numbers get ``squared_error`` and ``rmse`` and, if single,
         ``crps`` and the coverage and width of 90 % intervals.
         """
         values = {"nll": average(-laws.log_mean(self.log_prob(outputs, y)))}

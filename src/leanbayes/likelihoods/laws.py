@@ -198,12 +198,17 @@ def scores_of_classes(log_probs: Tensor, y: Tensor) -> dict[str, Score]:
 
 
 def scores_of_binary(probs: Tensor, labels: Tensor, y: Tensor) -> dict[str, Score]:
-    """Of targets that are on or off; areas where there is one an example, and both occur."""
+    """Of targets that are on or off; calibration where there is one an example, and areas where
+    both occur.
+    """
     values = {"accuracy": average((labels == y).double().reshape(len(y), -1).mean(-1))}
-    truth = y.flatten().bool()
-    if len(truth) == len(y) and bool(truth.any()) and not bool(truth.all()):
-        values["auc_pr"] = metrics.average_precision(probs.flatten(), truth)
-        values["auroc"] = metrics.auroc(probs.flatten(), truth)
+    truth, on = y.flatten().bool(), probs.flatten()
+    if len(truth) != len(y):
+        return values
+    values["ece"] = metrics.calibration_error(torch.stack([1 - on, on], -1), truth.long())
+    if bool(truth.any()) and not bool(truth.all()):
+        values["auc_pr"] = metrics.average_precision(on, truth)
+        values["auroc"] = metrics.auroc(on, truth)
     return values
 
 
