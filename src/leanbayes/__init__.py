@@ -70,6 +70,7 @@ from leanbayes.predict import Prediction, predict, predict_batches
 from leanbayes.priors import (
     ARD,
     Cauchy,
+    Centered,
     Flat,
     GroupARD,
     HalfCauchy,
@@ -104,6 +105,7 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Cauchy",
+    "Centered",
     "Choice",
     "Compacted",
     "CompactionReport",

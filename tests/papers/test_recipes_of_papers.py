@@ -39,6 +39,10 @@ DATA = {
         {"scaling": "cifar-2020", "validation": 0},
         {"augment": "crop-flip", "pad": 2},
     ),
+    "rank1/fashion-mnist-resnet": (
+        {"scaling": "channel", "validation": 1_000},
+        {"augment": "flip"},
+    ),
     "rank1/cifar100-wrn": (
         {"scaling": "cifar-2020", "validation": 0, "labels": "fine"},
         {"augment": "crop-flip", "pad": 2},
