@@ -2,17 +2,20 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from leanbayes.lab.corrupt import SEVERITIES
+from leanbayes.lab.files import write_json
 from leanbayes.lab.judge import evaluate_corruption
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.testing import threshold
+from papers import PAPERS
 from papers.__main__ import app
 from papers.studies.rank1 import study as studies
 from papers.studies.rank1 import tables
@@ -21,7 +24,9 @@ from papers.studies.rank1.costs import CostSettings, measure_costs
 from papers.studies.rank1.found import Found, read_runs
 from papers.studies.rank1.study import Rank1Settings, study_rank1
 from papers.studies.rank1.theorem import TheoremSettings, theorem
+from papers.tools.blocks import Blocks
 
+METRICS = ("nll", "accuracy", "ece")
 KINDS = ("contrast", "gaussian-noise")
 SMALL = Rank1Settings(images=80, corrupted=40, few=10, samples=(1, 3), kinds=KINDS)
 NETWORKS = {
@@ -136,12 +141,13 @@ def made(seed, nll, cnll):
     """A study of one corruption, whose severities have so much NLL more."""
 
     def score(value):
-        return {"1": {m: {"value": value, "error": 0.1} for m in ("nll", "accuracy", "ece")}}
+        return {"1": {m: {"value": value, "error": 0.1} for m in METRICS}}
 
     return {
-        "settings": {"seed": seed},
+        "settings": {"seed": seed, "kinds": ["fog", "frost"]},
         "parts": {
-            "network": {"parameters": 110, "plain_parameters": 100, "members": 2, "samples": 1},
+            "network": {"parameters": 110, "plain_parameters": 100, "members": 2, "samples": 1}
+            | {"absent": ["frost"]},
             "clean": {"scores": score(nll), "diversity": {}},
             "corrupted fog": {"severities": {str(s): score(cnll + s) for s in range(1, 6)}},
         },
@@ -156,8 +162,56 @@ def test_numbers_are_means_over_seeds_and_severities():
     assert found.cell("severity.5.cnll").ours == pytest.approx(7.0)
     assert found.cell("share").ours == pytest.approx(0.1)
     assert Found("any", [made(1, 0.5, 1.0)]).cell("nll").error == pytest.approx(0.1)
-    with pytest.raises(ValueError, match="did you mean 'nll'"):
-        found.cell("nl")
+    with pytest.raises(FileNotFoundError, match=r"has 'few.4.cnll' yet; go on with python -m"):
+        found.cell("few.4.cnll")
+
+
+def test_an_unfinished_average_is_no_average():
+    half = made(1, 0.5, 1.0)
+    half["settings"]["kinds"] = ["fog", "snow"]
+    assert "cnll" not in Found("any", [half]).columns
+    assert Found("any", [half, made(2, 0.5, 3.0)]).cell("cnll").ours == pytest.approx(6.0)
+
+
+def complete(seed):
+    """A study that has every number that a sentence may name."""
+
+    half = {"value": 0.5, "error": 0.1}
+
+    def scores():
+        return {n: {metric: half for metric in METRICS} for n in ("1", "4", "25")}
+
+    severities = {"severities": {str(s): scores() for s in SEVERITIES}}
+    study = made(seed, 0.5, 1.0)
+    study["parts"] |= {"few fog": severities, "corrupted fog": severities}
+    study["parts"]["clean"] = {
+        "scores": scores(),
+        "diversity": {"disagreement": half, "diversity": half},
+    }
+    study["parts"]["foreign"] = {"auroc_entropy": half}
+    return {"study": "rank1", **study}
+
+
+def test_every_claim_says_something_when_everything_was_run(tmp_path):
+    paper = PAPERS["rank1"]
+    text = " ".join(claim.came for claim in paper.claims)
+    names = set(re.findall(r"rank1/([\w.-]+)", text))
+    assert len(names) > 10
+    for name in names:
+        write_json(tmp_path / "after" / f"{name}-seed42.json", complete(42))
+    theorem(TheoremSettings(width=2, scales=(0.1,), draws=2), tmp_path / "studies/theorem.json")
+    assert "Not run yet." not in Blocks(paper, tmp_path).claims("rank1")
+    assert Blocks(paper, tmp_path / "none").claims("rank1").count("Not run yet.") == len(
+        paper.claims
+    )
+
+
+def test_recipes_of_the_page_are_there():
+    """Ablations are runs of one recipe under names of their own."""
+    known = {path.stem for path in PAPERS["rank1"].recipes.glob("*.yaml")}
+    page = PAPERS["rank1"].pages[0].read_text(encoding="utf-8")
+    for name in set(re.findall(r"(?:of|,|:) ([\w.-]+) = ", page)):
+        assert name in known or name.startswith("fashion-mnist-resnet-ablation-")
 
 
 def test_a_printed_row_stands_in_brackets():

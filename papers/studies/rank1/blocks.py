@@ -11,7 +11,7 @@ from leanbayes.lab import plots
 from leanbayes.lab.files import read_object
 from papers.studies.rank1 import tables
 from papers.studies.rank1.found import SEVERITIES, Found, read_runs
-from papers.studies.rank1.printed import CIFAR10, CIFAR100, IMAGENET
+from papers.studies.rank1.printed import CIFAR10, CIFAR100, IMAGENET, printed
 from papers.tools.own import OwnBlocks, Picture
 from papers.tools.rows import Cell, grid
 
@@ -28,7 +28,9 @@ def rank1_blocks(results: Path) -> OwnBlocks:
     ``rank1-printed`` (of ``CIFAR-10``, ``CIFAR-100`` or ``ImageNet``) and ``theorem``; pictures are
     ``rank1-severities`` (``COLUMN of NAME = …``), ``rank1-sample-curves`` and ``theorem-curves``,
     with captions after ``|``. Rows that were not run say so, and pictures leave them out. A claim
-    names a number by ``rank1/NAME COLUMN``; see :meth:`papers.studies.rank1.found.Found.cell`.
+    names a number by ``rank1/NAME COLUMN``; see :meth:`papers.studies.rank1.found.Found.cell`. What
+    the paper prints is ``printed-rank1/NAME COLUMN``, and ``theorem/layer 1 weights`` is a formula
+    of theorem 1.
     """
     of = _Studies(results)
     of_runs: Mapping[str, Callable[[tables.Runs], str]] = {
@@ -52,7 +54,13 @@ def rank1_blocks(results: Path) -> OwnBlocks:
             "rank1-sample-curves": of.sample_curves,
             "theorem-curves": of.theorem_curves,
         },
-        cells={"rank1": of.cell},
+        cells={
+            "rank1": of.cell,
+            "printed-rank1": lambda name, column: Cell(
+                published=choose("number", column, printed(name))
+            ),
+            "theorem": of.theorem_cell,
+        },
     )
 
 
@@ -87,6 +95,13 @@ class _Studies:
         if not file.is_file():
             return None
         return read_object(file, {"parts"}, "a study", "run python -m papers theorem")
+
+    def theorem_cell(self, layer: str, formula: str) -> Cell:
+        study = self._theorem()
+        if study is None:
+            raise FileNotFoundError("theorem 1 was not studied; run python -m papers theorem")
+        by_formula = choose("layer", layer, study["parts"])["per_variance"]
+        return Cell(choose("formula", formula, by_formula))
 
     def theorem_table(self) -> str:
         """Second-order changes of every layer, by four formulas, for noise of variance one."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from leanbayes.errors import choose
 from leanbayes.lab.files import read_object
 from papers.studies.rank1.printed import printed
 from papers.tools.rows import Cell
@@ -46,7 +45,7 @@ class Found:
     def __init__(self, name: str, studies: Sequence[Mapping[str, Any]]) -> None:
         self.name = name
         self.studies = studies
-        self._by_seed = [_numbers(study["parts"]) for study in studies]
+        self._by_seed = [_numbers(study) for study in studies]
 
     @property
     def seeds(self) -> list[int]:
@@ -55,18 +54,22 @@ class Found:
 
     @property
     def columns(self) -> list[str]:
-        """The numbers that every seed has."""
-        first, *others = self._by_seed
-        return [column for column in first if all(column in other for other in others)]
+        """The numbers that some seed has."""
+        return list(dict.fromkeys(column for numbers in self._by_seed for column in numbers))
 
     def cell(self, column: str) -> Cell:
-        """The mean over seeds with its standard error, or over images where there is one seed.
+        """The mean over the seeds that have it, with its standard error over seeds or, of one seed,
+        over images.
 
         ``nll``, ``accuracy``, ``ece``; ``cnll``, ``ca``, ``cece``; ``auroc``; ``parameters``,
         ``share`` (more than the plain network has); ``diversity``; ``samples.4.nll`` and
         ``few.4.cnll`` by the number of samples; ``severity.3.cnll``.
         """
-        found = [choose("number", column, numbers) for numbers in self._by_seed]
+        found = [numbers[column] for numbers in self._by_seed if column in numbers]
+        if not found:
+            raise FileNotFoundError(
+                f"no study of {self.name} has {column!r} yet; go on with python -m papers rank1"
+            )
         values, beside = [value for value, _ in found], printed(self.name).get(column)
         if len(values) == 1:
             return Cell(values[0], found[0][1] or None, beside)
@@ -75,8 +78,9 @@ class Found:
         return Cell(mean, error or None, beside)
 
 
-def _numbers(parts: Mapping[str, Any]) -> Numbers:
+def _numbers(study: Mapping[str, Any]) -> Numbers:
     """Every number of one run, by name; parts that are not finished are not there."""
+    parts, kinds = study["parts"], study["settings"]["kinds"]
     found: dict[str, tuple[float, float]] = {}
     if "network" in parts:
         network = parts["network"]
@@ -88,7 +92,13 @@ def _numbers(parts: Mapping[str, Any]) -> Numbers:
     if "foreign" in parts:
         score = parts["foreign"]["auroc_entropy"]
         found["auroc"] = (score["value"], score["error"])
-    return found | _corrupted(parts, "corrupted ", "") | _corrupted(parts, "few ", "few.")
+    absent = parts.get("network", {}).get("absent", ())
+    wanted = [kind for kind in kinds if kind not in absent]
+    for start, prefix in (("corrupted", ""), ("few", "few.")):
+        damaged = [parts[f"{start} {kind}"] for kind in wanted if f"{start} {kind}" in parts]
+        if damaged and len(damaged) == len(wanted):
+            found |= _corrupted(damaged, prefix)
+    return found
 
 
 def _clean(part: Mapping[str, Any], own: str) -> Numbers:
@@ -105,11 +115,8 @@ def _clean(part: Mapping[str, Any], own: str) -> Numbers:
     return found
 
 
-def _corrupted(parts: Mapping[str, Any], start: str, prefix: str) -> Numbers:
+def _corrupted(kinds: Sequence[Mapping[str, Any]], prefix: str) -> Numbers:
     """Averages over corruptions and severities, of every number of samples and severity."""
-    kinds = [part for name, part in parts.items() if name.startswith(start)]
-    if not kinds:
-        return {}
     counts = list(kinds[0]["severities"]["1"])
     found = {}
     for metric, short in _CORRUPTED.items():
