@@ -179,7 +179,7 @@ def complete(seed):
     half = {"value": 0.5, "error": 0.1}
 
     def scores():
-        return {n: {metric: half for metric in METRICS} for n in ("1", "4", "25")}
+        return {n: dict.fromkeys(METRICS, half) for n in ("1", "4", "25")}
 
     severities = {"severities": {str(s): scores() for s in SEVERITIES}}
     study = made(seed, 0.5, 1.0)

@@ -43,6 +43,10 @@ DATA = {
         {"scaling": "channel", "validation": 1_000},
         {"augment": "flip"},
     ),
+    "rank1/imagenet-resnet50": (
+        {"scaling": "imagenet", "validation": 0},
+        {"augment": "flip"},
+    ),
     "rank1/cifar100-wrn": (
         {"scaling": "cifar-2020", "validation": 0, "labels": "fine"},
         {"augment": "crop-flip", "pad": 2},
@@ -90,6 +94,7 @@ SIZES = {
     "imdb": 25_000,
     "cifar10": 50_000,
     "cifar100": 50_000,
+    "imagenet": 1_281_167,
 }
 
 
