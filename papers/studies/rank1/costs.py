@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.errors import require
+from leanbayes.lab.architectures import Network
 from leanbayes.lab.build import build_model, likelihood_of
 from leanbayes.lab.files import write_json
 from leanbayes.lab.provenance import surroundings
@@ -86,7 +87,7 @@ def _works(recipe: Recipe, images: int) -> dict[str, Work]:
 
 def _batch(model: nn.Module, recipe: Recipe, images: int) -> tuple[Tensor, Tensor]:
     """Random images of the shape that the network takes."""
-    shapes = [part.input_shape for part in model.modules() if hasattr(part, "input_shape")]
+    shapes = [part.input_shape for part in model.modules() if isinstance(part, Network)]
     outputs = recipe.architecture.options.get("outputs", 10)
     return torch.randn(images, *shapes[0]), torch.randint(outputs, (images,))
 

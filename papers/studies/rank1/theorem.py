@@ -90,7 +90,7 @@ def second_orders(network: _Network, layer: int, sigma: Tensor) -> dict[str, flo
         later layers.
     """
     w, h = network.weights[layer], network.inputs(layer)
-    hessian = torch.autograd.functional.hessian
+    hessian: Callable[..., Tensor] = torch.autograd.functional.hessian
 
     def of_factors(s: Tensor) -> Tensor:
         return network.onwards(layer, w @ (s * h))
