@@ -23,6 +23,7 @@ def _paper(column: str, *names: str, kind: str = "value") -> str:
 
 _FOUR = ("deterministic", "mc-dropout", "gaussian", "cauchy")
 _LAST = ("batchensemble", "gaussian", "cauchy", "ensemble")
+_RATES = ("ablation-both", "ablation-rate-0.01", "ablation-rate-0.1", "ablation-rate-0.3")
 _TABLE, _ABLATIONS = "[table](#the-table)", "[ablations](#ablations)"
 
 _CLAIMS = (
@@ -90,6 +91,16 @@ _CLAIMS = (
         "Real-valued factors do better than positive ones.",
         f"NLL {_ours('nll', 'ablation-both', 'ablation-positive')}, ECE "
         f"{_ours('ece', 'ablation-both', 'ablation-positive')}.",
+        _ABLATIONS,
+    ),
+    Claim(
+        "The higher the dropout rate at which scales start, the lower the accuracy and the "
+        "calibration error.",
+        "Rates of 0.001, 0.01, 0.1 and 0.3: accuracy "
+        + _ours("accuracy", *_RATES, kind="percent")
+        + "; ECE "
+        + _ours("ece", *_RATES)
+        + ".",
         _ABLATIONS,
     ),
     Claim(

@@ -94,7 +94,7 @@ def test_scales_start_at_the_rate_and_means_at_the_signs(name):
 
 
 @every_layer
-def test_log_normal_factors_start_in_log_space(name):
+def test_r14_log_normal_factors_start_in_log_space(name):
     """As in the published code: the same initialiser fills the mean of the logarithm."""
     model, _ = converted(name, factors="lognormal", signs=0.0, rate=1e-3)
     q = model.posterior()

@@ -22,6 +22,7 @@ from papers.studies.rank1 import tables
 from papers.studies.rank1.blocks import rank1_blocks
 from papers.studies.rank1.costs import CostSettings, measure_costs
 from papers.studies.rank1.found import Found, read_runs
+from papers.studies.rank1.induced import tails
 from papers.studies.rank1.study import Rank1Settings, study_rank1
 from papers.studies.rank1.theorem import TheoremSettings, theorem
 from papers.tools.blocks import Blocks
@@ -241,6 +242,9 @@ def test_tables_and_pictures_show_what_was_found(results):
     assert blocks.tables["rank1-table"](names).count("seed 42") == 2
     assert "| rank-1 | 3 |" in blocks.tables["rank1-samples"](names)
     assert "| 2 | – | – |" in blocks.tables["rank1-costs"](names)
+    relative = {kind: {"ratio": 2.5, "milliseconds": 1.0} for kind in ("step", "prediction")}
+    write_json(results / "studies" / "costs.json", {"costs": {"gaussian": relative}})
+    assert "| 2 | 2.5 | 2.5 |" in blocks.tables["rank1-costs"](names)
     (picture,) = blocks.pictures["rank1-severities"](f"cnll of {names} | caption")
     assert picture.png.startswith(b"\x89PNG")
     (picture,) = blocks.pictures["rank1-sample-curves"]("cnll of gaussian = rank-1 | caption")
@@ -270,6 +274,18 @@ def test_r10_factors_and_weights_move_the_mean_alike_and_misprints_do_not(tmp_pa
     assert blocks.tables["theorem"]("all").count("| layer") == 3
     (picture,) = blocks.pictures["theorem-curves"]("layer 1 | caption")
     assert picture.name == "theorem-layer-1"
+
+
+def test_r20_factors_make_tails_heavier(tmp_path):
+    found = tails([1.0, 5.0], scale=0.3, draws=200_000)
+    exact = [math.erfc(t / math.sqrt(2)) for t in (1.0, 5.0)]
+    for share, expected in zip(found["fixed at one"], exact, strict=True):
+        error = math.sqrt(expected * (1 - expected) / 200_000)
+        assert abs(share - expected) < threshold(2) * error + 1 / 200_000
+    beyond = [found[kind][1] for kind in ("fixed at one", "Gaussian", "Cauchy", "half-Cauchy")]
+    assert beyond == sorted(beyond)
+    (picture,) = rank1_blocks(tmp_path).pictures["induced-priors"]("0.3 | caption")
+    assert picture.png.startswith(b"\x89PNG")
 
 
 def test_costs_are_relative_to_the_first_network(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from leanbayes.lab import plots
 from leanbayes.lab.files import read_object
 from papers.studies.rank1 import tables
 from papers.studies.rank1.found import SEVERITIES, Found, read_runs
+from papers.studies.rank1.induced import tails
 from papers.studies.rank1.printed import CIFAR10, CIFAR100, IMAGENET, printed
 from papers.tools.own import OwnBlocks, Picture
 from papers.tools.rows import Cell, grid
@@ -26,11 +28,11 @@ def rank1_blocks(results: Path) -> OwnBlocks:
 
     Tables are ``rank1-table``, ``rank1-ablation``, ``rank1-samples``, ``rank1-costs``,
     ``rank1-printed`` (of ``CIFAR-10``, ``CIFAR-100`` or ``ImageNet``) and ``theorem``; pictures are
-    ``rank1-severities`` (``COLUMN of NAME = …``), ``rank1-sample-curves`` and ``theorem-curves``,
-    with captions after ``|``. Rows that were not run say so, and pictures leave them out. A claim
-    names a number by ``rank1/NAME COLUMN``; see :meth:`papers.studies.rank1.found.Found.cell`. What
-    the paper prints is ``printed-rank1/NAME COLUMN``, and ``theorem/layer 1 weights`` is a formula
-    of theorem 1.
+    ``rank1-severities`` (``COLUMN of NAME = …``), ``rank1-sample-curves``, ``theorem-curves`` and
+    ``induced-priors`` (of a scale), with captions after ``|``. Rows that were not run say so, and
+    pictures leave them out. A claim names a number by ``rank1/NAME COLUMN``; see
+    :meth:`papers.studies.rank1.found.Found.cell`. What the paper prints is ``printed-rank1/NAME
+    COLUMN``, and ``theorem/layer 1 weights`` is a formula of theorem 1.
     """
     of = _Studies(results)
     of_runs: Mapping[str, Callable[[tables.Runs], str]] = {
@@ -53,6 +55,7 @@ def rank1_blocks(results: Path) -> OwnBlocks:
             "rank1-severities": of.severities,
             "rank1-sample-curves": of.sample_curves,
             "theorem-curves": of.theorem_curves,
+            "induced-priors": _induced,
         },
         cells={
             "rank1": of.cell,
@@ -85,7 +88,7 @@ class _Studies:
         return Found(name, read_runs(self.results, name)).cell(column)
 
     def costs(self) -> Mapping[str, Any] | None:
-        file = self.results / "costs.json"
+        file = self.results / "studies" / "costs.json"
         if not file.is_file():
             return None
         return read_object(file, {"costs"}, "a file of costs", "run python -m papers rank1-costs")
@@ -161,10 +164,23 @@ class _Studies:
             yield Picture(f"samples-{column}", caption, png)
 
 
+def _induced(argument: str) -> Iterator[Picture]:
+    """``SCALE | caption``: tails of weights under several kinds of factors."""
+    scale, _, caption = argument.partition(" | ")
+    thresholds = [0.25 * i for i in range(33)]
+    shares = tails(thresholds, scale=float(scale))
+    lines = {name: [share or math.nan for share in line] for name, line in shares.items()}
+    label = "share of weights beyond"
+    png = plots.curves(
+        thresholds, lines, label, xlabel="standard deviations of the normal", log=True
+    )
+    yield Picture("induced-priors", caption, png)
+
+
 def _there(runs: Mapping[str, Found | None]) -> dict[str, Found]:
     return {title: found for title, found in runs.items() if found is not None}
 
 
 def _value(runs: Found, column: str) -> float:
     value = runs.cell(column).ours
-    return float("nan") if value is None else value
+    return math.nan if value is None else value

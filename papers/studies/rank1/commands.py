@@ -94,7 +94,7 @@ def rank1_costs(
     ] = None,
     budget: Annotated[Budget, typer.Option(help="Settings of the recipes.")] = "paper",
     rounds: Annotated[int, typer.Option(min=1, help="Turns of every network.")] = 15,
-    out: Annotated[Path, typer.Option(help="The JSON file.")] = _RESULTS / "costs.json",
+    out: Annotated[Path, typer.Option(help="The JSON file.")] = _RESULTS / "studies" / "costs.json",
 ) -> None:
     """Measure what steps and predictions cost, in CPU time of one thread, in turns."""
     settings = CostSettings(tuple(recipes) if recipes else RECIPES, budget, rounds)
