@@ -71,6 +71,7 @@ from leanbayes.predict import Prediction, predict, predict_batches
 from leanbayes.priors import (
     ARD,
     Cauchy,
+    Centered,
     Flat,
     GroupARD,
     HalfCauchy,
@@ -105,6 +106,7 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Cauchy",
+    "Centered",
     "Choice",
     "Compacted",
     "CompactionReport",

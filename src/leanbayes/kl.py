@@ -31,6 +31,7 @@ from torch.distributions import (
 from torch.distributions.kl import _KL_REGISTRY
 
 from leanbayes.distributions import (
+    CenteredNormal,
     FlatDensity,
     GroupRelevanceNormal,
     LocationScale,
@@ -48,7 +49,7 @@ from leanbayes.kernels import fusible, no_force, relevance_kl
 
 __all__ = ["check_pair", "cross_entropy", "divergence"]
 
-_PRIORS_OF_WEIGHTS = (RelevanceNormal, GroupRelevanceNormal, LogUniformDensity)
+_PRIORS_OF_WEIGHTS = (CenteredNormal, RelevanceNormal, GroupRelevanceNormal, LogUniformDensity)
 _BY_MOMENTS = (WeightDistribution.log_inverse_alpha, LocationScale.log_inverse_alpha)
 
 
@@ -65,6 +66,12 @@ def cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:
 def _(p: Normal, q: WeightDistribution) -> Tensor:
     second = q.variance + (q.mean - p.loc).square()
     return 0.5 * second / p.scale.square() + p.scale.log() + 0.5 * math.log(2 * math.pi)
+
+
+@cross_entropy.register
+def _(p: CenteredNormal, q: WeightDistribution) -> Tensor:
+    second = q.variance / p.scale.square()
+    return 0.5 * second + p.scale.log() + 0.5 * math.log(2 * math.pi)
 
 
 @cross_entropy.register

@@ -95,7 +95,9 @@ class BayesianModule(L.LightningModule):
         optimizer: makes an optimiser from parameter groups.
         scheduler: makes a learning-rate schedule, stepped once an epoch.
         groups: makes the parameter groups from the model; by default one learning rate for all.
-        train_samples: draws averaged in each training step.
+        train_samples: draws in each training step.
+        loss: what is taken of the NLLs of draws and members: their ``"average"`` [rank-1, eq. 13],
+            of which the ELBO is made, or that of their ``"mixture"`` [rank-1, eq. 14].
         validation_samples: draws of which validation takes the mixture.
         batch_dim: which dimension of the inputs counts examples: 1 for ``[time, batch, …]``.
         seed: seed of the noise.
@@ -122,18 +124,21 @@ class BayesianModule(L.LightningModule):
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         groups: Callable[[nn.Module, float], list[dict[str, Any]]] = parameter_groups,
         train_samples: int = 1,
+        loss: Literal["average", "mixture"] = "average",
         validation_samples: int = 1,
         batch_dim: int = 0,
         seed: int = 42,
     ) -> None:
         super().__init__()
         require(count in ("step", "epoch"), f"count is {count!r}; it is 'step' or 'epoch'")
+        require(loss in ("average", "mixture"), f"loss is {loss!r}; it is 'average' or 'mixture'")
         require(data_size > 0, f"data_size is {data_size}; give the number of training examples")
         self.model, self.data_size = model, data_size
         self.likelihood = likelihood or Categorical()
         self.schedule, self.count = schedule or Constant(), count
         self.lr, self.seed = lr, seed
         self.train_samples, self.validation_samples = train_samples, validation_samples
+        self.loss: Literal["average", "mixture"] = loss
         self.batch_dim = batch_dim
         self._make_optimizer, self._make_scheduler = optimizer, scheduler
         self._make_groups = groups
@@ -158,18 +163,26 @@ class BayesianModule(L.LightningModule):
         return next(self.model.parameters()).new_zeros(())
 
     def objective(self, batch: Batch) -> Elbo:
-        """The ELBO of one batch, which every member sees whole; mean over ``train_samples``."""
+        """The ELBO of one batch, which every member sees whole, by ``train_samples`` draws."""
         (x, y), count = batch, members(self.model)
         if count > 1:
-            x, y = tile(x, count, self.batch_dim), tile(y, count)
+            x = tile(x, count, self.batch_dim)
         if self._shared is None:
             self._shared = frozenset() if is_compiled(self.model) else shared_layers(self.model, x)
-        nlls = []
+        outputs = []
         for _ in range(self.train_samples):
             with one_pass(shared=self._shared):
-                nlls.append(self.likelihood.nll(self.model(x), y))
-        nll = torch.stack(nlls).mean()
+                outputs.append(self.model(x))
+        nll = self._nll_of(outputs, y, count)
         return elbo(nll, self.model_kl(), data_size=self.data_size, weight=self.kl_weight)
+
+    def _nll_of(self, outputs: list[Tensor], y: Tensor, count: int) -> Tensor:
+        """By draws ``[members · batch, …]`` of a batch with these targets."""
+        if self.loss == "average":
+            tiled = tile(y, count) if count > 1 else y
+            return torch.stack([self.likelihood.nll(drawn, tiled) for drawn in outputs]).mean()
+        apart = [drawn.unflatten(0, (count, len(y))) for drawn in outputs]
+        return mixture_nll(torch.cat(apart), y, self.likelihood)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         parts = self.objective(batch)

@@ -51,6 +51,7 @@ FIRST = [
     ("resnet-tfp", {}, "block4.conv1.bias", (0.0, 0.01, math.inf)),
     ("wrn-28", {"width": 1}, "group3.block2.conv1.weight", he(9 * 64)),
     ("wrn-28", {"width": 1}, "dense.weight", he(64)),
+    ("resnet-small", {}, "block2.conv2.weight", he(9 * 96)),
     ("resnet-50", {}, "group1.block1.conv2.weight", he(9 * 64)),
     ("resnet-50", {}, "dense.weight", (0.0, 1e-4, math.inf)),
     ("imdb-lstm", {}, "embedding.weight", flat(0.05)),

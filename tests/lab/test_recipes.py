@@ -36,6 +36,7 @@ SHAPES = {
     "fashion-mnist": (1, 28, 28),
     "cifar10": (3, 32, 32),
     "cifar100": (3, 32, 32),
+    "imagenet": (3, 32, 32),
     **INDICES,
 }
 
@@ -54,8 +55,14 @@ every_file = pytest.mark.parametrize("file", FILES, ids=IDS)
 
 
 def narrow(file, budget):
-    """The recipe with a network that is quick to build, but for that as it is."""
+    """The recipe with a network that is quick to build, but for that as it is.
+
+    The learning rate of a batch of 1024 would settle two images in one step.
+    """
     recipe = read_recipe(file, budget=budget)
+    if recipe.training.batch_size > 1000 and recipe.optimizer.name == "sgd":
+        slow = recipe.optimizer.model_copy(update={"lr": 1e-3})
+        recipe = recipe.model_copy(update={"optimizer": slow})
     architecture = recipe.architecture
     changes, options = NARROW.get(architecture.name, {}), architecture.options
     options = {**options, **changes} if budget == "paper" else {**changes, **options}
@@ -239,6 +246,29 @@ def test_R11_parameters_of_the_wide_network_in_millions(row):
     model = whole(RECIPES / f"rank1/cifar10-wrn-{row}.yaml")
     total = lb.count_parameters(model).total / 1e6
     assert round(total, 1) == MILLIONS[row]
+
+
+@pytest.mark.parametrize("row", ["gaussian", "cauchy"])
+def test_R11_parameters_of_resnet50_in_millions(row):
+    model = whole(RECIPES / f"rank1/imagenet-resnet50-{row}.yaml")
+    assert round(lb.count_parameters(model).total / 1e6, 1) == 26.0
+
+
+def test_R11_the_whole_wide_network_takes_a_step():
+    """WRN-28-10 with four members and two images, of 16 pixels a side to be done in seconds."""
+    recipe = read_recipe(RECIPES / "rank1/cifar10-wrn-gaussian.yaml")
+    model = build_model(recipe).train()
+    module = build_module(recipe, model, likelihood_of(recipe), 50_000)
+    optimizer = module.configure_optimizers()
+    before = model.dense.posterior.get_parameter("weight").detach().clone()
+    parts = module.objective((torch.rand(2, 3, 16, 16), torch.tensor([1, 2])))
+    parts.loss.backward()
+    optimizer.step()
+    assert torch.isfinite(parts.loss)
+    assert sum(p.numel() for p in model.parameters()) > 36e6
+    after = model.dense.posterior.get_parameter("weight").detach()
+    assert torch.isfinite(after).all()
+    assert not torch.equal(after, before)
 
 
 @every_file

@@ -42,6 +42,14 @@ DATA = {
     ),
     "rank1/ehr-lstm-cauchy": ({**RECORDS, "older_than": 90}, {}),
     **{f"rank1/ehr-lstm-{row}": (RECORDS, {}) for row in "bdegm"},
+    "rank1/fashion-mnist-resnet": (
+        {"scaling": "channel", "validation": 1_000},
+        {"augment": "flip"},
+    ),
+    "rank1/imagenet-resnet50": (
+        {"scaling": "imagenet", "validation": 0},
+        {"augment": "flip"},
+    ),
     "rank1/cifar100-wrn": (
         {"scaling": "cifar-2020", "validation": 0, "labels": "fine"},
         {"augment": "crop-flip", "pad": 2},
@@ -89,6 +97,7 @@ SIZES = {
     "imdb": 25_000,
     "cifar10": 50_000,
     "cifar100": 50_000,
+    "imagenet": 1_281_167,
 }
 
 

@@ -217,7 +217,7 @@ def foreign_auroc(familiar: Tensor, foreign: Tensor) -> float:
 
 
 def foreign_scores(
-    folder: str | Path, data: str, *, samples: int = 100
+    folder: str | Path, data: str, *, samples: int = 100, images: int | None = None
 ) -> dict[str, dict[str, float]]:
     """How well a finished run tells the images of another data set from its own test images.
 
@@ -225,10 +225,11 @@ def foreign_scores(
         folder: the run folder.
         data: the other data set, whose inputs have the same shape.
         samples: how many predictive samples.
+        images: how many test images of each; all if not given.
     """
     run = Run(folder)
     model, likelihood = run.load()
-    own, other = run.dataset.test, load_dataset(data)
+    own, other = run.dataset.test[:images], load_dataset(data)
     shape = tuple(own.stored.shape[1:])
     require(
         tuple(other.input_shape) == shape,
@@ -239,7 +240,7 @@ def foreign_scores(
         run.dataset.task == "classification",
         f"{run.dataset.name} has no classes, so its predictions have no entropy to tell by",
     )
-    stored, at_once = other.test.stored, other.test.scaling is not None
+    stored, at_once = other.test.stored[:images], other.test.scaling is not None
     foreign = Examples(stored, None, run.dataset.scaling if at_once else None)
     drawn = [
         predict(

@@ -238,11 +238,15 @@ class KLSchedule(_Section):
 
 
 class Training(_Section):
-    """How long, in which batches, with which care."""
+    """How long, in which batches, with which care.
+
+    ``loss`` is the ``average`` of the NLLs of samples and members, or that of their ``mixture``.
+    """
 
     epochs: int = Field(ge=1)
     batch_size: int = Field(default=128, ge=1)
     samples: int = Field(default=1, ge=1)
+    loss: Literal["average", "mixture"] = "average"
     gradient_clip: float | None = Field(default=None, gt=0)
     precision: Literal["32", "bf16-mixed", "16-mixed", "64"] = "32"
     patience: int | None = Field(default=None, ge=1)

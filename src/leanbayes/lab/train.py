@@ -201,6 +201,7 @@ def build_module(
             decayed=spec.decayed,
         ),
         train_samples=recipe.training.samples,
+        loss=recipe.training.loss,
         validation_samples=recipe.evaluation.validation_samples,
         seed=recipe.seed,
     )

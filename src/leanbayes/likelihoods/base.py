@@ -187,8 +187,8 @@ class Likelihood(nn.Module, ABC):
 
         All have ``nll``. Classes get ``accuracy``, ``brier``, calibration errors, ``aurc`` and
         uncertainties, and how diverse several samples are; on or off gets ``accuracy`` and, if
-        single, ``ece``, ``auc_pr`` and ``auroc``; numbers get ``squared_error`` and ``rmse`` and, if single,
-        ``crps`` and the coverage and width of 90 % intervals.
+        single, ``ece``, ``auc_pr`` and ``auroc``; numbers get ``squared_error`` and ``rmse`` and,
+        if single, ``crps`` and the coverage and width of 90 % intervals.
         """
         values = {"nll": average(-laws.log_mean(self.log_prob(outputs, y)))}
         law = self._law(outputs)
