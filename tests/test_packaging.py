@@ -69,7 +69,7 @@ LAB_LEVELS = (
     {"tables", "checkpoints", "history"},
     {"data", "architectures"},
     {"recipe", "corrupt"},
-    {"recipe_files", "build", "launch", "phases"},
+    {"recipe_files", "build", "launch", "phases", "sparse_curves"},
     {"runs"},
     {"callbacks", "checks", "judge", "predictions"},
     {"train", "robustness"},

@@ -24,6 +24,7 @@ from papers.studies.four_classes import (
 )
 from papers.studies.natural import NaturalSettings, compare_optimizers
 from papers.studies.policies import keep_policy
+from papers.studies.sparse.commands import add_sparse
 from papers.tools.paper import ROOT
 
 __all__ = ["add_studies"]
@@ -43,6 +44,7 @@ def add_studies(app: typer.Typer) -> None:
     natural_example = "python -m papers natural --out results/matrix_normal/studies/natural.json"
     app.command(epilog="Example: python -m papers variance runs/mnist-lenet5-layer")(variance)
     app.command(epilog=f"Example: {natural_example}")(natural)
+    add_sparse(app)
 
 
 def toy(
