@@ -33,11 +33,14 @@ TABLE_1: Mapping[str, Printed] = {
         19_936, 62_270, "37-65-32-18-51-44-48-74-79-84-80-88"
     ),
 }
-"""Weights of the convolutions, by recipe."""
+"""Weights by recipe; the total has those of the dense layer, which has no percentage."""
 
 TABLE_2: Mapping[str, Printed] = {
     "weights": Printed(120_884, 246_940, "22-50-44-32-33-29-24-42-56-74-91-90"),
     "columns": Printed(3_120, 4_527, "0-18-19-1-4-1-1-4-32-59-91-85"),
     "rows": Printed(413, 540, "0-20-0-7-7-0-7-24-40-65-85-0"),
 }
-"""Of the network of twice the width, by what is zeroed; its rows are our columns."""
+"""Of the network of twice the width, by what is zeroed; its rows are our columns.
+
+Only the total of weights has the dense layer.
+"""

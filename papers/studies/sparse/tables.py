@@ -52,7 +52,7 @@ def numbers(studies: Sequence[Study]) -> dict[str, Cell]:
         "zeroed": over(lambda study: study["groups"]["weights"].get("accuracy", {})),
         "rows": over(lambda study: _share(_layers(study, "rows"))),
         "columns": over(lambda study: _share(_layers(study, "columns"))),
-        "weights": over(lambda study: sum(left for left, _ in _convolutions(study, "weights"))),
+        "weights": over(lambda study: sum(left for left, _ in _layers(study, "weights"))),
         "correlation": over(_correlation),
     }
 
@@ -85,7 +85,7 @@ def _layers(study: Study, kind: str) -> list[tuple[int, int]]:
 
 
 def _convolutions(study: Study, kind: str) -> list[tuple[int, int]]:
-    """Layers that the paper counts: all but the dense one of a convolutional network."""
+    """Layers of which the paper prints percentages: all but the dense one."""
     layers = study["groups"][kind]["layers"]
     return [pair for name, pair in layers.items() if name != "dense"]
 
@@ -186,9 +186,11 @@ def printed_table_2(named: Named) -> str:
 
 
 def _ours(study: Study, kind: str) -> Printed:
+    """As the paper counts: the dense layer is in the total of weights, and nowhere else."""
     layers = _convolutions(study, kind)
     dropped = "-".join(f"{100 * (of - left) / of:.0f}" for left, of in layers)
-    return Printed(sum(left for left, _ in layers), sum(of for _, of in layers), dropped)
+    counted = _layers(study, kind) if kind == "weights" else layers
+    return Printed(sum(left for left, _ in counted), sum(of for _, of in counted), dropped)
 
 
 def _line(label: str, line: Printed) -> list[str]:
