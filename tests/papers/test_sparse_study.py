@@ -256,7 +256,7 @@ def test_pictures_are_drawn_of_what_was_run(results):
     assert make["sparse-curves"]("fashion-mnist-mlp-diag | Curves.") == NOT_RUN
 
 
-def test_mn15_costs_and_speeds_are_those_of_the_benchmarks(results):
+def test_costs_and_speeds_are_those_of_the_benchmarks(results):
     costs = {"MN": {"median": 1.5, "low": 1.4, "high": 1.6}}
     networks = {"FC-300": {"costs": costs}, "CNN": {"costs": costs}}
     bench = results.parent / "bench"
@@ -280,7 +280,7 @@ def test_mn15_costs_and_speeds_are_those_of_the_benchmarks(results):
         file.unlink()
 
 
-def test_mn10_claims_are_filled_where_there_are_results(blocks, results):
+def test_claims_are_filled_where_there_are_results(blocks, results):
     lines = blocks.claims("").splitlines()
     first = next(line for line in lines if "Figure 1" in line)
     mn = read(results, MN)["whole"]["accuracy"]["value"]

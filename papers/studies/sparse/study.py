@@ -110,21 +110,16 @@ def study_sparsity(
         f"{source.folder} has no random weights or no classes; give a run of a Bayesian classifier",
     )
     started, judge = time.monotonic(), Judge(source, likelihood, samples, images)
-    whole = judge(model)
-    sweep = [
-        _at(model, log_alpha, judge)
-        for log_alpha in track(sorted(log_alphas), "Thresholds", disable=not progress)
-    ]
-    groups = {name: _of_groups(model, name, judge) for name in GROUPS}
+    thresholds = track(sorted(log_alphas), "Thresholds", disable=not progress)
     return {
         "name": source.recipe.name,
         "images": len(judge.test),
         "samples": samples,
         "data_size": source.data_size,
         "log_alpha": LOG_ALPHA,
-        "whole": whole,
-        "sweep": sweep,
-        "groups": groups,
+        "whole": judge(model),
+        "sweep": [_at(model, log_alpha, judge) for log_alpha in thresholds],
+        "groups": {name: _of_groups(model, name, judge) for name in GROUPS},
         "noise": {name: _noise(layer) for name, layer in scaled_layers(model).items()},
         "epochs": source.result.get("epochs"),
         **provenance(source.recipe),

@@ -75,19 +75,14 @@ def sparse_curves(
         >>> list(sparse_curves(model, made, lb.Categorical(), spec, data_size=20, seed=0))[:3]
         ['left/weights', 'left/rows', 'left/columns']
     """
-    chosen = examples[: spec.examples]
+    x, y = examples[: spec.examples].x, examples[: spec.examples].y
     drawn = predict(
-        model,
-        chosen.x,
-        samples=spec.samples,
-        batch_size=batch_size,
-        seed=seed,
-        likelihood=likelihood,
+        model, x, samples=spec.samples, batch_size=batch_size, seed=seed, likelihood=likelihood
     )
     with torch.no_grad():
-        gibbs = average(-likelihood.log_prob(drawn.samples, chosen.y).mean(0)).value
+        gibbs = average(-likelihood.log_prob(drawn.samples, y).mean(0)).value
         divergence = float(kl(model)) / data_size
-    right = drawn.sample_log_probs.logsumexp(0).argmax(-1) == chosen.y
+    right = drawn.sample_log_probs.logsumexp(0).argmax(-1) == y
     return {
         **relevant_shares(model),
         "test/accuracy": float(right.double().mean()),
