@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from benchmarks.harness import CLOCKS, as_json, facts, measure
 from leanbayes.lab.files import write_json
 from leanbayes.lab.runs import Run
-from papers.studies.sparse.compaction import smaller
-from papers.studies.sparse.study import LOG_ALPHA
+from papers.studies.sparse.compaction import COMPACTED, smaller
 
 OUT = Path("results/bench/compaction.json")
 BATCH = 256
@@ -42,21 +41,19 @@ def passes(model: nn.Module, x: Tensor, repeats: int) -> Callable[[], object]:
 
 
 def speeds(
-    run: Run,
+    model: nn.Module,
+    x: Tensor,
+    log_alpha: float,
     *,
-    log_alpha: float = LOG_ALPHA,
-    batch: int = BATCH,
-    rounds: int = 30,
+    rounds: int = 20,
     repeats: int = 10,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, dict[str, Any]]:
     """The cost of a smaller network relative to the whole one, by kind of network."""
-    model, _ = run.load()
-    x = run.dataset.test[:batch].x
     found = {}
     for kind, (masked, (small, report)) in smaller(model, x, log_alpha).items():
         if report.multiply_adds is None:
-            raise ValueError(f"{run.folder} cannot be made smaller: {report.kept[0]}")
+            raise ValueError(f"the network cannot be made smaller: {report.kept[0]}")
         whole = passes(masked if kind == "plain" else model, x, repeats)
         costs = measure(whole, {kind: passes(small, x, repeats)}, rounds=rounds, clock=clock)
         before, after = report.multiply_adds
@@ -68,12 +65,23 @@ def speeds(
     return found
 
 
+def show(log_alpha: float, networks: Mapping[str, Mapping[str, Any]]) -> None:
+    for kind, found in networks.items():
+        cost = found["cost"]
+        print(
+            f"log α < {log_alpha:g}, {kind}: {found['fewer']:.2f} times fewer multiply-adds, "
+            f"{1 / cost['median']:.2f} times faster ({1 / cost['high']:.2f}–"
+            f"{1 / cost['low']:.2f})",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="a finished run folder")
-    parser.add_argument("--log-alpha", type=float, default=LOG_ALPHA, help="groups above are zero")
+    parser.add_argument("--log-alpha", type=float, action="append", help="a threshold; all")
     parser.add_argument("--batch", type=int, default=BATCH)
-    parser.add_argument("--rounds", type=int, default=30, help="turns of every network (≥ 2)")
+    parser.add_argument("--rounds", type=int, default=20, help="turns of every network (≥ 2)")
     parser.add_argument("--threads", type=int, help="threads of torch; its own choice by default")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu for a busy machine")
     parser.add_argument("--out", type=Path, default=OUT)
@@ -82,31 +90,20 @@ def main() -> None:
         parser.error(f"--rounds is {options.rounds}; quartiles need at least 2")
     if options.threads:
         torch.set_num_threads(options.threads)
-    began, run = time.monotonic(), Run(options.run)
-    networks = speeds(
-        run,
-        log_alpha=options.log_alpha,
-        batch=options.batch,
-        rounds=options.rounds,
-        clock=CLOCKS[options.clock],
-    )
-    for kind, found in networks.items():
-        cost = found["cost"]
-        print(
-            f"{kind}: {found['fewer']:.2f} times fewer multiply-adds, {1 / cost['median']:.2f} "
-            f"times faster ({1 / cost['high']:.2f}–{1 / cost['low']:.2f})"
-        )
+    began, run, clock = time.monotonic(), Run(options.run), CLOCKS[options.clock]
+    model, _ = run.load()
+    x, sweep = run.dataset.test[: options.batch].x, []
+    for log_alpha in options.log_alpha or COMPACTED:
+        networks = speeds(model, x, log_alpha, rounds=options.rounds, clock=clock)
+        show(log_alpha, networks)
+        sweep.append({"log_alpha": log_alpha, **networks})
     result = {
         **facts(),
         "name": run.recipe.name,
         "seed": run.recipe.seed,
         "batch": options.batch,
-        "config": {
-            "rounds": options.rounds,
-            "clock": options.clock,
-            "log_alpha": options.log_alpha,
-        },
-        "networks": networks,
+        "config": {"rounds": options.rounds, "clock": options.clock},
+        "sweep": sweep,
         "duration": round(time.monotonic() - began, 1),
     }
     write_json(options.out, result)

@@ -17,7 +17,7 @@ from leanbayes.prune import CRITERIA
 from papers import PAPERS
 from papers.__main__ import app
 from papers.studies.sparse import tables
-from papers.studies.sparse.compaction import group_pruned, smaller, study_compaction
+from papers.studies.sparse.compaction import MOST_LOST, group_pruned, smaller, study_compaction
 from papers.studies.sparse.printed import TABLE_1, TABLE_2
 from papers.studies.sparse.study import relevance_of, study_sparsity
 from papers.tools.archive import archive
@@ -167,9 +167,8 @@ def test_a_group_sparse_run_is_made_smaller_and_computes_the_same(runs, results)
     study = read(results, GROUPS, folder="compaction")
     point = next(point for point in study["sweep"] if point["log_alpha"] == 3.0)
     x = run.dataset.test.x
-    masked = group_pruned(model)
-    assert lb.density(masked)["dense3"] > 0
-    for kind, (whole, (small, report)) in smaller(model, x[:256]).items():
+    assert lb.density(group_pruned(model, 3.0))["dense3"] > 0
+    for kind, (whole, (small, report)) in smaller(model, x[:256], 3.0).items():
         found = point[kind]
         before, after = found["multiply_adds"]
         assert (before, after) == report.multiply_adds
@@ -181,6 +180,22 @@ def test_a_group_sparse_run_is_made_smaller_and_computes_the_same(runs, results)
         score = evaluate(small, run.dataset.test, likelihood, samples=samples, seed=1)
         assert found["accuracy"] == pytest.approx(score["accuracy"])
         assert found["parameters"] < study["parameters"][kind]
+
+
+def test_the_threshold_is_chosen_on_training_images(runs, results):
+    """The lowest that costs the means half a point at most; test images have no say."""
+    study = read(results, GROUPS, folder="compaction")
+    run = Run(runs / f"{GROUPS}-1")
+    model, likelihood = run.load()
+    plain, seen = lb.deterministic(model), run.training_examples
+    whole = evaluate(plain, seen, likelihood, samples=1)["accuracy"]["value"]
+    assert study["learnt"] == whole
+    costs = {point["log_alpha"]: whole - point["learnt"] for point in study["sweep"]}
+    cheap = [log_alpha for log_alpha, cost in costs.items() if cost <= MOST_LOST]
+    assert study["log_alpha"] == min(cheap, default=6.0)
+    small = smaller(model, run.dataset.test.x[:256], 4.0)["plain"][1].model
+    right = (small.eval()(seen.x).argmax(1) == seen.y).double().mean()
+    assert whole - costs[4.0] == pytest.approx(float(right), abs=2e-3)
 
 
 # Pages
@@ -203,8 +218,10 @@ def test_tables_say_what_the_files_say(blocks, results):
     assert [line.split(" | ")[0] for line in layers[2:]] == ["| dense1", "| dense2", "| dense3"]
     assert make["sparse-noise"](f"{DIAG}, {MN}").splitlines()[2].endswith("| 0.0000 |")
     compacted = make["compaction"](GROUPS).splitlines()
-    assert len(compacted) == 2 + 2 * 5
+    assert len(compacted) == 2 + 2 * 6
     assert "2 080" in compacted[2]
+    chosen = read(results, GROUPS, folder="compaction")["log_alpha"]
+    assert [f"**{chosen:g}**" in line for line in compacted].count(True) == 2
 
 
 INPUTS = (27, 90, 90, 90, 180, 180, 180, 360, 360, 360, 180, 180)
@@ -264,15 +281,18 @@ def test_costs_and_speeds_are_those_of_the_benchmarks(results):
     assert filled("{printed value: cost/FC-300 MN}", empty.cell) == "2"
     assert empty.makers(PAGE)["step-costs"]("all") == NOT_RUN
     write_json(bench / "matrix_normal.json", {"machine": {}, "networks": networks})
-    plain = {"fewer": 4.0, "cost": {"median": 0.3125, "low": 0.25, "high": 0.5}}
+    fast = {"fewer": 4.0, "cost": {"median": 0.3125, "low": 0.25, "high": 0.5}}
+    chosen = read(results, GROUPS, folder="compaction")["log_alpha"]
+    sweep = [{"log_alpha": chosen, "plain": fast, "bayesian": fast}]
     write_json(
-        bench / "compaction.json", {"machine": {}, "batch": 256, "networks": {"plain": plain}}
+        bench / "compaction.json", {"machine": {}, "batch": 256, "name": GROUPS, "sweep": sweep}
     )
     blocks = Blocks(PAPER, results)
     make = blocks.makers(PAGE)
     assert make["step-costs"]("all").splitlines()[2] == "| FC-300 | MN | 1.50 | 1.40 – 1.60 |"
-    speed = make["compaction-speed"]("all").splitlines()[2]
-    assert speed == "| plain, batch 256 | 4.00 × | 3.20 × | 2.00 – 4.00 | 0.80 |"
+    speed = make["compaction-speed"]("all").splitlines()[3]
+    numbers = f"{chosen:g} | 4.00 × | 3.20 × | 2.00 – 4.00 | 0.80 |"
+    assert speed == f"| its means alone | {numbers}"
     assert filled("{value: cost/CNN MN}, {value: speed/plain faster}", blocks.cell) == "1.50, 3.20"
     with pytest.raises(ValueError, match="network 'FC-30' is unknown"):
         blocks.cell("cost/FC-30 MN")
@@ -293,7 +313,9 @@ def test_claims_are_filled_where_there_are_results(blocks, results):
     assert NOT_RUN in smaller_line  # its speed was not measured
     assert "18610" in next(line for line in lines if "Table 1" in line)
     cell = blocks.cell(f"compaction/{GROUPS} plain.fewer")
-    before, after = read(results, GROUPS, folder="compaction")["sweep"][2]["plain"]["multiply_adds"]
+    study = read(results, GROUPS, folder="compaction")
+    (point,) = (p for p in study["sweep"] if p["log_alpha"] == study["log_alpha"])
+    before, after = point["plain"]["multiply_adds"]
     assert cell.ours == pytest.approx(before / after)
     with pytest.raises(ValueError, match="number 'acuracy' is unknown"):
         blocks.cell(f"sparsity/{MN} acuracy")

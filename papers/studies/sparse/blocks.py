@@ -94,9 +94,8 @@ class _Blocks:
         studies = self.sparse.studies(name, COMPACTION)
         if not studies:
             return Cell()
-        (study, *_) = studies
-        whole = choose("network", kind, study["whole"])["accuracy"]["value"]
-        point = next(p for p in study["sweep"] if p["log_alpha"] == study["log_alpha"])[kind]
+        whole = choose("network", kind, studies[0]["whole"])["accuracy"]["value"]
+        point = _at(studies[0]["sweep"], studies[0]["log_alpha"])[kind]
         before, after = point["multiply_adds"] or (1, 1)
         accuracy = point["accuracy"]["value"]
         cells = {
@@ -110,17 +109,25 @@ class _Blocks:
     def speeds(self, _: str) -> str:
         """How much faster the smaller network runs, beside its multiply-adds."""
         measured = self.sparse.benchmark(_SPEED)
-        header = ["network", "multiply-adds fewer by", "faster by", "quartiles", "faster / fewer"]
+        header = ["network", "zeroed from log α", "multiply-adds fewer by", "faster by"]
         lines = []
-        for kind, found in measured["networks"].items():
-            fewer, faster = found["fewer"], 1 / found["cost"]["median"]
-            low, high = 1 / found["cost"]["high"], 1 / found["cost"]["low"]
-            cells = (f"{fewer:.2f} ×", f"{faster:.2f} ×", f"{low:.2f} – {high:.2f}")
-            lines.append([f"{kind}, batch {measured['batch']}", *cells, f"{faster / fewer:.2f}"])
-        return grid(header, lines)
+        for kind, label in tables.NETWORKS.items():
+            for point in measured["sweep"]:
+                fewer, cost = point[kind]["fewer"], point[kind]["cost"]
+                faster = 1 / cost["median"]
+                cells = (f"{point['log_alpha']:g}", f"{fewer:.2f} ×", f"{faster:.2f} ×")
+                between = f"{1 / cost['high']:.2f} – {1 / cost['low']:.2f}"
+                lines.append([label, *cells, between, f"{faster / fewer:.2f}"])
+                label = ""
+        return grid([*header, "quartiles", "faster / fewer"], lines)
 
     def speed_cell(self, kind: str, column: str) -> Cell:
-        found = choose("network", kind, self.sparse.benchmark(_SPEED)["networks"])
+        """At the threshold that the study of the same network chose."""
+        measured = self.sparse.benchmark(_SPEED)
+        studies = self.sparse.studies(measured["name"], COMPACTION)
+        if not studies:
+            return Cell()
+        found = choose("network", kind, _at(measured["sweep"], studies[0]["log_alpha"]))
         cells = {"fewer": Cell(found["fewer"]), "faster": Cell(1 / found["cost"]["median"])}
         return choose("number", column, cells)
 
@@ -142,3 +149,8 @@ class _Blocks:
             return Cell(published=ITERATION)
         costs = choose("network", network, networks)["costs"]
         return Cell(choose("posterior", posterior, costs)["median"], published=ITERATION)
+
+
+def _at(sweep: Sequence[Mapping[str, Any]], log_alpha: float) -> Mapping[str, Any]:
+    """The point of a sweep at a threshold."""
+    return choose("threshold", f"{log_alpha:g}", {f"{p['log_alpha']:g}": p for p in sweep})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,18 @@ from leanbayes.modes import evaluating
 from leanbayes.parameters import count_parameters
 from leanbayes.prune import prune
 from leanbayes.scaled_layers import scaled_layers
-from papers.studies.sparse.study import LOG_ALPHA, Judge, empty_layers_allowed, relevance_of
+from papers.studies.sparse.study import Judge, empty_layers_allowed, relevance_of
 
-__all__ = ["COMPACTED", "group_pruned", "smaller", "study_compaction"]
+__all__ = ["COMPACTED", "MOST_LOST", "group_pruned", "smaller", "study_compaction"]
 
-COMPACTED = (1.0, 2.0, 3.0, 4.0)
-"""Thresholds of log α at which groups become zero."""
+COMPACTED = (2.0, 3.0, 4.0, 5.0, 6.0)
+"""Thresholds of log α from which on groups become zero."""
+MOST_LOST = 0.005
+"""The threshold that is chosen costs at most this much accuracy on training images."""
+_TRAINING, _BATCH = 5000, 256
 
 
-def group_pruned(model: nn.Module, log_alpha: float = LOG_ALPHA) -> nn.Module:
+def group_pruned(model: nn.Module, log_alpha: float) -> nn.Module:
     """Zero the rows and columns without relevance; outputs of the last layer stay.
 
     Args:
@@ -43,7 +46,7 @@ def group_pruned(model: nn.Module, log_alpha: float = LOG_ALPHA) -> nn.Module:
 
 
 def smaller(
-    model: nn.Module, example: Tensor, log_alpha: float = LOG_ALPHA
+    model: nn.Module, example: Tensor, log_alpha: float
 ) -> dict[str, tuple[nn.Module, Compacted[nn.Module]]]:
     """The masked network and its compaction, ``bayesian`` and ``plain`` (the means alone).
 
@@ -76,35 +79,48 @@ def study_compaction(
 
     Returns:
         ``whole`` by kind of network, ``sweep`` with sizes, accuracy and the largest difference
-        between masked and smaller outputs by threshold and kind, and what a result has to say of
-        itself.
+        between masked and smaller outputs by threshold and kind, ``log_alpha``, the lowest of the
+        thresholds that costs the means no more than half a point of accuracy on training images,
+        and what a result has to say of itself.
     """
     source = Run(run)
     source.check_result()
     model, likelihood = source.load()
-    started, judge = time.monotonic(), Judge(source, likelihood, samples, images)
-    alone = Judge(source, likelihood, 1, images)
+    started, test = time.monotonic(), source.dataset.test[:images]
+    seen = Judge(source, likelihood, 1, source.training_examples[:_TRAINING])
+    judges = {kind: Judge(source, likelihood, n, test) for kind, n in _samples(samples).items()}
+    whole = {"bayesian": model, "plain": deterministic(model)}
     sweep = []
-    for log_alpha in track(log_alphas, "Thresholds", disable=not progress):
-        example = judge.test[:256].x
-        found = smaller(model, example, log_alpha)
-        kinds = {
-            kind: _compared(masked, made, example, judge if kind == "bayesian" else alone)
-            for kind, (masked, made) in found.items()
-        }
-        sweep.append({"log_alpha": log_alpha, **kinds})
+    for log_alpha in track(sorted(log_alphas), "Thresholds", disable=not progress):
+        found = smaller(model, test[:_BATCH].x, log_alpha)
+        point = {kind: _compared(*found[kind], test[:_BATCH].x, judges[kind]) for kind in found}
+        learnt = seen(found["plain"][1].model)["accuracy"]["value"]
+        sweep.append({"log_alpha": log_alpha, "learnt": learnt, **point})
+    learnt = seen(whole["plain"])["accuracy"]["value"]
     return {
         "name": source.recipe.name,
-        "images": len(judge.test),
+        "images": len(test),
         "samples": samples,
-        "log_alpha": LOG_ALPHA,
-        "whole": {"bayesian": judge(model), "plain": alone(deterministic(model))},
-        "parameters": {"bayesian": _size(model), "plain": _size(deterministic(model))},
+        "log_alpha": _chosen(sweep, learnt),
+        "learnt": learnt,
+        "whole": {kind: judges[kind](network) for kind, network in whole.items()},
+        "parameters": {kind: _size(network) for kind, network in whole.items()},
         "sweep": sweep,
         "epochs": source.result.get("epochs"),
         **provenance(source.recipe),
         "duration": round(time.monotonic() - started, 2),
     }
+
+
+def _samples(samples: int) -> dict[str, int]:
+    """How many draws a prediction takes, by kind of network."""
+    return {"bayesian": samples, "plain": 1}
+
+
+def _chosen(sweep: Sequence[Mapping[str, Any]], learnt: float) -> float:
+    """The lowest threshold that costs little on training images; the highest, if all cost more."""
+    good = [p["log_alpha"] for p in sweep if p["learnt"] >= learnt - MOST_LOST]
+    return float(min(good, default=max(p["log_alpha"] for p in sweep)))
 
 
 def _compared(

@@ -55,26 +55,23 @@ def relevance_of(log_alpha: float) -> float:
 
 
 class Judge:
-    """Measures networks on the same test examples with the same noise.
+    """Measures networks on the same examples with the same noise.
 
     Args:
-        run: whose likelihood, test examples and seed.
+        run: whose seed and number of training examples.
         likelihood: what outputs mean.
         samples: predictive samples.
-        images: how many test examples; all if not given.
+        examples: what to predict.
     """
 
-    def __init__(
-        self, run: Run, likelihood: Likelihood, samples: int, images: int | None = None
-    ) -> None:
-        self.test: Examples = run.dataset.test[:images]
-        self.data_size, self.likelihood = run.data_size, likelihood
+    def __init__(self, run: Run, likelihood: Likelihood, samples: int, examples: Examples) -> None:
+        self.data_size, self.likelihood, self.examples = run.data_size, likelihood, examples
         self.drawing = run.drawing(samples)
 
     def __call__(self, model: nn.Module) -> dict[str, dict[str, float]]:
         """Accuracy, NLL, KL and −ELBO of an example, with standard errors."""
         values = evaluate(
-            model, self.test, self.likelihood, data_size=self.data_size, **self.drawing
+            model, self.examples, self.likelihood, data_size=self.data_size, **self.drawing
         )
         return {name: values[name] for name in _METRICS if name in values}
 
@@ -109,11 +106,12 @@ def study_sparsity(
         source.recipe.posterior is not None and source.dataset.task == "classification",
         f"{source.folder} has no random weights or no classes; give a run of a Bayesian classifier",
     )
-    started, judge = time.monotonic(), Judge(source, likelihood, samples, images)
+    test, started = source.dataset.test[:images], time.monotonic()
+    judge = Judge(source, likelihood, samples, test)
     thresholds = track(sorted(log_alphas), "Thresholds", disable=not progress)
     return {
         "name": source.recipe.name,
-        "images": len(judge.test),
+        "images": len(test),
         "samples": samples,
         "data_size": source.data_size,
         "log_alpha": LOG_ALPHA,

@@ -12,6 +12,7 @@ from papers.tools.own import NOT_RUN
 from papers.tools.rows import Cell, grid, seeds_of
 
 __all__ = [
+    "NETWORKS",
     "families_table",
     "layers_table",
     "network_table",
@@ -24,6 +25,8 @@ __all__ = [
 
 Named = Mapping[str, Sequence[Study]]
 _NOT_RUN = "not yet run"
+NETWORKS = {"bayesian": "Bayesian", "plain": "its means alone"}
+"""Kinds of networks that are made smaller."""
 _KINDS = {"weights": "single weights", "columns": "inputs", "rows": "outputs"}
 
 
@@ -220,13 +223,10 @@ def network_table(studies: Sequence[Study]) -> str:
     header = ["network", "zeroed from log α", "multiply-adds", "fewer by", "parameters"]
     lines = [
         line
-        for kind, label in _NETWORKS.items()
+        for kind, label in NETWORKS.items()
         for line in ([label, *_whole(studies[0], kind)], *_smaller(studies[0], kind))
     ]
     return grid([*header, "accuracy, %", "points lost"], lines)
-
-
-_NETWORKS = {"bayesian": "Bayesian, samples averaged", "plain": "its means alone"}
 
 
 def _whole(study: Study, kind: str) -> list[str]:
@@ -242,14 +242,15 @@ def _smaller(study: Study, kind: str) -> Iterator[list[str]]:
     before = study["whole"][kind]["accuracy"]["value"]
     for point in study["sweep"]:
         found = point[kind]
-        accuracy = _accuracy(found)
+        bold = "**" * (point["log_alpha"] == study["log_alpha"])
+        threshold = f"{bold}{point['log_alpha']:g}{bold}"
         lost = f"{100 * (before - found['accuracy']['value']):.2f}".replace("-", "−")
         counts = found["multiply_adds"]
         sizes = ["kept whole", "1"]
         if counts:
             sizes = [thousands(counts[1]), f"{counts[0] / counts[1]:.2f} ×"]
         size = thousands(found["parameters"])
-        yield ["", f"{point['log_alpha']:g}", *sizes, size, _percent(accuracy), lost]
+        yield ["", threshold, *sizes, size, _percent(_accuracy(found)), lost]
 
 
 def _accuracy(found: Mapping[str, Any]) -> Cell:
