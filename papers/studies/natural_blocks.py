@@ -18,9 +18,11 @@ from papers.tools.rows import Cell, grid
 __all__ = ["best_adam", "draw_optimizers", "natural_blocks", "optimizers_table", "reached"]
 
 Study = Mapping[str, Any]
+_AXES = {"steps": "step", "seconds": "seconds of training"}
+
+
 BEST = "best Adam"
 """The name of the best rate of Adam in claims."""
-_AXES = {"steps": "step", "seconds": "seconds of training"}
 
 
 def natural_blocks(results: Path) -> OwnBlocks:

@@ -309,8 +309,8 @@ def test_claims_are_filled_where_there_are_results(blocks, results):
     assert sum(first.count(f" {word}:") for word in words) == 3
     second = next(line for line in lines if "Figure 2" in line)
     assert NOT_RUN in second
-    smaller_line = next(line for line in lines if "accelerate" in line)
-    assert NOT_RUN in smaller_line  # its speed was not measured
+    faster = next(line for line in lines if "accelerate" in line)
+    assert NOT_RUN in faster  # its speed was not measured
     assert "18610" in next(line for line in lines if "Table 1" in line)
     cell = blocks.cell(f"compaction/{GROUPS} plain.fewer")
     study = read(results, GROUPS, folder="compaction")

@@ -67,6 +67,8 @@ def draw_sweep(named: Mapping[str, Sequence[Study]]) -> bytes:
     Args:
         named: studies of the seeds of every posterior; points are means over them.
     """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     figure = _figure()
     axes = _on(figure, "weights left, %", "test error after zeroing, %")
     for index, (name, studies) in enumerate(named.items()):
@@ -84,6 +86,8 @@ def draw_sweep(named: Mapping[str, Sequence[Study]]) -> bytes:
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
     _legend(axes, len(named))
     return _png(figure)

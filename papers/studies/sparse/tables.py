@@ -136,7 +136,7 @@ def sweep_table(named: Named) -> str:
     """What is left and how good that is, threshold by threshold: means over seeds."""
     known = [study for studies in named.values() for study in studies]
     alphas = sorted({point["log_alpha"] for study in known for point in study["sweep"]})
-    header = ["network", "", *(f"log α < {alpha:g}" for alpha in alphas)]
+    header = ["network", "", *(f"log α < {alpha:g}".replace("-", "−") for alpha in alphas)]
     lines = [line for name, studies in named.items() for line in _swept(name, studies, alphas)]
     return grid(header, lines)
 
