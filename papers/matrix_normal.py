@@ -64,8 +64,8 @@ _CLAIMS = (
         "[CIFAR-10](matrix_normal/cifar10.md)",
     ),
     Claim(
-        "At twice the width the accuracy is 87.1 % and half of the weights go; independent weights "
-        "cannot be trained (Table 2).",
+        "At twice the width the accuracy is {printed percent: sparsity/cifar10-vgg-x2-sparse-mn "
+        "accuracy} and half of the weights go; independent weights cannot be trained (Table 2).",
         "After 3 of our 400 epochs MN has {percent: sparsity/cifar10-vgg-x2-sparse-mn accuracy}, "
         "independent weights {percent: sparsity/cifar10-vgg-x2-sparse-diag accuracy}; MN keeps "
         "{percent: sparsity/cifar10-vgg-x2-sparse-mn left} of its weights.",

@@ -8,7 +8,7 @@ from typing import Any
 
 from leanbayes.errors import choose
 from papers.studies.sparse import tables
-from papers.studies.sparse.files import COMPACTION, SPARSITY, Sparse, Study, family
+from papers.studies.sparse.files import COMPACTION, SPARSITY, Sparse, Study, family, printed
 from papers.studies.sparse.pictures import draw_curves, draw_sweep
 from papers.studies.sparse.printed import ITERATION, TABLE_1
 from papers.tools.own import OwnBlocks, Picture
@@ -82,12 +82,10 @@ class _Blocks:
             yield Picture(f"{kind}-{names[0].rpartition('-')[0]}", caption, draw(found))
 
     def sparsity_cell(self, name: str, column: str) -> Cell:
-        known = tables.numbers(self.sparse.studies(name))
-        cell = choose("number", column, known)
-        printed = TABLE_1.get(name)
-        if column == "weights" and printed is not None:
-            return Cell(cell.ours, cell.error, printed.left)
-        return cell
+        cell = choose("number", column, tables.numbers(self.sparse.studies(name)))
+        in_table = TABLE_1.get(name) if column == "weights" else None
+        in_print = printed(name, column) if in_table is None else in_table.left
+        return Cell(cell.ours, cell.error, in_print)
 
     def compaction_cell(self, name: str, column: str) -> Cell:
         kind, _, what = column.partition(".")

@@ -9,11 +9,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from leanbayes.lab.files import read_object
+from leanbayes.lab.recipe import Published
 from leanbayes.lab.recipe_files import read_recipe
 from papers.tools.paper import RECIPES
 from papers.tools.rows import Cell
 
-__all__ = ["COMPACTION", "SPARSITY", "Sparse", "Study", "family", "mean_cell", "title"]
+__all__ = ["COMPACTION", "SPARSITY", "Sparse", "Study", "family", "mean_cell", "printed", "title"]
 
 Study = Mapping[str, Any]
 SPARSITY, COMPACTION = "sparsity", "compaction"
@@ -64,8 +65,23 @@ def title(name: str) -> str:
         >>> title("mnist-mlp-mn")
         'FC 300 on MNIST, MN'
     """
-    published = read_recipe(RECIPES / "matrix_normal" / f"{name}.yaml").published
+    published = _published(name)
     return name if published is None else published.row
+
+
+def printed(name: str, metric: str) -> float | None:
+    """What the paper prints of a recipe's row, if it does.
+
+    Example:
+        >>> printed("cifar10-vgg-x2-sparse-mn", "accuracy")
+        0.871
+    """
+    published = _published(name)
+    return None if published is None else published.values.get(metric)
+
+
+def _published(name: str) -> Published | None:
+    return read_recipe(RECIPES / "matrix_normal" / f"{name}.yaml").published
 
 
 def family(name: str) -> str:
