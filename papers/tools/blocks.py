@@ -56,11 +56,10 @@ class Blocks:
         beside = os.path.relpath(self.paper.folder, page.parent)
 
         def drawn(pictures: Iterator[Picture]) -> str:
-            shown = "\n\n".join(
+            return "\n\n".join(
                 self._shown(Path(beside, f"{name}.png"), caption, png)
                 for name, caption, png in pictures
             )
-            return shown or NOT_RUN
 
         of_all = {
             "claims": self.claims,
