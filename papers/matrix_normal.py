@@ -15,7 +15,9 @@ def _against(first: str, second: str) -> str:
         f"Accuracy {{compared: {a} accuracy / {b} accuracy}}: {{percent: {a} accuracy}} against "
         f"{{percent: {b} accuracy}}. −ELBO {{compared: {a} negative_elbo / {b} negative_elbo}}: "
         f"{{value: {a} negative_elbo}} against {{value: {b} negative_elbo}}. Weights left "
-        f"{{compared: {a} left / {b} left}}: {{percent: {a} left}} against {{percent: {b} left}}."
+        f"{{compared: {a} left / {b} left}}: {{percent: {a} left}} against {{percent: {b} left}}. "
+        f"Outputs left {{compared: {a} rows / {b} rows}}: {{percent: {a} rows}} against {{percent: "
+        f"{b} rows}}."
     )
 
 

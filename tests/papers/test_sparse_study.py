@@ -210,6 +210,9 @@ def test_tables_say_what_the_files_say(blocks, results):
     both = [read(results, DIAG, seed)["whole"]["accuracy"]["value"] for seed in (1, 2)]
     half_difference = abs(both[0] - both[1]) / 2
     assert str(Cell(50 * sum(both), 100 * half_difference)) in families[2]
+    rows = read(results, MN)["groups"]["rows"]["layers"].values()
+    share = 100 * sum(left for left, _ in rows) / sum(of for _, of in rows)
+    assert families[3].split(" | ")[-2] == f"{share:.4g}"
     sweep = make["sparse-sweep"](f"{MN}, mnist-mlp-k-tied").splitlines()
     assert sweep[0].count("log α <") == 8
     assert sweep[2].startswith("| FC 300 on MNIST, MN | weights left, % |")
@@ -306,7 +309,7 @@ def test_claims_are_filled_where_there_are_results(blocks, results):
     mn = read(results, MN)["whole"]["accuracy"]["value"]
     assert f"{100 * mn:.4g} %" in first
     words = ("higher", "lower", "about the same")
-    assert sum(first.count(f" {word}:") for word in words) == 3
+    assert sum(first.count(f" {word}:") for word in words) == 4
     second = next(line for line in lines if "Figure 2" in line)
     assert NOT_RUN in second
     faster = next(line for line in lines if "accelerate" in line)

@@ -106,15 +106,16 @@ def _percent(cell: Cell) -> str:
 def families_table(named: Named) -> str:
     """Accuracy, bound and compression of every family, as Figures 1 to 5 show them."""
     header = ["posterior", "run", "accuracy, %", "NLL", "−ELBO", "weights left, %", "compression"]
+    groups = ["outputs left, %", "inputs left, %"]
     return grid(
-        [*header, "accuracy after zeroing, %"],
+        [*header, "accuracy after zeroing, %", *groups],
         ([family(name), *_family(studies)] for name, studies in named.items()),
     )
 
 
 def _family(studies: Sequence[Study]) -> list[str]:
     if not studies:
-        return [_NOT_RUN, *["–"] * 6]
+        return [_NOT_RUN, *["–"] * 8]
     of = numbers(studies)
     return [
         _run(studies),
@@ -124,6 +125,8 @@ def _family(studies: Sequence[Study]) -> list[str]:
         _percent(of["left"]),
         str(of["compression"]),
         _percent(of["zeroed"]),
+        _percent(of["rows"]),
+        _percent(of["columns"]),
     ]
 
 
