@@ -2,6 +2,7 @@
 
 from papers.studies.rank1.blocks import rank1_blocks
 from papers.studies.records import records_blocks
+from papers.tools.own import where_run
 from papers.tools.paper import Claim, Item, Paper, Work
 
 __all__ = ["PAPER"]
@@ -167,5 +168,5 @@ PAPER = Paper(
     ),
     claims=_CLAIMS,
     checklist=_CHECKLIST,
-    blocks=(rank1_blocks, records_blocks),
+    blocks=tuple(map(where_run, (rank1_blocks, records_blocks))),
 )

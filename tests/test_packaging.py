@@ -74,7 +74,7 @@ LAB_LEVELS = (
     {"tables", "checkpoints", "history"},
     {"data", "architectures"},
     {"recipe", "corrupt", "vae"},
-    {"recipe_files", "build", "launch", "phases"},
+    {"recipe_files", "build", "launch", "phases", "sparse_curves"},
     {"runs"},
     {"best", "callbacks", "checks", "judge", "predictions"},
     {"train", "robustness"},

@@ -26,6 +26,7 @@ from papers.studies.natural import NaturalSettings, compare_optimizers
 from papers.studies.policies import keep_policy
 from papers.studies.rank1.commands import add_rank1
 from papers.studies.records import judge_records
+from papers.studies.sparse.commands import add_sparse
 from papers.studies.vae.commands import add_vae
 from papers.tools.paper import ROOT
 
@@ -49,6 +50,7 @@ def add_studies(app: typer.Typer) -> None:
     add_vae(app)
     app.command(epilog="Example: python -m papers records runs/ehr/*")(records)
     add_rank1(app)
+    add_sparse(app)
 
 
 def toy(

@@ -16,8 +16,8 @@ from leanbayes.errors import choose
 from leanbayes.lab import plots
 from leanbayes.lab.files import read_object
 from leanbayes.spectrum import Spectrum
-from papers.tools.numbers import filled
-from papers.tools.own import Picture
+from papers.tools.numbers import NotMeasuredError, filled
+from papers.tools.own import NOT_RUN, Picture
 from papers.tools.page import Makers
 from papers.tools.paper import Claim, Paper
 from papers.tools.results import read_compressed, table, truncations
@@ -116,11 +116,11 @@ class Blocks:
         return grid(["what the paper says", "what came out", "where to look"], lines)
 
     def _came(self, claim: Claim) -> str:
-        """What came out; where files of results are missing, that they are."""
+        """What came out, as far as it was run."""
         try:
             return filled(claim.came, self.cell)
-        except FileNotFoundError:
-            return "Not run yet."
+        except NotMeasuredError:
+            return NOT_RUN
 
     def table(self, experiment: str) -> str:
         """The rows of an experiment."""

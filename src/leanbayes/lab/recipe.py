@@ -40,6 +40,7 @@ __all__ = [
     "Optimizer",
     "Phases",
     "Recipe",
+    "SparseCurves",
     "Training",
     "check_recipe",
 ]
@@ -287,6 +288,17 @@ class Phases(_Section):
     samples: int = Field(default=10, ge=1)
 
 
+class SparseCurves(_Section):
+    """What is left of the model, and how good it is, after every epoch in ``metrics.csv``.
+
+    Shares of weights, rows and columns with a relevance of log α < 3, accuracy and −ELBO on test
+    examples; see :func:`leanbayes.lab.sparse_curves.sparse_curves`.
+    """
+
+    examples: int = Field(default=10_000, ge=1)
+    samples: int = Field(default=5, ge=1)
+
+
 class Published(_Section):
     """The row of a paper that a recipe stands for."""
 
@@ -327,6 +339,7 @@ class Recipe(_Section):
     evaluation: Evaluation = Evaluation()
     probe: Probe | None = None
     phases: Phases | None = None
+    sparse_curves: SparseCurves | None = None
     seed: Seed = 42
     published: Published | None = None
     cut: str = ""
