@@ -203,6 +203,8 @@ def spectra_of(values: Mapping[str, Spectrum | Tensor]) -> bytes:
     left, right = (figure.add_subplot(1, 2, place) for place in (1, 2))
     draw.spectra(values, left, of="scale").set_title("standard deviations")
     draw.spectra(values, right, of="mean").set(title="means", ylabel="")
+    if (repeated := left.get_legend()) is not None:
+        repeated.remove()
     lowest = min(a.get_ylim()[0] for a in (left, right))
     for axes in (left, right):
         axes.set_ylim(lowest, 2)

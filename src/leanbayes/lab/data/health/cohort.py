@@ -158,8 +158,8 @@ class Cohort:
         nll = torch.nn.functional.binary_cross_entropy_with_logits(odds, self.died.double())
         return {
             "nll": float(nll),
-            "auroc": auroc(self.risk, self.died),
-            "auc_pr": average_precision(self.risk, self.died),
+            "auroc": auroc(self.risk, self.died).value,
+            "auc_pr": average_precision(self.risk, self.died).value,
         }
 
 
