@@ -17,7 +17,7 @@ from leanbayes.modes import evaluating
 from leanbayes.passes import Passes, cut
 from leanbayes.seeding import noise_by
 
-__all__ = ["Prediction", "predict", "predict_batches", "shared_layers"]
+__all__ = ["Prediction", "dimensions", "predict", "predict_batches", "shared_layers"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +166,7 @@ def predict(
         torch.Size([5, 2])
     """
     _check_options(samples, batch_size, seed)
-    passes = Passes(model, *_dimensions(x, batch_dim), batch_size)
+    passes = Passes(model, *dimensions(x, batch_dim), batch_size)
     with torch.no_grad(), evaluating(model):
         while True:
             with noise_by(seed, model):
@@ -217,7 +217,7 @@ def predict_batches(
     require(samples >= 1, f"samples is {samples}; it must be at least 1")
     step = batch_size or max(_SLICE // samples, 1)
     require(step >= 1, f"batch_size is {step}; it must be ≥ 1")
-    inputs, dims = _dimensions(x, batch_dim)
+    inputs, dims = dimensions(x, batch_dim)
     if coherent and seed is None:
         seed = int(torch.randint(2**62, ()))
     for start in range(0, max(inputs[0].shape[dims[0]], 1), step):
@@ -238,7 +238,7 @@ _SLICE = 2**14
 """How many samples of single examples :func:`predict_batches` keeps at once."""
 
 
-def _dimensions(
+def dimensions(
     x: Tensor | tuple[Tensor, ...], batch_dim: int | Sequence[int]
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """The inputs, and which dimension of each counts examples."""
