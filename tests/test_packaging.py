@@ -71,8 +71,8 @@ LAB_LEVELS = (
     {"recipe", "corrupt"},
     {"recipe_files", "build", "launch", "phases"},
     {"runs"},
-    {"callbacks", "checks", "judge", "predictions"},
-    {"train", "robustness"},
+    {"callbacks", "checks", "judge", "predictions", "new"},
+    {"train", "robustness", "deploy"},
     {"sweep", "report", "explore"},
     {"demo"},
 )

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from leanbayes.errors import require, unknown
+from leanbayes.errors import choose, require, unknown
+from leanbayes.lab.data.columns import Column, encode, is_missing
 from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
 from leanbayes.lab.data.formats import read_arrays
 from leanbayes.lab.data.labels import fits, read_targets
 from leanbayes.lab.data.splits import random_split
-from leanbayes.lab.tables import is_number, read_table
+from leanbayes.lab.tables import Table, read_table
 
 __all__ = ["load_csv", "load_npz"]
 
@@ -34,6 +36,9 @@ def load_csv(
     seed: int = 0,
     scaling: str = "standard",
     target_scaling: str = "standard",
+    categories: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    missing: Literal["refuse", "mean"] = "refuse",
 ) -> Dataset:
     """A table with one example a row; the first line may hold the names of the columns.
 
@@ -47,34 +52,101 @@ def load_csv(
         seed: of the random split.
         scaling: ``"standard"`` or ``"raw"`` inputs.
         target_scaling: the same for real targets.
+        categories: columns whose values are names, each of which becomes an input 0 or 1.
+        ignore: columns that are no inputs.
+        missing: ``"refuse"`` empty cells among numbers, or let the ``"mean"`` of the training rows
+            stand for them, with an input 1 beside it.
     """
-    examples, classes, name = _columns(path, target, task)
+    options = (categories, ignore, missing)
+    examples, columns, classes, name = _columns(path, target, task, *options)
     parts, note = _split([examples], test, validation, seed)
+    parts, columns = _filled(parts, columns, path)
     dataset = scaled_dataset(
         *parts,
         scaling=scaling,
         target_scaling=target_scaling,
-        preprocessing=[f"target {name!r}", note],
+        preprocessing=[f"target {name!r}", *_words(columns, ignore), note],
         classes=classes,
     )
-    return _named(dataset, path)
+    return replace(_named(dataset, path), columns=tuple(columns))
 
 
 def _columns(
-    path: Path, target: str | int, task: str | None
-) -> tuple[Examples, tuple[str, ...], str]:
-    """All rows of a table, the classes, and the name of the target."""
+    path: Path,
+    target: str | int,
+    task: str | None,
+    categories: Sequence[str],
+    ignore: Sequence[str],
+    missing: str,
+) -> tuple[Examples, list[Column], tuple[str, ...], str]:
+    """All rows of a table, what their columns are, the classes, and the name of the target."""
     table = read_table(path, named=None)
     if len(table) < 3:
         raise ValueError(f"{path} has {len(table)} rows; train and test need at least three")
-    names, columns = list(table.names), list(table.columns)
-    place = _place(target, names, path)
-    name, column = names.pop(place), columns.pop(place)
-    if not columns:
-        raise ValueError(f"{path} has one column; inputs and a target need two")
-    inputs = [_numbers(*named, path) for named in zip(names, columns, strict=True)]
-    targets, classes = read_targets(np.asarray(column), task, f"column {name!r} of {path}")
-    return Examples(torch.from_numpy(np.stack(inputs, 1)), targets), classes, name
+    place = _place(target, table.names, path)
+    name, cells = table.names[place], table.columns[place]
+    for option, named in (("categories", categories), ("ignore", ignore)):
+        _check_names(option, named, table.names, name, path)
+    choose("missing", missing, {"refuse": False, "mean": True})
+    kept = [i for i, n in enumerate(table.names) if i != place and n not in ignore]
+    require(bool(kept), f"{path} has one column; inputs and a target need two")
+    columns = [_column(table, i, categories, missing == "mean") for i in kept]
+    inputs = encode(columns, [table.columns[i] for i in kept], path)
+    targets, classes = read_targets(np.asarray(cells), task, f"column {name!r} of {path}")
+    return Examples(torch.from_numpy(inputs), targets), columns, classes, name
+
+
+def _check_names(
+    option: str, given: Sequence[str], names: Sequence[str], target: str, path: Path
+) -> None:
+    whole = isinstance(given, list | tuple) and all(isinstance(name, str) for name in given)
+    require(whole, f"{option} is {given!r}; give a list of names of columns")
+    for name in given:
+        if name not in names:
+            raise unknown(f"column of {path}", name, names)
+        require(name != target, f"{option} names {name!r}, the target; leave it out")
+
+
+def _column(table: Table, place: int, categories: Sequence[str], fills: bool) -> Column:
+    """How a column becomes numbers; what stands for a missing one is not known yet."""
+    name, cells = table.names[place], table.columns[place]
+    if name in categories:
+        return Column(name, levels=tuple(sorted({cell.strip() for cell in cells})))
+    return Column(name, fill=math.nan if fills and any(map(is_missing, cells)) else None)
+
+
+def _filled(
+    parts: tuple[Examples, Examples | None, Examples], columns: Sequence[Column], path: Path
+) -> tuple[tuple[Examples, Examples | None, Examples], list[Column]]:
+    """The means of the training rows where numbers are missing."""
+    means = parts[0].stored.nanmean(0)
+    place, filled = 0, []
+    for column in columns:
+        if column.fill is not None:
+            fill = float(means[place])
+            known = f"{path} has no number in column {column.name!r} among the training rows"
+            require(math.isfinite(fill), f"{known}; add it to ignore")
+            column = replace(column, fill=fill)
+        filled.append(column)
+        place += len(column.parts)
+
+    def whole(part: Examples) -> Examples:
+        return Examples(torch.where(part.stored.isnan(), means, part.stored), part.targets)
+
+    train, validation, test = parts
+    return (whole(train), None if validation is None else whole(validation), whole(test)), filled
+
+
+def _words(columns: Sequence[Column], ignored: Sequence[str]) -> list[str]:
+    """What a report says of the columns."""
+    told = {
+        "categories": [column.name for column in columns if column.levels],
+        "missing values are the mean of the training rows in": [
+            column.name for column in columns if column.fill is not None
+        ],
+        "left out": list(ignored),
+    }
+    return [f"{what} {', '.join(map(repr, names))}" for what, names in told.items() if names]
 
 
 def load_npz(
@@ -156,16 +228,6 @@ def _place(target: str | int, names: Sequence[str], path: Path) -> int:
         f"{path} has {again} columns {names[place]!r}, and one of them is the target; rename them",
     )
     return place
-
-
-def _numbers(name: str, column: Sequence[str], path: Path) -> npt.NDArray[np.float64]:
-    for number, text in enumerate(column, 1):
-        if not is_number(text) or not fits(float(text)):
-            raise ValueError(
-                f"{path} has {text!r} in column {name!r}, example {number}; inputs are finite "
-                "numbers"
-            )
-    return np.array([float(text) for text in column])
 
 
 def _inputs(array: Array, path: Path, name: str) -> Tensor:
