@@ -164,3 +164,14 @@ class Fixed(nn.Module):
 def test_a_fixed_number_of_examples_is_refused():
     with pytest.raises(ValueError, match="works for 11 examples only; let it read"):
         traced_pass(Fixed(), sized((torch.randn(1, 3),), (0,)), (0,), noisy=True)
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+def test_a_pass_that_decides_by_values_is_refused():
+    with pytest.raises(ValueError, match="the forward pass cannot be traced") as caught:
+        traced_pass(Branching(), sized((torch.randn(1, 3),), (0,)), (0,), noisy=True)
+    assert "\n" not in str(caught.value)

@@ -93,6 +93,16 @@ def test_predictions_are_in_the_units_of_the_table(trained, tmp_path):
     assert unsure[missing].mean() > unsure[~missing].mean()
 
 
+def test_another_table_is_judged_as_the_first(trained, tmp_path):
+    """Of the categories one is absent, and columns are in another order."""
+    rows = [row for row in houses(200, seed=2) if row[1] != "blue"]
+    table = write(tmp_path / "other.csv", [[row[i] for i in (5, 2, 1, 0)] for row in rows])
+    result = run("evaluate", trained[2], "--data", table, "--json", tmp_path / "m.json")
+    assert result.exit_code == 0, result.output
+    metrics = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
+    assert metrics["squared_error"]["value"] < 0.5  # of a variance of about one
+
+
 def test_a_column_that_is_gone_is_named(trained, tmp_path):
     table = write(tmp_path / "new.csv", [row[1:] for row in houses(5)])
     result = run("predict", trained[2], "--input", table, "--output", tmp_path / "p.csv")

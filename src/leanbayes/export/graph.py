@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-__all__ = ["Noise", "rename_values", "scan_passes"]
+__all__ = ["PassNoise", "rename_values", "scan_passes"]
 
 
 @dataclass(frozen=True)
-class Noise:
+class PassNoise:
     """The unit normals of all passes, and where they come from.
 
     Args:
@@ -43,7 +43,7 @@ class Noise:
         return {name.removesuffix("_of_pass"): (self.samples, *shape) for name, shape in shapes}
 
 
-def scan_passes(model: Any, noise: Noise, first: str, batch_dim: int) -> None:
+def scan_passes(model: Any, noise: PassNoise, first: str, batch_dim: int) -> None:
     """Let an ONNX model run a pass for every sample.
 
     What does not depend on noise is computed once; the rest of the pass is the body of a Scan.
@@ -133,7 +133,7 @@ def _parted(nodes: Iterable[Any], sources: set[str]) -> tuple[list[Any], list[An
     return apart
 
 
-def _draws(noise: Noise, kind: int, first: str, batch_dim: int) -> list[Any]:
+def _draws(noise: PassNoise, kind: int, first: str, batch_dim: int) -> list[Any]:
     """Nodes that draw the unit normals of one pass, for as many examples as the input has."""
     from onnx import TensorProto, helper
 

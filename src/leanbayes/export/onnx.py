@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from leanbayes.errors import require, require_choice, require_count
 from leanbayes.export.answers import Answers, Question
-from leanbayes.export.graph import Noise, rename_values, scan_passes
+from leanbayes.export.graph import PassNoise, rename_values, scan_passes
 from leanbayes.export.noise import Lifted
 from leanbayes.export.tracing import quietly, sized, traced_pass, traced_prediction
 from leanbayes.files import replace_file
@@ -108,7 +108,7 @@ def onnx_model(
     return whole
 
 
-def _source(lifted: Lifted, samples: int | None, noise: str) -> Noise | None:
+def _source(lifted: Lifted, samples: int | None, noise: str) -> PassNoise | None:
     """The noise of all passes; ``None`` where one pass without noise says everything."""
     if not lifted.numbers + lifted.shared:
         return None
@@ -117,7 +117,7 @@ def _source(lifted: Lifted, samples: int | None, noise: str) -> Noise | None:
             "the mean network still draws noise, as MC dropout does; give samples, or export the "
             "network with its plain dropout layers"
         )
-    return Noise(samples, lifted.numbers, lifted.shared, lifted.dtype, noise == "input")
+    return PassNoise(samples, lifted.numbers, lifted.shared, lifted.dtype, noise == "input")
 
 
 def _converted(program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]) -> Any:

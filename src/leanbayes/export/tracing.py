@@ -93,8 +93,23 @@ def traced_pass(
     ):
         one = _Pass(model, dims, shared)
         one.training = False
-        program = torch.export.export(one, inputs, dynamic_shapes=sizes, strict=False)
-        return lift_noise(program.run_decompositions({}), dims[0])
+        with _told():
+            program = torch.export.export(one, inputs, dynamic_shapes=sizes, strict=False)
+            program = program.run_decompositions({})
+        return lift_noise(program, dims[0])
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What torch cannot trace comes as one sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(
+            f"the forward pass cannot be traced ({first}); let it not decide by values of tensors, "
+            "as torch.export asks of every model"
+        ) from error
 
 
 class _Prediction(nn.Module):

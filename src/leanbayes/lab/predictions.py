@@ -14,7 +14,7 @@ from torch import Tensor
 
 from leanbayes.errors import choose, require
 from leanbayes.lab.data import Dataset, Scaling
-from leanbayes.lab.data.columns import Column, encode, place_columns
+from leanbayes.lab.data.columns import InputColumn, encode_columns, place_columns
 from leanbayes.lab.data.formats import read_arrays
 from leanbayes.lab.files import reading
 from leanbayes.lab.runs import Run
@@ -81,12 +81,12 @@ def read_inputs(path: Path, dataset: Dataset) -> Tensor:
     return raw.long() if dataset.scaling is None else dataset.scaling(raw)
 
 
-def _read_csv(path: Path, columns: Sequence[Column] = ()) -> Array:
+def _read_csv(path: Path, columns: Sequence[InputColumn] = ()) -> Array:
     table = read_table(path, named=None)
     require(len(table) > 0, f"{path} has no rows to predict")
     cells = place_columns(columns, table, path)
     if columns and cells is not None:
-        return encode(columns, cells, path)
+        return encode_columns(columns, cells, path)
     require(
         not columns,
         f"{path} has {len(table.columns)} columns, and the run was trained on {len(columns)} "

@@ -15,7 +15,7 @@ from leanbayes.errors import require
 from leanbayes.lab.data.labels import fits
 from leanbayes.lab.tables import Table, is_number
 
-__all__ = ["Column", "encode", "is_missing", "place_columns"]
+__all__ = ["InputColumn", "encode_columns", "is_missing", "place_columns"]
 
 Array = npt.NDArray[np.float64]
 
@@ -33,7 +33,7 @@ def is_missing(cell: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Column:
+class InputColumn:
     """How a column of a table becomes numbers.
 
     Args:
@@ -44,10 +44,10 @@ class Column:
             may be missing.
 
     Example:
-        >>> Column("colour", levels=("blue", "red")).encode(["red", "green"], "a.csv")
+        >>> InputColumn("colour", levels=("blue", "red")).encode(["red", "green"], "a.csv")
         array([[0., 1.],
                [0., 0.]])
-        >>> Column("age", fill=40.0).encode(["31", ""], "a.csv")
+        >>> InputColumn("age", fill=40.0).encode(["31", ""], "a.csv")
         array([[31.,  0.],
                [40.,  1.]])
     """
@@ -82,12 +82,14 @@ class Column:
         return np.stack([np.where(missing, self.fill, numbers), missing], 1).astype(np.float64)
 
 
-def encode(columns: Sequence[Column], cells: Sequence[Sequence[str]], where: object) -> Array:
+def encode_columns(
+    columns: Sequence[InputColumn], cells: Sequence[Sequence[str]], where: object
+) -> Array:
     """The numbers of several columns, beside each other."""
     return np.concatenate([c.encode(v, where) for c, v in zip(columns, cells, strict=True)], 1)
 
 
-def place_columns(columns: Sequence[Column], table: Table, path: Path) -> list[Any] | None:
+def place_columns(columns: Sequence[InputColumn], table: Table, path: Path) -> list[Any] | None:
     """The cells of these columns in a table: by their names, or else by their order.
 
     ``None`` if the table has none of the names, or no names, and not as many columns.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import choose
-from leanbayes.lab.data.columns import Column
+from leanbayes.lab.data.columns import InputColumn
 from leanbayes.lab.data.scaling import IMAGE_SCALINGS, TABLE_SCALINGS, Scaling
 
 __all__ = ["Dataset", "Examples", "Task", "scaled_dataset"]
@@ -96,7 +96,7 @@ class Dataset:
     classes: tuple[str, ...] = ()
     scaling: Scaling | None = None
     target_scaling: Scaling | None = None
-    columns: tuple[Column, ...] = ()
+    columns: tuple[InputColumn, ...] = ()
 
     @property
     def data_size(self) -> int:

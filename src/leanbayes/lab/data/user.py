@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import choose, require, unknown
-from leanbayes.lab.data.columns import Column, encode, is_missing
+from leanbayes.lab.data.columns import InputColumn, encode_columns, is_missing, place_columns
 from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
 from leanbayes.lab.data.formats import read_arrays
 from leanbayes.lab.data.labels import fits, read_targets
 from leanbayes.lab.data.splits import random_split
 from leanbayes.lab.tables import Table, read_table
 
-__all__ = ["load_csv", "load_npz"]
+__all__ = ["load_csv", "load_like", "load_npz"]
 
 Array = npt.NDArray[Any]
 
@@ -71,6 +71,34 @@ def load_csv(
     return replace(_named(dataset, path), columns=tuple(columns))
 
 
+def load_like(path: Path, own: Dataset, options: Mapping[str, Any]) -> Dataset:
+    """Another table, whose columns become numbers as those of a table that was learnt from.
+
+    Args:
+        path: the file.
+        own: what was learnt from.
+        options: those of :func:`load_csv` that it was loaded with.
+    """
+    table = read_table(path, named=None)
+    place = _place(options.get("target", -1), table.names, path)
+    name, cells = table.names[place], table.columns[place]
+    rest = [i for i in range(len(table.names)) if i != place]
+    others = Table(tuple(table.names[i] for i in rest), tuple(table.columns[i] for i in rest))
+    found = place_columns(own.columns, others, path)
+    if found is None:
+        raise ValueError(
+            f"{path} has {len(rest)} columns beside the target, and the run was trained on "
+            f"{len(own.columns)}"
+        )
+    inputs = torch.from_numpy(encode_columns(own.columns, found, path))
+    task = "classification" if own.classes else "regression"
+    targets, classes = read_targets(np.asarray(cells), task, f"column {name!r} of {path}")
+    shares = options.get("test", 0.1), options.get("validation", 0.1), options.get("seed", 0)
+    parts, note = _split([Examples(inputs, targets)], *shares)
+    scaled = scaled_dataset(*parts, scaling="standard", preprocessing=[note], classes=classes)
+    return replace(_named(scaled, path), columns=own.columns)
+
+
 def _columns(
     path: Path,
     target: str | int,
@@ -78,7 +106,7 @@ def _columns(
     categories: Sequence[str],
     ignore: Sequence[str],
     missing: str,
-) -> tuple[Examples, list[Column], tuple[str, ...], str]:
+) -> tuple[Examples, list[InputColumn], tuple[str, ...], str]:
     """All rows of a table, what their columns are, the classes, and the name of the target."""
     table = read_table(path, named=None)
     if len(table) < 3:
@@ -91,7 +119,7 @@ def _columns(
     kept = [i for i, n in enumerate(table.names) if i != place and n not in ignore]
     require(bool(kept), f"{path} has one column; inputs and a target need two")
     columns = [_column(table, i, categories, missing == "mean") for i in kept]
-    inputs = encode(columns, [table.columns[i] for i in kept], path)
+    inputs = encode_columns(columns, [table.columns[i] for i in kept], path)
     targets, classes = read_targets(np.asarray(cells), task, f"column {name!r} of {path}")
     return Examples(torch.from_numpy(inputs), targets), columns, classes, name
 
@@ -107,17 +135,17 @@ def _check_names(
         require(name != target, f"{option} names {name!r}, the target; leave it out")
 
 
-def _column(table: Table, place: int, categories: Sequence[str], fills: bool) -> Column:
+def _column(table: Table, place: int, categories: Sequence[str], fills: bool) -> InputColumn:
     """How a column becomes numbers; what stands for a missing one is not known yet."""
     name, cells = table.names[place], table.columns[place]
     if name in categories:
-        return Column(name, levels=tuple(sorted({cell.strip() for cell in cells})))
-    return Column(name, fill=math.nan if fills and any(map(is_missing, cells)) else None)
+        return InputColumn(name, levels=tuple(sorted({cell.strip() for cell in cells})))
+    return InputColumn(name, fill=math.nan if fills and any(map(is_missing, cells)) else None)
 
 
 def _filled(
-    parts: tuple[Examples, Examples | None, Examples], columns: Sequence[Column], path: Path
-) -> tuple[tuple[Examples, Examples | None, Examples], list[Column]]:
+    parts: tuple[Examples, Examples | None, Examples], columns: Sequence[InputColumn], path: Path
+) -> tuple[tuple[Examples, Examples | None, Examples], list[InputColumn]]:
     """The means of the training rows where numbers are missing."""
     means = parts[0].stored.nanmean(0)
     place, filled = 0, []
@@ -137,7 +165,7 @@ def _filled(
     return (whole(train), None if validation is None else whole(validation), whole(test)), filled
 
 
-def _words(columns: Sequence[Column], ignored: Sequence[str]) -> list[str]:
+def _words(columns: Sequence[InputColumn], ignored: Sequence[str]) -> list[str]:
     """What a report says of the columns."""
     told = {
         "categories": [column.name for column in columns if column.levels],
