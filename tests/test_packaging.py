@@ -76,8 +76,8 @@ LAB_LEVELS = (
     {"recipe", "corrupt", "vae"},
     {"recipe_files", "build", "launch", "phases", "sparse_curves"},
     {"runs"},
-    {"best", "callbacks", "checks", "judge", "predictions"},
-    {"train", "robustness"},
+    {"best", "callbacks", "checks", "judge", "predictions", "new"},
+    {"train", "robustness", "deploy"},
     {"sweep", "report", "explore"},
     {"demo"},
 )

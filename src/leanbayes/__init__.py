@@ -18,6 +18,7 @@ from leanbayes.dropout import mc_dropout
 from leanbayes.ensemble import DeepEnsemble
 from leanbayes.errors import LoadError
 from leanbayes.estimators import auto, flipout, local, mean, register_estimator, weights
+from leanbayes.export import export_onnx
 from leanbayes.gradient_snr import GradientSNR
 from leanbayes.io import load, load_likelihood, save
 from leanbayes.kernels import Kernels, kernels
@@ -170,6 +171,7 @@ __all__ = [
     "diagnose",
     "distributions",
     "elbo",
+    "export_onnx",
     "fast_sign_attack",
     "flipout",
     "held",

@@ -158,7 +158,7 @@ _TILED: ContextVar[tuple[weakref.ref[Tensor], int] | None] = ContextVar(
 
 def current_pass() -> Pass | None:
     """The forward pass that is running, where someone said that one is."""
-    return None if torch.compiler.is_compiling() else _PASS.get()
+    return None if torch.compiler.is_dynamo_compiling() else _PASS.get()
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def announce(batch: Tensor, dim: int) -> None:
 
 def announced() -> int | None:
     """How many examples the batch has, if that was said."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return None
     current, tiled = _PASS.get(), _TILED.get()
     if current is not None and current.rows is not None:
@@ -198,7 +198,7 @@ def announced() -> int | None:
 @contextmanager
 def portion(count: int) -> Iterator[None]:
     """Say that the code inside the block sees one of so many equal parts of the batch."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         yield
         return
     current, tiled = _PASS.get(), _TILED.get()
@@ -216,7 +216,12 @@ def portion(count: int) -> Iterator[None]:
 
 
 def _blocks_differ(indices: Tensor, members: int) -> bool:
-    """Whether members would look up different entries: positions, and not a tiled batch."""
+    """Whether members would look up different entries: positions, and not a tiled batch.
+
+    While an export traces, only a batch has as many entries as there are examples.
+    """
+    if torch.compiler.is_compiling():
+        return False
     blocks = indices.unflatten(0, (members, -1)) if len(indices) % members == 0 else indices[None]
     return not bool((blocks == blocks[:1]).all())
 

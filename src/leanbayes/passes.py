@@ -25,7 +25,7 @@ from leanbayes.row_wise import UnprovenError
 from leanbayes.rows import RowsApart
 from leanbayes.seeding import is_compiled
 
-__all__ = ["Passes"]
+__all__ = ["Passes", "examples_first"]
 
 _ROWS = 4000
 """How many rows a folded pass has: samples times examples, so that activations stay in caches."""
@@ -97,7 +97,7 @@ class Passes:
             if current.repeated:
                 self.shared |= current.repeated
                 return None
-            y = _examples_first(y, rows, dim)
+            y = examples_first(y, rows, dim)
             parts.append(y.unflatten(0, (self.members, y.shape[0] // self.members)))
         return torch.cat(parts, 1)
 
@@ -158,7 +158,7 @@ class _Folded:
         with folding(Fold(index, self.apart)), passing(current), follow:
             y = self.inputs.run(self.model, batch)
             with self.apart.paused():
-                first = _examples_first(y, rows, dim)
+                first = examples_first(y, rows, dim)
                 place = 0 if len(y) == rows else dim
             self.apart.expect(y, place)
         return first
@@ -243,7 +243,7 @@ def _slices(total: int, most: int) -> list[int]:
     return sizes if len(set(sizes)) > 1 else [2, *_shares(total - 2, most)]
 
 
-def _examples_first(y: object, rows: int, dim: int) -> Tensor:
+def examples_first(y: object, rows: int, dim: int) -> Tensor:
     """The output with examples in its first dimension: they are there, or where the input's are."""
     if not isinstance(y, Tensor):
         raise TypeError(

@@ -13,6 +13,7 @@ from leanbayes.errors import require
 from leanbayes.inputs import in_precision_of
 from leanbayes.lab.corrupt import corrupt_examples
 from leanbayes.lab.data import Dataset, Examples, load_dataset
+from leanbayes.lab.data.user import load_like
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
@@ -118,7 +119,12 @@ def evaluate_run(
 
 def examples_of(run: Run, data: str | None = None) -> Examples:
     """The test examples of a run, or those of another data set as the run would see them."""
-    return run.dataset.test if data is None else as_learnt(load_dataset(data), run.dataset)
+    own = run.dataset
+    if data is None:
+        return own.test
+    if own.columns and Path(data).suffix.lower() == ".csv" and Path(data).is_file():
+        return as_learnt(load_like(Path(data), own, run.recipe.data.options), own)
+    return as_learnt(load_dataset(data), own)
 
 
 def evaluate_corruption(
