@@ -85,10 +85,12 @@ class Maker:
     Args:
         choice: what the layer is to be made of.
         shared: the priors that layers of the same model share.
+        checks: refuse weights that have no finite numbers.
     """
 
     choice: Choice
     shared: SharedPriors
+    checks: bool = True
 
     def placed(self, op: LinearOp) -> LinearOp:
         """The op, told which dimension of its input counts examples."""
@@ -117,15 +119,8 @@ class Maker:
         return RandomMap(Linear(), *pair, self.choice.estimator)
 
     def _pair(self, weight: Tensor, op: LinearOp, posterior: Posterior, prior: Prior) -> Pair:
-        require(
-            not weight.is_meta,
-            "its weights are on the meta device and have no numbers; give it memory with "
-            "to_empty(device=...) and load its weights first",
-        )
-        require(
-            bool(torch.isfinite(weight).all()),
-            "its weights are not finite; look for a NaN or an infinity before converting",
-        )
+        if self.checks:
+            _require_numbers(weight)
         q = posterior(weight, op).requires_grad_(weight.requires_grad)
         p = self.shared.get(prior)
         if p is None:
@@ -134,5 +129,18 @@ class Maker:
             p.requires_grad_()  # a prior that layers share learns if one of them does
         if prior.shared_by_model:
             self.shared[prior] = p
-        check_pair(q(), p())
+        if self.checks:
+            check_pair(q(), p())
         return q, p
+
+
+def _require_numbers(weight: Tensor) -> None:
+    require(
+        not weight.is_meta,
+        "its weights are on the meta device and have no numbers; give it memory with "
+        "to_empty(device=...) and load its weights first",
+    )
+    require(
+        bool(torch.isfinite(weight).all()),
+        "its weights are not finite; look for a NaN or an infinity before converting",
+    )
