@@ -212,9 +212,9 @@ def run_example(name, request):
 
 def test_every_example_is_tested():
     names = {p.stem for p in ROOT.glob("examples/*.py")}
-    assert names == {"classify_digits", "convert_cnn", "regress_curve"}
-    linked = PAGES["README.md"].read_text()
-    assert all(f"(examples/{name}.py)" in linked for name in names)
+    assert names == {"classify_digits", "convert_cnn", "lightning_digits", "regress_curve"}
+    linked = "".join(page.read_text() for page in PAGES.values())
+    assert all(f"examples/{name}.py)" in linked for name in names)
 
 
 def test_example_classify_digits(request, capsys):
@@ -231,6 +231,15 @@ def test_example_regress_curve(request, capsys):
     assert results["coverage"] > 0.8
     assert results["epistemic outside"] > 0
     assert "90 % interval" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
+def test_example_lightning_digits(request, capsys):
+    results = run_example("lightning_digits", request)
+    assert results["accuracy"] > 0.8
+    assert results["auroc"] > 0.6
+    picture = Path(capsys.readouterr().out.rpartition("picture: ")[2].strip())
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_example_convert_cnn(request, capsys):

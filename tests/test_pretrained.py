@@ -107,10 +107,12 @@ def test_a_plan_counts_every_parameter_and_byte(name, posterior):
     state = torch.get_rng_state()
     planned = lb.plan(net, posterior, prior, exclude=exclude)
     assert torch.equal(torch.get_rng_state(), state)
-    converted = {p for names, *_ in planned.layers for p in net.get_submodule(names[0]).parameters()}
-    assert sum(layer.numbers for layer in planned.kept) + sum(
-        p.numel() for p in converted
-    ) == sum(p.numel() for p in net.parameters())
+    converted = {
+        p for names, *_ in planned.layers for p in net.get_submodule(names[0]).parameters()
+    }
+    assert sum(layer.numbers for layer in planned.kept) + sum(p.numel() for p in converted) == sum(
+        p.numel() for p in net.parameters()
+    )
     model = planned.apply(copy.deepcopy(net))
 
     def size(module):

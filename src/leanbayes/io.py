@@ -29,7 +29,7 @@ from leanbayes.priors import PRIORS, Prior
 from leanbayes.spec import Spec
 from leanbayes.trained_part import fingerprint, random_names, trained_names, unwrapped
 
-__all__ = ["load", "load_likelihood", "save"]
+__all__ = ["described", "load", "load_likelihood", "rebuilt", "save"]
 
 FORMAT = 1
 """Of a file that holds a whole model."""
@@ -149,6 +149,23 @@ def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
         tensors = {name: stored[f"{_LIKELIHOOD}{name}"] for name in given}
         likelihood.load_state_dict(tensors, assign=True)
     return likelihood
+
+
+def described(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """How every random layer of a model was made, as JSON can hold it."""
+    return _describe(unwrapped(model))
+
+
+def rebuilt(net: M, layers: Mapping[str, Any]) -> M:
+    """A copy of a network, converted as :func:`described` says; its numbers are first ones.
+
+    Args:
+        net: the deterministic network.
+        layers: what :func:`described` gave.
+    """
+    made = _described({"layers": layers})
+    _check_names(Path("the checkpoint"), net, made)
+    return _build(_plan(net, made), copy.deepcopy(net), made)
 
 
 def _with_suffix(path: str | os.PathLike[str]) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -125,6 +126,15 @@ class Prediction:
             Score(value=0.75, error=0.0)
         """
         return self.likelihood.metrics(self.samples, y)
+
+    def to(self, *args: Any, **kwargs: Any) -> Prediction:
+        """The same with samples on another device or of another dtype, as :meth:`torch.Tensor.to`.
+
+        Example:
+            >>> Prediction(torch.zeros(2, 3, 4)).to(torch.float64).samples.dtype
+            torch.float64
+        """
+        return replace(self, samples=self.samples.to(*args, **kwargs))
 
 
 def predict(

@@ -26,13 +26,11 @@ class Sizes:
 
     Args:
         train: reviews to learn from.
-        validation: reviews to choose by.
         test: reviews to judge by.
         foreign: texts of every foreign kind.
     """
 
     train: int = 2000
-    validation: int = 400
     test: int = 1000
     foreign: int = 250
 
@@ -43,13 +41,11 @@ class Texts:
 
     Args:
         train: reviews to learn from.
-        validation: reviews to choose by.
         test: reviews to judge by.
         foreign: texts of other kinds, by the name of the kind.
     """
 
     train: Labelled
-    validation: Labelled
     test: Labelled
     foreign: dict[str, Sequence[str]] = field(default_factory=dict)
 
@@ -65,11 +61,9 @@ def read_texts(sizes: Sizes) -> Texts:
     content = copy.form.read(copy.paths)
     shuffled = {split: random.Random(0).sample(rows, len(rows)) for split, rows in content.items()}
     train, test = shuffled["train"], shuffled["test"]
-    end = sizes.train + sizes.validation
     unused = [text for text, _ in test[sizes.test : sizes.test + sizes.foreign]]
     return Texts(
         train[: sizes.train],
-        train[sizes.train : end],
         test[: sizes.test],
         {"docstrings": docstrings(sizes.foreign), "shuffled": without_order(unused)},
     )

@@ -129,9 +129,7 @@ def warn_of_unknown(kept: Sequence[KeptLayer]) -> None:
     unknown = sorted((k for k in kept if not k.chosen), key=lambda k: k.numbers, reverse=True)
     share = sum(layer.share for layer in unknown)
     if share > 0.5:
-        largest = ", ".join(
-            f"{layer.name or 'the model'} ({layer.kind})" for layer in unknown[:3]
-        )
+        largest = ", ".join(f"{layer.name or 'the model'} ({layer.kind})" for layer in unknown[:3])
         warnings.warn(
             f"{100 * share:.0f} % of the parameters stay as they were, because their layers have "
             f"no Bayesian counterpart: {largest}; print(lb.plan(…)) lists them, and "
