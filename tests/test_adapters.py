@@ -1,6 +1,7 @@
 """What save unwraps and leaves out, and state dicts of plain networks."""
 
 import copy
+import typing
 
 import pytest
 import torch
@@ -129,3 +130,12 @@ def test_a_state_dict_of_neither_is_still_refused():
     with pytest.raises(RuntimeError, match=r"Missing key.*0\.posterior\.loc"):
         model.load_state_dict(state)
     assert not model.load_state_dict(model.state_dict()).missing_keys
+
+
+@pytest.mark.parametrize("function", [lb.convert, lb.deterministic, lb.load, lb.Plan.apply])
+def test_functions_return_the_type_that_they_were_given(function):
+    """What that means for a type checker stands in ``typed.py``, which ``make lint`` checks."""
+    hints = typing.get_type_hints(function)
+    given = hints.get("net", hints.get("model"))
+    assert isinstance(given, typing.TypeVar)
+    assert hints["return"] is given

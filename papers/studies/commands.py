@@ -164,8 +164,8 @@ def lora(
     ),
     seeds: Annotated[int, typer.Option(min=1, help="How many, for every row.")] = 3,
     train: Annotated[int, typer.Option(min=1, help="Reviews to learn from.")] = 2000,
-    test: Annotated[int, typer.Option(min=2, help="Reviews to judge by.")] = 1000,
-    foreign: Annotated[int, typer.Option(min=1, help="Foreign texts of each kind.")] = 250,
+    test: Annotated[int, typer.Option(min=2, help="Reviews to judge by.")] = 800,
+    foreign: Annotated[int, typer.Option(min=1, help="Foreign texts of each kind.")] = 200,
     epochs: Annotated[int, typer.Option(min=1, help="Of training.")] = 2,
     samples: Annotated[int, typer.Option(min=2, help="Predictive draws.")] = 8,
 ) -> None:

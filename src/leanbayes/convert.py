@@ -16,12 +16,13 @@ from leanbayes.errors import nearest, require
 from leanbayes.estimators import Estimator, auto
 from leanbayes.layers.attention import settle_fused_path
 from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible, to_bayesian
-from leanbayes.layers.choice import Choice, SharedPriors
+from leanbayes.layers.choice import Choice, SharedPriors, prior_or_default
 from leanbayes.layers.footprint import (
     KeptLayer,
     added_bytes,
     kept_layers,
     lines_of,
+    rank1_advice,
     size_of,
     warn_of_unknown,
 )
@@ -86,6 +87,7 @@ class Plan:
                 "A layer with several names draws at every call, except in predict; "
                 "lb.held(model) makes it one draw."
             )
+        lines += rank1_advice(layer.choice.posterior for layer in self.layers)
         return "\n".join([*lines, *lines_of(self.kept), f"Memory added: {size_of(self.memory)}."])
 
     def apply(self, model: M) -> M:
@@ -116,7 +118,7 @@ class Plan:
 def plan(
     model: nn.Module,
     posterior: Posterior,
-    prior: Prior,
+    prior: Prior | None = None,
     estimator: Estimator = auto,
     *,
     bias: Posterior | None = None,
@@ -136,9 +138,9 @@ def plan(
         1  LayerNorm          4 (33.3 %)
         Memory added: 28 B.
     """
-    planned = choose_layers(
-        model, Choice(posterior, prior, estimator, bias, bias_prior), include, exclude, overrides
-    )
+    given = prior_or_default(prior, posterior)
+    default = Choice(posterior, given, estimator, bias, bias_prior)
+    planned = choose_layers(model, default, include, exclude, overrides)
     shared: SharedPriors = {}
     memory = 0
     for names, _, choice in planned.layers:
@@ -181,7 +183,7 @@ def choose_layers(
 def convert(
     model: M,
     posterior: Posterior,
-    prior: Prior,
+    prior: Prior | None = None,
     estimator: Estimator = auto,
     *,
     bias: Posterior | None = None,
@@ -202,7 +204,8 @@ def convert(
     Args:
         model: any module; left as it was unless ``inplace``.
         posterior: spec of the weights' posterior, such as ``lb.KTied(rank=2)``.
-        prior: spec of their prior, such as ``lb.Normal(0.2)``.
+        prior: spec of their prior, such as ``lb.Normal(0.2)``; ``Rank1`` needs none, its factors
+            are around 1 then.
         estimator: how far noise is shared.
         bias: spec of the biases' posterior; deterministic if not given.
         bias_prior: spec of their prior; that of the weights if not given.
@@ -224,7 +227,8 @@ def convert(
         torch.Size([5, 10])
     """
     require(freeze in (None, "rest"), f"freeze is {freeze!r}; it is 'rest' or None")
-    default = Choice(posterior, prior, estimator, bias, bias_prior)
+    given = prior_or_default(prior, posterior)
+    default = Choice(posterior, given, estimator, bias, bias_prior)
     planned = choose_layers(model, default, include, exclude, overrides)
     warn_of_unknown(planned.kept)
     if not inplace:

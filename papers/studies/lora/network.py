@@ -86,12 +86,11 @@ class Upper(nn.Module):
     def features(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """What the head sees, ``[texts, width]``."""
         mask = _broadcast(mask)
-        *before, last = self.layers
-        for layer in before:
+        last: Any = self.layers[-1]
+        for layer in self.layers[:-1]:
             hidden = layer(hidden, mask)
-        attention: Any = last.attention
-        context, _ = attention.self(hidden, mask)
-        first = attention.output(context[:, :1], hidden[:, :1])
+        context, _ = last.attention.self(hidden, mask)
+        first = last.attention.output(context[:, :1], hidden[:, :1])
         pooled: Tensor = self.pooler(last.feed_forward_chunk(first))
         return pooled
 

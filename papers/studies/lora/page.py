@@ -148,8 +148,9 @@ from, {count(sizes["test"])} to judge by. Foreign are {sizes["foreign"]} docstri
 order, which differ from reviews in nothing but that.
 - **Training.** {settings["epochs"]} epochs of Adam in batches of {settings["batch"]}, rate \
 {settings["rate"]:g}, for posterior scales {settings["scale_rate"]:g} times as much; the KL has \
-weight {settings["kl_weight"]:g}, the same for all posteriors. Plain networks have dropout 0.1 in \
-training, random ones have none.
+weight {settings["kl_weight"]:g}, the same for all posteriors: with fewer reviews than random \
+weights a larger one kept means near zero in short trials on training reviews. Plain networks have \
+dropout 0.1 in training; random ones have none, and random factors draw by flipout.
 - **Rows.** *MC dropout* is plain LoRA, predicted with dropout of activations and of the adapters' \
 inputs ({settings["samples"]} draws); that of attention weights is off. *Last layer* has plain \
 adapters and a mean-field head. *Mean field*, *k-tied* (rank 2) and *rank-1* (2 members, each of \

@@ -12,6 +12,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor
 
 import leanbayes as lb
+from leanbayes.estimators import Estimator
 from papers.studies.lora.network import Upper
 
 __all__ = ["ROWS", "Row", "adapted", "predicted", "trained_tensors"]
@@ -34,6 +35,8 @@ class Row:
         posterior: of the layers that match ``include``; ``None`` for a plain network.
         prior: theirs.
         include: patterns of layer names.
+        estimator: how far noise is shared: a token is one of many that use a factor, for which
+            ``auto`` would draw once for a whole batch.
         members: how many networks predict together.
         dropout: draw dropout in predictions.
     """
@@ -42,18 +45,19 @@ class Row:
     posterior: lb.Posterior | None = None
     prior: lb.Prior | None = None
     include: Sequence[str] = LORA
+    estimator: Estimator = lb.auto
     members: int = 1
     dropout: bool = False
 
 
-_PRIOR = lb.Normal(0.05)
+_PRIOR = lb.Normal(0.2)
 ROWS: Mapping[str, Row] = {
     "LoRA": Row("plain"),
     "MC dropout": Row("plain", dropout=True),
     "ensemble of 3": Row("plain", members=3),
     "last layer": Row("last", lb.MeanField(), _PRIOR, ("classifier",)),
-    "mean field": Row("mean-field", lb.MeanField(), _PRIOR),
-    "k-tied": Row("k-tied", lb.KTied(2), _PRIOR),
+    "mean field": Row("mean-field", lb.MeanField(), _PRIOR, estimator=lb.flipout),
+    "k-tied": Row("k-tied", lb.KTied(2), _PRIOR, estimator=lb.flipout),
     "rank-1": Row("rank-1", lb.Rank1(members=2), lb.Normal(0.1, loc=1.0)),
 }
 
@@ -77,7 +81,7 @@ def adapted(upper: Upper, row: Row, rank: int, seed: int) -> Upper:
     network.classifier.requires_grad_(True)
     if row.posterior is None or row.prior is None:
         return network.train()
-    return lb.convert(network.eval(), row.posterior, row.prior, include=row.include)
+    return lb.convert(network.eval(), row.posterior, row.prior, row.estimator, include=row.include)
 
 
 def trained_tensors(network: torch.nn.Module) -> dict[str, Tensor]:

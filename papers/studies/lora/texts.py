@@ -31,8 +31,8 @@ class Sizes:
     """
 
     train: int = 2000
-    test: int = 1000
-    foreign: int = 250
+    test: int = 800
+    foreign: int = 200
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Layer(nn.Module, ABC):
             take_plain(self, state_dict, prefix)
         except ValueError as error:
             args[-1].append(f"layer {prefix.removesuffix('.')!r}: {error}")
-        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 K = TypeVar("K", bound=type[Layer])

@@ -17,9 +17,9 @@ from leanbayes.layers.random_map import RandomMap
 from leanbayes.learned import Learned
 from leanbayes.ops import Linear, LinearOp, Lookup
 from leanbayes.posteriors import Posterior, Rank1
-from leanbayes.priors import Prior
+from leanbayes.priors import Flat, Normal, Prior
 
-__all__ = ["Choice", "Maker", "SharedPriors"]
+__all__ = ["Choice", "Maker", "SharedPriors", "prior_or_default"]
 
 B = TypeVar("B", bound=Tensor | None)
 Pair = tuple[Learned[WeightDistribution], Learned[Distribution]]
@@ -76,6 +76,24 @@ class Choice:
                 self.bias is None or self.bias_prior is not None,
                 "the prior of rank-one factors does not suit biases; give bias_prior as well",
             )
+
+
+def prior_or_default(prior: Prior | None, posterior: Posterior) -> Prior:
+    """The prior, or the published one of rank-one factors, around what changes nothing.
+
+    Example:
+        >>> prior_or_default(None, Rank1(4))
+        Normal(scale=0.1, loc=1.0, learn=None)
+    """
+    if prior is None and isinstance(posterior, Rank1):
+        kinds = set(posterior.kinds) - {"none"}
+        if kinds == {"fixed"}:
+            return Flat()
+        if kinds == {"normal"}:
+            return Normal(0.1, loc=1.0 if posterior.perturb == "multiply" else 0.0)
+    if prior is None:
+        raise ValueError(f"{posterior!r} has no prior of its own; give one such as lb.Normal(1.0)")
+    return prior
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,17 @@ from torch import Tensor, nn
 
 from leanbayes.layers.base import Template, check_convertible, is_convertible
 from leanbayes.layers.choice import Choice, Maker, SharedPriors
+from leanbayes.posteriors import Posterior, Rank1
 
-__all__ = ["KeptLayer", "added_bytes", "kept_layers", "lines_of", "size_of", "warn_of_unknown"]
+__all__ = [
+    "KeptLayer",
+    "added_bytes",
+    "kept_layers",
+    "lines_of",
+    "rank1_advice",
+    "size_of",
+    "warn_of_unknown",
+]
 
 _TRIED = 2**20
 """Layers of up to so many numbers are made to be measured; torch needs seconds for its first
@@ -135,4 +144,18 @@ def warn_of_unknown(kept: Sequence[KeptLayer]) -> None:
             f"no Bayesian counterpart: {largest}; print(lb.plan(…)) lists them, and "
             "lb.register_layer adds a kind of layer",
             stacklevel=3,
+        )
+
+
+def rank1_advice(posteriors: Iterable[Posterior]) -> Iterator[str]:
+    """What the training of a mixture has to do itself, a line each."""
+    rank1 = [posterior for posterior in posteriors if isinstance(posterior, Rank1)]
+    members = sorted({posterior.members for posterior in rank1} - {1})
+    if members:
+        count = ", ".join(map(str, members))
+        yield f"Repeat batches and targets for {count} members in a loop of your own: lb.tile."
+    if any(posterior.weight_scale is None for posterior in rank1):
+        yield (
+            "Shared weights of rank-one layers have no prior: give the optimiser "
+            "parameter_groups(model, lr, weight_decay=1e-4), or the posterior a weight_scale."
         )

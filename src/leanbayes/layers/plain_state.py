@@ -52,7 +52,7 @@ def _means(layer: Layer, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     plain = layer.template.filled({n: nn.Parameter(t, False) for n, t in tensors.items()})
     choice = Choice(Point(), Flat(), bias=bias, bias_prior=Flat())
     made = type(layer).from_torch(plain, Maker(choice, {}))
-    found = {}
+    found: dict[str, Tensor] = {}
     for name, part in maps.items():
         means, (value,) = part.posterior.tensors("means"), _maps(made)[name].posterior.parameters()
         require(

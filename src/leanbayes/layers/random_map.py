@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from leanbayes.context import Held, current_pass, settle, switched
+from leanbayes.context import Held, current_pass, settle, switched, warn_untiled
 from leanbayes.distributions import Delta, FixedMap, Map, WeightDistribution, rounded
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto, mean
@@ -53,7 +53,10 @@ class RandomMap(nn.Module):
 
     def usage(self, x: Tensor, op: LinearOp) -> Usage:
         """How an input uses each weight, compared with the batch that was announced."""
-        return settle(op.usage(x), op, x, self.members)
+        usage = settle(op.usage(x), op, x, self.members)
+        if self.training:
+            warn_untiled(usage.batch, self.members)
+        return usage
 
     def draw(self, usage: Usage, op: LinearOp | None = None) -> Map:
         """Draw a map, or give the one that is being held; ``op`` stands in for the layer's own."""

@@ -62,8 +62,8 @@ def parts_of(batch: Any, key: str) -> Parts:
     x, *rest = batch
     if isinstance(x, Mapping):
         return parts_of(x, key)._replace(target=rest[0] if rest else x.get(key))
-    inputs = tuple(x) if isinstance(x, list | tuple) else (x,)
-    return Parts(_tensors(inputs), (), rest[0] if rest else None)
+    given = tuple(x) if isinstance(x, list | tuple) else (x,)
+    return Parts(_tensors(given), (), rest[0] if rest else None)
 
 
 def _tensors(inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
