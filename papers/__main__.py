@@ -68,7 +68,7 @@ def page(
             print(f"Written to {refresh(path, blocks.makers(path))}")
         for name, png in blocks.pictures.items():
             write_bytes(chosen.folder / name, png)
-    if paper is None and (ROOT / "results" / "lora").exists():
+    if paper is None and (ROOT / "results" / "lora" / "minilm.json").exists():
         from papers.studies.lora.page import write_page  # peft takes seconds to import
 
         print(f"Written to {write_page()}")

@@ -10,7 +10,7 @@ pytest.importorskip("peft")
 
 from papers.studies.lora import study as lora_study  # noqa: E402
 from papers.studies.lora.network import Upper, lower_activations  # noqa: E402
-from papers.studies.lora.page import PAGE, RESULTS, page_text  # noqa: E402
+from papers.studies.lora.page import PAGE, RESULTS, page_text, read_trials  # noqa: E402
 from papers.studies.lora.rows import ROWS, adapted, predicted, trained_tensors  # noqa: E402
 from papers.studies.lora.study import LoraSettings, study_lora  # noqa: E402
 from papers.studies.lora.texts import Sizes, Texts, docstrings, without_order  # noqa: E402
@@ -103,10 +103,11 @@ def test_the_study_fills_a_file_goes_on_and_makes_a_page(small, tmp_path, monkey
     same = ("accuracy", "nll", "ece", "trained", "auroc.docstrings.entropy")
     for name in same:
         assert again["parts"]["k-tied, seed 0"][name] == parts["k-tied"][name]
-    page = page_text(again)
+    page = page_text(again, read_trials())
     assert page.startswith("# Bayesian LoRA on a pretrained network\n\n- The lowest NLL has **")
     for name in ROWS:
         assert f"| {name} | " in page
+    assert "all that were finished (LoRA 2, mean field 5, k-tied 1" in page
 
 
 def test_adapters_of_other_settings_are_not_taken(small, tmp_path):
@@ -119,7 +120,7 @@ def test_adapters_of_other_settings_are_not_taken(small, tmp_path):
 
 def test_a_page_of_an_unfinished_study_is_refused():
     with pytest.raises(ValueError, match="not finished; go on with python -m papers lora"):
-        page_text({"parts": {}, "settings": {}})
+        page_text({"parts": {}, "settings": {}}, [])
 
 
 def test_the_page_is_that_of_the_results():
@@ -127,7 +128,7 @@ def test_the_page_is_that_of_the_results():
     if not RESULTS.exists():
         pytest.skip("results/lora/minilm.json is not there; python -m papers lora makes it")
     study = json.loads(RESULTS.read_text(encoding="utf-8"))
-    assert PAGE.read_text(encoding="utf-8") == page_text(study)
+    assert PAGE.read_text(encoding="utf-8") == page_text(study, read_trials())
 
 
 def test_foreign_texts():
