@@ -77,6 +77,7 @@ def _as_it_was(tmp_path, monkeypatch):
     torch.set_default_dtype(dtype)
 
 
+@pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch.utils._pytree")
 @pytest.mark.parametrize("page", [page for page in PAGES if fences(page, "python")])
 def test_python_blocks_run(page):
     namespace = {"__name__": page}

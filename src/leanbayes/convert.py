@@ -138,8 +138,7 @@ def plan(
         1  LayerNorm          4 (33.3 %)
         Memory added: 28 B.
     """
-    given = prior_or_default(prior, posterior)
-    default = Choice(posterior, given, estimator, bias, bias_prior)
+    default = Choice(posterior, prior_or_default(prior, posterior), estimator, bias, bias_prior)
     planned = choose_layers(model, default, include, exclude, overrides)
     shared: SharedPriors = {}
     memory = 0
@@ -199,25 +198,20 @@ def convert(
     Trained weights become the means. Linear and bilinear layers, convolutions (also transposed and
     grouped), embeddings and bags of them, LSTM, GRU, RNN and their cells, multi-head attention and
     what :func:`register_layer` was told of are converted; everything else stays. Nothing changes if
-    any part cannot be converted.
+    any part cannot be converted. The result has the class of the model, unless that is one layer.
 
     Args:
         model: any module; left as it was unless ``inplace``.
         posterior: spec of the weights' posterior, such as ``lb.KTied(rank=2)``.
-        prior: spec of their prior, such as ``lb.Normal(0.2)``; ``Rank1`` needs none, its factors
-            are around 1 then.
+        prior: spec of their prior, such as ``lb.Normal(0.2)``; ``Rank1`` has one of its own.
         estimator: how far noise is shared.
         bias: spec of the biases' posterior; deterministic if not given.
         bias_prior: spec of their prior; that of the weights if not given.
         include: patterns of layer names; ``*`` stays within a name's part, ``**`` does not.
         exclude: patterns of layers to leave alone.
-        overrides: other choices for layers that match a pattern, for example
-            ``{"head": {"posterior": lb.MeanField()}}``; later ones win.
+        overrides: other choices by pattern: ``{"head": {"posterior": lb.Point()}}``; the last wins.
         freeze: ``"rest"`` trains the converted layers alone.
         inplace: change the model itself, which saves memory.
-
-    Returns:
-        The converted model: of the class that was given, unless that is a single layer.
 
     Example:
         >>> import leanbayes as lb
@@ -227,17 +221,14 @@ def convert(
         torch.Size([5, 10])
     """
     require(freeze in (None, "rest"), f"freeze is {freeze!r}; it is 'rest' or None")
-    given = prior_or_default(prior, posterior)
-    default = Choice(posterior, given, estimator, bias, bias_prior)
+    default = Choice(posterior, prior_or_default(prior, posterior), estimator, bias, bias_prior)
     planned = choose_layers(model, default, include, exclude, overrides)
     warn_of_unknown(planned.kept)
     if not inplace:
         names = [name for layer in planned.layers for name in layer.names]
         model = _copy(model, names, "make it a method, or pass inplace=True")
     converted = planned.apply(model)
-    if freeze:
-        _freeze_rest(converted)
-    return converted
+    return _freeze_rest(converted) if freeze else converted
 
 
 @torch.no_grad()
@@ -383,9 +374,10 @@ def _forbid_tied_weights(model: nn.Module, chosen: Collection[nn.Module]) -> Non
             )
 
 
-def _freeze_rest(model: nn.Module) -> None:
+def _freeze_rest(model: M) -> M:
     """Train what belongs to random layers alone."""
     trained = {p for layer in topmost(model, is_bayesian) for p in layer.parameters()}
     for parameter in model.parameters():
         if parameter not in trained:
             parameter.requires_grad_(False)
+    return model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,21 +14,18 @@ from leanbayes.layers.random_map import RandomMap
 from leanbayes.posteriors import Point
 from leanbayes.priors import Flat
 
-if TYPE_CHECKING:
-    from leanbayes.layers.base import Layer
-
 __all__ = ["take_plain"]
 
 
 @torch.no_grad()
-def take_plain(layer: Layer, state: MutableMapping[str, Tensor], prefix: str) -> None:
+def take_plain(layer: Any, state: MutableMapping[str, Tensor], prefix: str) -> None:
     """Put a layer's own tensors where a state dict has those of its torch layer.
 
     Weights become means, and everything else that is learnt stays as it is. A state dict that has
     a posterior of this layer, or not all tensors of the torch layer, is left alone.
 
     Args:
-        layer: a layer that was made from torch's.
+        layer: a :class:`~leanbayes.Layer`, which loads by this function.
         state: the state dict.
         prefix: what the names of the layer's tensors begin with.
     """
@@ -44,9 +41,8 @@ def take_plain(layer: Layer, state: MutableMapping[str, Tensor], prefix: str) ->
         state[f"{prefix}{name}"] = given.get(name, tensor)
 
 
-def _means(layer: Layer, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _means(layer: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The means and plain biases that a layer would have, were it made from these tensors."""
-    assert layer.template is not None
     maps = _maps(layer)
     bias = Point() if any("bias" in name for name in maps) else None
     plain = layer.template.filled({n: nn.Parameter(t, False) for n, t in tensors.items()})
