@@ -77,6 +77,7 @@ def _as_it_was(tmp_path, monkeypatch):
     torch.set_default_dtype(dtype)
 
 
+@pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch.utils._pytree")
 @pytest.mark.parametrize("page", [page for page in PAGES if fences(page, "python")])
 def test_python_blocks_run(page):
     namespace = {"__name__": page}
@@ -239,6 +240,15 @@ def test_example_regress_curve(request, capsys):
     assert results["coverage"] > 0.8
     assert results["epistemic outside"] > 0
     assert "90 % interval" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
+def test_example_lightning_digits(request, capsys):
+    results = run_example("lightning_digits", request)
+    assert results["accuracy"] > 0.8
+    assert results["auroc"] > 0.6
+    picture = Path(capsys.readouterr().out.rpartition("picture: ")[2].strip())
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_example_convert_cnn(request, capsys):

@@ -193,7 +193,7 @@ def _rewrite(path: pathlib.Path, recipe: str) -> None:
 
 
 def _newer(path: pathlib.Path) -> None:
-    _rewrite(path, json.dumps({"format": io.FORMAT + 1, "layers": {}}))
+    _rewrite(path, json.dumps({"format": io.ADAPTER_FORMAT + 1, "layers": {}}))
 
 
 def _broken_json(path: pathlib.Path) -> None:

@@ -33,7 +33,7 @@ LEVELS = (
     {"posteriors", "priors", "estimators"},
     {"context"},
     {"layers", "dropout", "ensemble"},
-    {"model", "convert", "modes", "seeding", "header", "allowance", "references"},
+    {"model", "convert", "modes", "seeding", "header", "allowance", "references", "trained_part"},
     {"inputs"},
     {"passes"},
     {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}

@@ -7,6 +7,7 @@ read a :class:`~contextvars.ContextVar`; it sees the switches of its thread.
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from leanbayes.distributions import FixedMap, Map, with_op
 from leanbayes.distributions.base import draws_anew
-from leanbayes.errors import require
+from leanbayes.errors import UntiledWarning, require
 from leanbayes.estimators import Estimator, auto, mean, weights
 from leanbayes.ops import LinearOp, Lookup, Usage
 
@@ -35,6 +36,7 @@ __all__ = [
     "settle",
     "switch",
     "switched",
+    "warn_untiled",
 ]
 
 Switches = Mapping[nn.Module, Estimator]
@@ -193,6 +195,26 @@ def announced() -> int | None:
     if current is not None and current.rows is not None:
         return current.rows
     return tiled[1] if tiled is not None and tiled[0]() is not None else None
+
+
+def warn_untiled(rows: int | None, members: int) -> None:
+    """Say it if a mixture is trained on rows that nobody has repeated for its members.
+
+    Args:
+        rows: how many examples a layer sees.
+        members: how many members it has.
+    """
+    if members == 1 or not rows or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return
+    tiled = _TILED.get()
+    if _PASS.get() is None and (tiled is None or rows != tiled[1]):
+        warnings.warn(
+            f"each of {members} members learns from another part of this batch; repeat it for all "
+            "of them: model(lb.tile(x, members)) with lb.tile(y, members), as BayesianModule and "
+            "predict do (if parts are meant, ignore leanbayes.errors.UntiledWarning)",
+            UntiledWarning,
+            stacklevel=2,
+        )
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -143,6 +143,15 @@ class Prediction:
     def log_likelihood(self, y: Tensor) -> Tensor:
         """The log predictive density of every example, averaged over samples inside the log."""
         return log_mean(self.likelihood.log_prob(self.samples, y))
+
+    def to(self, *args: Any, **kwargs: Any) -> Prediction:
+        """The same with samples on another device or of another dtype, as :meth:`torch.Tensor.to`.
+
+        Example:
+            >>> Prediction(torch.zeros(2, 3, 4)).to(torch.float64).samples.dtype
+            torch.float64
+        """
+        return replace(self, samples=self.samples.to(*args, **kwargs))
 
     def metrics(self, y: Tensor) -> dict[str, Score]:
         """How good the samples are: what the likelihood measures, with standard errors.

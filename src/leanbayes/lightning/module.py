@@ -1,4 +1,4 @@
-"""A door to Lightning: the ELBO as a LightningModule, and callbacks that work without the lab.
+"""The ELBO as a LightningModule.
 
 The noise of epoch *e* on rank *r* depends on (seed, e, r) alone, so that a run that is stopped and
 resumed at an epoch ends as an uninterrupted one.
@@ -6,8 +6,12 @@ resumed at an epoch ends as an uninterrupted one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal
+import copy
+import inspect
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
 
 import lightning as L
 import torch
@@ -16,44 +20,26 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from leanbayes.context import one_pass
-from leanbayes.errors import require
-from leanbayes.gradient_snr import GradientSNR
+from leanbayes.errors import LoadError, require
+from leanbayes.io import described, rebuilt
+from leanbayes.lightning.batches import Called, Parts, parts_of
 from leanbayes.likelihoods import Categorical, Likelihood
-from leanbayes.model import kl, members, random_maps, tile, update_priors
+from leanbayes.model import kl, members, random_maps, tile
 from leanbayes.objective import Elbo, elbo, mixture_nll
 from leanbayes.parameters import parameter_groups
-from leanbayes.predict import predict, shared_layers
-from leanbayes.schedules import Constant, Schedule
+from leanbayes.predict import Prediction, predict, shared_layers
+from leanbayes.schedules import SCHEDULES, Constant, Schedule
 from leanbayes.seeding import is_compiled
 
 __all__ = [
     "BayesianModule",
-    "NonFiniteLossError",
-    "PriorUpdates",
-    "RecordSNR",
-    "StopOnNonFinite",
-    "first_non_finite",
 ]
 
-Batch = tuple[Tensor, Tensor]
+Batch = Tensor | Mapping[str, Tensor] | Sequence[Any]
+"""A tensor, a pair ``(x, y)`` or a dictionary."""
 
-
-class NonFiniteLossError(RuntimeError):
-    """The loss became NaN or infinite; the message names the first layer where it shows.
-
-    Args:
-        reason: where it shows, and when.
-        remedy: what can be done.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        remedy: str = "Lower the learning rate, clip gradients or start with smaller scales",
-    ) -> None:
-        super().__init__(f"{reason}. {remedy}")
-        self.reason = reason
-
+_KEY = "leanbayes"
+"""Under which a checkpoint says how its model was made."""
 
 _HEARD_OF = 50
 """After how many steps Lightning hears of them; that takes as long as a small step itself."""
@@ -83,7 +69,9 @@ class _Running:
 class BayesianModule(L.LightningModule):
     """Trains a converted model on its ELBO.
 
-    Under DDP every rank draws its own noise, and the averaged gradient holds the KL once.
+    Under DDP every rank draws its own noise, and the averaged gradient holds the KL once. A batch
+    is a pair ``(x, y)``, or a dictionary whose other entries are the model's keywords. Loggers get
+    the options that are numbers or specs as hyper-parameters.
 
     Args:
         model: a converted model.
@@ -99,7 +87,11 @@ class BayesianModule(L.LightningModule):
         loss: what is taken of the NLLs of draws and members: their ``"average"`` [rank-1, eq. 13],
             of which the ELBO is made, or that of their ``"mixture"`` [rank-1, eq. 14].
         validation_samples: draws of which validation takes the mixture.
+        samples: draws of a prediction and of a test.
         batch_dim: which dimension of the inputs counts examples: 1 for ``[time, batch, …]``.
+        target: the key of targets in batches that are dictionaries.
+        output: from what the model gives to the tensor that the likelihood is about; by default
+            that tensor itself, or its ``logits``.
         seed: seed of the noise.
 
     Example:
@@ -126,7 +118,10 @@ class BayesianModule(L.LightningModule):
         train_samples: int = 1,
         loss: Literal["average", "mixture"] = "average",
         validation_samples: int = 1,
+        samples: int = 100,
         batch_dim: int = 0,
+        target: str = "labels",
+        output: Callable[[Any], Tensor] | None = None,
         seed: int = 42,
     ) -> None:
         super().__init__()
@@ -139,15 +134,26 @@ class BayesianModule(L.LightningModule):
         self.lr, self.seed = lr, seed
         self.train_samples, self.validation_samples = train_samples, validation_samples
         self.loss: Literal["average", "mixture"] = loss
-        self.batch_dim = batch_dim
+        self.samples, self.batch_dim = samples, batch_dim
+        self.target, self.output = target, output
         self._make_optimizer, self._make_scheduler = optimizer, scheduler
         self._make_groups = groups
         self._shared: frozenset[nn.Module] | None = None
         self._scores, self._weights = _Running(), _Running()
+        self.save_hyperparameters(self._options() | _families(model))
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.model(x)
-        return y
+    def _options(self) -> dict[str, Any]:
+        """What a logger shows and a checkpoint remembers: numbers and words."""
+        names = ("data_size", "count", "lr", "train_samples", "validation_samples", "samples")
+        numbers = {name: getattr(self, name) for name in (*names, "batch_dim", "target", "seed")}
+        return numbers | {"schedule": repr(self.schedule), "likelihood": repr(self.likelihood)}
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.model(*inputs, **named)
+
+    def _called(self, parts: Parts) -> Called:
+        """The model, called with tensors by position."""
+        return Called(self.model, parts.names, self.output)
 
     @property
     def kl_weight(self) -> float:
@@ -164,15 +170,17 @@ class BayesianModule(L.LightningModule):
 
     def objective(self, batch: Batch) -> Elbo:
         """The ELBO of one batch, which every member sees whole, by ``train_samples`` draws."""
-        (x, y), count = batch, members(self.model)
+        parts, count = parts_of(batch, self.target), members(self.model)
+        x, y = parts.inputs, parts.with_target(self.target)
         if count > 1:
-            x = tile(x, count, self.batch_dim)
+            x = tuple(tile(value, count, self.batch_dim) for value in x)
+        model = self._called(parts)
         if self._shared is None:
-            self._shared = frozenset() if is_compiled(self.model) else shared_layers(self.model, x)
+            self._shared = frozenset() if is_compiled(model) else shared_layers(model, *x)
         outputs = []
         for _ in range(self.train_samples):
             with one_pass(shared=self._shared):
-                outputs.append(self.model(x))
+                outputs.append(model(*x))
         nll = self._nll_of(outputs, y, count)
         return elbo(nll, self.model_kl(), data_size=self.data_size, weight=self.kl_weight)
 
@@ -187,7 +195,7 @@ class BayesianModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         parts = self.objective(batch)
         values = {"nll": parts.nll, "kl": parts.kl, "negative_elbo": parts.nll + parts.kl}
-        self._scores.add(values, len(batch[1]))
+        self._scores.add(values, len(parts_of(batch, self.target).with_target(self.target)))
         self._weights.add({"kl_weight": torch.tensor(parts.weight)}, 1)
         if (batch_idx + 1) % _HEARD_OF == 0 or self._may_be_last():
             self._log("train", *self._scores.take())
@@ -200,16 +208,31 @@ class BayesianModule(L.LightningModule):
         return trainer.is_last_batch or 0 < trainer.max_steps <= trainer.global_step + 1
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        x, y = batch
-        samples, dim = self.validation_samples, self.batch_dim
-        outputs = predict(self.model, x, samples=samples, batch_dim=dim).samples
+        self._judge("validation", batch, self.validation_samples)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self._judge("test", batch, self.samples)
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Prediction:
+        """The prediction of a batch; a target in it is not looked at."""
+        return self._predicted(parts_of(batch, self.target), self.samples)
+
+    def _predicted(self, parts: Parts, samples: int) -> Prediction:
+        model, dim = self._called(parts), self.batch_dim
+        options: dict[str, Any] = {"samples": samples, "likelihood": self.likelihood}
+        return predict(model, parts.inputs, batch_dim=dim, **options)
+
+    def _judge(self, stage: str, batch: Batch, samples: int) -> None:
+        """Log how good the mixture of samples is on a batch, and what its ELBO would be."""
+        parts = parts_of(batch, self.target)
+        y, outputs = parts.with_target(self.target), self._predicted(parts, samples).samples
         values = {
             "nll": mixture_nll(outputs, y, self.likelihood),
             "negative_elbo": self.likelihood.nll(outputs, y) + self.model_kl() / self.data_size,
         }
         if self.likelihood.has_classes(outputs):
             values["accuracy"] = (self.likelihood.labels(outputs) == y).float().mean()
-        self._log("validation", values, len(y))
+        self._log(stage, values, len(y))
 
     def _log(self, stage: str, values: dict[str, Tensor], size: int) -> None:
         named = {f"{stage}/{name}": value.detach() for name, value in values.items()}
@@ -231,144 +254,50 @@ class BayesianModule(L.LightningModule):
             return optimizer
         return {"optimizer": optimizer, "lr_scheduler": self._make_scheduler(optimizer)}
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Remember how the model and the likelihood were made, for :meth:`from_checkpoint`."""
+        random = any(True for _ in random_maps(self.model))
+        made: dict[str, Any] = {"layers": described(self.model) if random else {}}
+        made |= {"likelihood": self.likelihood.to_dict(), "schedule": _schedule(self.schedule)}
+        checkpoint[_KEY] = json.dumps(made)
 
-class PriorUpdates(L.Callback):
-    """Sets :class:`~leanbayes.GroupARD` priors by their block updates every so many steps.
+    @classmethod
+    def from_checkpoint(cls, net: nn.Module, path: str | os.PathLike[str], **options: Any) -> Self:
+        """The module of a checkpoint, with its trained numbers, to predict, test or go on with.
 
-    Every rank computes them from the same parameters, so that the ranks agree.
-
-    Args:
-        every: steps between updates.
-        rounds: rounds of the block updates each time.
-    """
-
-    def __init__(self, every: int = 1, rounds: int = 1) -> None:
-        require(every >= 1, f"every is {every}; it must be at least 1")
-        self.every, self.rounds = every, rounds
-
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
-        if trainer.global_step % self.every == 0:
-            update_priors(pl_module, self.rounds)
-
-
-class RecordSNR(L.Callback):
-    """Records the signal-to-noise ratio of gradients at chosen steps [k-tied, figure 2].
-
-    Gradients are kept in the last ``window`` optimiser steps before a record alone, before they
-    are clipped. Loggers get ``snr/<layer>``. A checkpoint holds the history and, within a window,
-    the gradients: a resumed run has the same records.
-
-    Args:
-        every: record at multiples of so many steps.
-        at: record at these steps instead.
-        window: how many gradients a ratio is made of; no record comes before so many steps.
-        **options: of :class:`~leanbayes.GradientSNR`.
-
-    Attributes:
-        history: ``(step, {layer: ratio})`` of every record.
-    """
-
-    def __init__(
-        self,
-        every: int | None = None,
-        *,
-        at: Collection[int] | None = None,
-        window: int = 10,
-        **options: Any,
-    ) -> None:
-        require((every is None) != (at is None), "give either every or at, the steps to record")
-        require(every is None or every >= 1, f"every is {every}; it must be at least 1")
-        self.every, self.at = every, frozenset(at or ())
-        self.window, self.options = window, options
-        self.history: list[tuple[int, dict[str, float]]] = []
-        self._snr: GradientSNR | None = None
-        self._recorded: dict[str, Any] = {}
-
-    def _is_due(self, step: int) -> bool:
-        return step in self.at if self.every is None else step % self.every == 0
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        model = pl_module.model if isinstance(pl_module, BayesianModule) else pl_module
-        self._snr = GradientSNR(model, self.window, **self.options)
-        if self._recorded:
-            self._snr.load_state_dict(self._recorded)
-
-    def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
-    ) -> None:
-        assert self._snr is not None
-        step = trainer.global_step + 1
-        if not any(self._is_due(step + later) for later in range(self.window)):
-            self._snr.reset()
-            return
-        self._snr.update()
-        if self._is_due(step) and self._snr.steps >= self.window:
-            values = self._snr.values()
-            self.history.append((step, values))
-            for logger in trainer.loggers:
-                logger.log_metrics({f"snr/{name}": v for name, v in values.items()}, step=step)
-
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._recorded = self._snr.state_dict() if self._snr else {}
-        self._snr = None
-
-    def state_dict(self) -> dict[str, Any]:
-        recorded = self._snr.state_dict() if self._snr else self._recorded
-        return {"history": self.history, "recorded": recorded}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.history = [(int(step), dict(values)) for step, values in state_dict["history"]]
-        self._recorded = dict(state_dict["recorded"])
+        Args:
+            net: the deterministic network that was converted, with any weights; it stays as it is.
+            path: a checkpoint that Lightning wrote.
+            **options: of the module. Functions have to be given again, for a checkpoint does not
+                hold them; everything else is that of the checkpoint unless given.
+        """
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        if _KEY not in checkpoint:
+            raise LoadError(f"{path} was not written by a BayesianModule of this version")
+        made = json.loads(checkpoint[_KEY])
+        model = rebuilt(net, made["layers"]) if made["layers"] else copy.deepcopy(net)
+        known = inspect.signature(cls).parameters.keys() - {"schedule", "likelihood"}
+        numbers = {k: v for k, v in checkpoint["hyper_parameters"].items() if k in known}
+        if made["schedule"] is not None:
+            kind, arguments = made["schedule"]
+            numbers["schedule"] = SCHEDULES[kind](**arguments)
+        numbers["likelihood"] = Likelihood.from_dict(made["likelihood"])
+        module = cls(model, **{**numbers, **options})
+        module.load_state_dict(checkpoint["state_dict"])
+        return module
 
 
-class StopOnNonFinite(L.Callback):
-    """Stops at a loss that is not finite, and after an epoch whose last step spoilt the weights.
-
-    So neither a checkpoint nor the trained model holds numbers that are not finite.
-    """
-
-    def on_before_backward(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
-    ) -> None:
-        if not bool(loss.isfinite()):
-            raise NonFiniteLossError(
-                f"the loss is {float(loss.detach())} in epoch {trainer.current_epoch}, step "
-                f"{trainer.global_step}; {first_non_finite(pl_module)}"
-            )
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any
-    ) -> None:
-        if trainer.is_last_batch:  # validation comes next
-            self.on_train_epoch_end(trainer, pl_module)
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        where = _non_finite(pl_module)
-        if where is not None:
-            raise NonFiniteLossError(
-                f"the last step of epoch {trainer.current_epoch} went too far; {where}"
-            )
+def _schedule(schedule: Schedule) -> tuple[str, dict[str, Any]] | None:
+    """The name and the arguments of a registered schedule; a function of your own has none."""
+    names = [name for name, kind in SCHEDULES.items() if type(schedule) is kind]
+    return (names[0], vars(schedule)) if names else None
 
 
-def first_non_finite(model: nn.Module) -> str:
-    """Where a number that is not finite shows first: a parameter, or the KL of a layer."""
-    inputs = "parameters and KLs are finite, so it comes from the inputs or the likelihood"
-    return _non_finite(model) or inputs
-
-
-@torch.no_grad()
-def _non_finite(model: nn.Module) -> str | None:
-    for name, parameter in model.named_parameters():
-        if not bool(parameter.isfinite().all()):
-            return f"parameter {name!r} is not finite"
-    for name, layer in random_maps(model):
-        if not bool(layer.kl().isfinite()):
-            return f"the KL of layer {name!r} is not finite"
-    return None
+def _families(model: nn.Module) -> dict[str, str]:
+    """The posteriors and priors of a model, each named once."""
+    maps = [layer for _, layer in random_maps(model)]
+    specs = {
+        "posterior": [layer.posterior.spec for layer in maps],
+        "prior": [layer.prior.spec for layer in maps],
+    }
+    return {name: ", ".join(dict.fromkeys(map(repr, given))) for name, given in specs.items()}
