@@ -350,4 +350,4 @@ def test_a_real_hugging_face_model():
     )
     p = lb.predict(model, batch, samples=20, output=lambda o: o.logits)
     assert p.probs.shape == (6, 3)
-    assert p.mutual_information.min() > 0
+    assert p.samples.std(0).min() > 0
