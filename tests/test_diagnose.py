@@ -27,7 +27,7 @@ def numbers():
 
 
 def trained(
-    posterior=K_TIED, *, prior=PRIOR, lr=0.01, steps=800, weight=1.0, data=digits, falls=True
+    posterior=K_TIED, *, prior=PRIOR, lr=0.01, steps=600, weight=1.0, data=digits, falls=True
 ):
     """A network after Adam, with a rate that falls to zero or not, and its history."""
     x, y, outputs, likelihood = data()
