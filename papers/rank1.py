@@ -145,7 +145,7 @@ _CHECKLIST = {
     "R16": Item("section 3.5", "Diversity is disagreement over the error rate.", "rank1.md"),
     "R17": Item("appendix B", "KL annealing, learning-rate steps with warm-up, scope of the L2."),
     "R18": Item("Tables 1–4", "All metrics, also on corrupted data, agree with oracles."),
-    "R19": Item("Table 7", "A rank-1 LSTM for sequences of health records."),
+    "R19": Item("Table 7", "A rank-1 LSTM for sequences of health records.", "rank1/records.md"),
     "R20": Item("section 3.2", "Factors induce priors with heavy tails on the weights."),
     "R21": Item("Table 7", "Factors have a learning rate of their own."),
     "R22": Item("section 3.1", "The additive variant shifts inputs and outputs."),
