@@ -103,7 +103,7 @@ def main(arguments=None):
     results = {
         "accuracy": scores["test/accuracy"],
         "nll": scores["test/nll"],
-        "auroc": auroc(both, torch.arange(len(both)) >= len(held_out)),
+        "auroc": auroc(both, torch.arange(len(both)) >= len(held_out)).value,
     }
     print("".join(f"{name} {value:.3f}  " for name, value in results.items()))
     print(f"picture: {folder / 'entropies.png'}")

@@ -26,6 +26,7 @@ from papers.studies.rank1.induced import tails
 from papers.studies.rank1.study import Rank1Settings, study_rank1
 from papers.studies.rank1.theorem import TheoremSettings, theorem
 from papers.tools.blocks import Blocks
+from papers.tools.own import NOT_RUN
 
 METRICS = ("nll", "accuracy", "ece")
 KINDS = ("contrast", "gaussian-noise")
@@ -201,10 +202,8 @@ def test_every_claim_says_something_when_everything_was_run(tmp_path):
     for name in names:
         write_json(tmp_path / "after" / f"{name}-seed42.json", complete(42))
     theorem(TheoremSettings(width=2, scales=(0.1,), draws=2), tmp_path / "studies/theorem.json")
-    assert "Not run yet." not in Blocks(paper, tmp_path).claims("rank1")
-    assert Blocks(paper, tmp_path / "none").claims("rank1").count("Not run yet.") == len(
-        paper.claims
-    )
+    assert NOT_RUN not in Blocks(paper, tmp_path).claims("rank1")
+    assert Blocks(paper, tmp_path / "none").claims("rank1").count(NOT_RUN) == len(paper.claims)
 
 
 def test_recipes_of_the_page_are_there():

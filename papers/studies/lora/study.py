@@ -207,5 +207,5 @@ def _judged(said: Mapping[str, lb.Prediction], labels: Tensor) -> dict[str, Any]
             is_foreign = torch.arange(len(labels) + foreign.samples.shape[1]) >= len(labels)
             for score in ("entropy", "mutual_information"):
                 both = torch.cat([getattr(test, score), getattr(foreign, score)])
-                found[f"auroc.{name}.{score}"] = auroc(both, is_foreign)
+                found[f"auroc.{name}.{score}"] = auroc(both, is_foreign).value
     return found

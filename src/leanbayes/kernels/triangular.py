@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -52,7 +51,7 @@ def to_packed(lower: Tensor) -> tuple[Tensor, Tensor]:
     n = lower.shape[0]
     native = library(lower) if fusible(lower) and not torch.is_grad_enabled() else None
     if native is None:
-        return lower.diagonal(), lower.reshape(-1)[_places(n).to(lower.device)]
+        return lower.diagonal(), lower.reshape(-1)[_places(lower, n)]
     diagonal, below = lower.new_empty(n), lower.new_empty(n * (n - 1) // 2)
     native.pack_lower(*map(pointer, (lower, diagonal, below)), n)
     return diagonal, below
@@ -133,16 +132,15 @@ def _worth_blocks(x: Tensor, lower: Tensor) -> bool:
     return large and x.dtype == lower.dtype and fusible(x, lower)
 
 
-@lru_cache(maxsize=64)
-def _places(n: int) -> Tensor:
+def _places(like: Tensor, n: int) -> Tensor:
     """Where the packed numbers stand in the flat matrix."""
-    row, column = torch.tril_indices(n, n, -1)
+    row, column = torch.tril_indices(n, n, -1, device=like.device)
     return row * n + column
 
 
 def _plain_from_packed(diagonal: Tensor, below: Tensor) -> Tensor:
     n = diagonal.shape[0]
-    where = _places(n).to(below.device)
+    where = _places(below, n)
     return torch.diag(diagonal).view(-1).index_put((where,), below).view(n, n)
 
 
