@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -172,6 +173,17 @@ def _children(count, *args):
     for child in children:
         child.start()
     return children
+
+
+def test_trials_are_taken_one_after_another(tmp_path):
+    with sweeps._quiet_optuna(), sweeps._opened(tmp_path, recipe(GRID), None, "nll") as study:
+        taken = threading.Event()
+        taking = threading.Thread(target=lambda: (study.ask(), taken.set()))
+        with sweeps._alone(tmp_path):
+            taking.start()
+            assert not taken.wait(0.5)
+        assert taken.wait(60)
+        taking.join()
 
 
 def test_two_processes_train_every_point_once(tmp_path):
