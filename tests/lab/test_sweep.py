@@ -4,8 +4,8 @@ import json
 import multiprocessing
 import os
 import signal
-import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -175,15 +175,22 @@ def _children(count, *args):
     return children
 
 
-def test_trials_are_taken_one_after_another(tmp_path):
+def test_trials_are_taken_one_after_another(tmp_path, monkeypatch):
     with sweeps._quiet_optuna(), sweeps._opened(tmp_path, recipe(GRID), None, "nll") as study:
-        taken = threading.Event()
-        taking = threading.Thread(target=lambda: (study.ask(), taken.set()))
-        with sweeps._alone(tmp_path):
-            taking.start()
-            assert not taken.wait(0.5)
-        assert taken.wait(60)
-        taking.join()
+        held = []
+        alone = sweeps._alone
+
+        @contextmanager
+        def recorded(folder):
+            with alone(folder):
+                before = len(study.trials)
+                yield
+                held.append(len(study.trials) - before)
+
+        monkeypatch.setattr(sweeps, "_alone", recorded)
+        with pytest.warns(UserWarning, match="Heartbeat"):
+            study.ask()
+    assert held == [1]
 
 
 def test_two_processes_train_every_point_once(tmp_path):
