@@ -106,6 +106,12 @@ class PackedTriangular(Triangular):
     """
 
     def __init__(self, diagonal: Tensor, below: Tensor) -> None:
+        n = diagonal.numel()
+        if diagonal.ndim != 1 or tuple(below.shape) != (n * (n - 1) // 2,):
+            raise ValueError(
+                f"a diagonal of shape {tuple(diagonal.shape)} and {tuple(below.shape)} numbers "
+                f"below it make no triangle; give n and n (n - 1) / 2 numbers"
+            )
         self.diagonal = diagonal
         self.below = below
         self._written_out: Tensor | None = None

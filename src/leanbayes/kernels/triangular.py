@@ -36,7 +36,7 @@ def from_packed(diagonal: Tensor, below: Tensor) -> Tensor:
                 [4., 2., 0.],
                 [5., 6., 3.]])
     """
-    if fusible(diagonal, below) and library(diagonal, below) is not None:
+    if _is_native(diagonal, below):
         return _FromPacked.apply(diagonal, below)  # type: ignore[no-untyped-call]
     return _plain_from_packed(diagonal, below)
 
@@ -49,7 +49,8 @@ def to_packed(lower: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([1., 2., 3.]), tensor([4., 5., 6.]))
     """
     n = lower.shape[0]
-    native = library(lower) if fusible(lower) and not torch.is_grad_enabled() else None
+    square = lower.shape == (n, n) and fusible(lower)
+    native = library(lower) if square and not torch.is_grad_enabled() else None
     if native is None:
         return lower.diagonal(), lower.reshape(-1)[_places(lower, n)]
     diagonal, below = lower.new_empty(n), lower.new_empty(n * (n - 1) // 2)
@@ -64,7 +65,7 @@ def row_squares(diagonal: Tensor, below: Tensor) -> Tensor:
         >>> row_squares(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0]))
         tensor([ 1., 20., 70.])
     """
-    if fusible(diagonal, below) and library(diagonal, below) is not None:
+    if _is_native(diagonal, below):
         return _RowSquares.apply(diagonal, below)  # type: ignore[no-untyped-call]
     return _plain_row_squares(diagonal, below)
 
@@ -125,6 +126,13 @@ def lower_gram(a: Tensor, b: Tensor) -> Tensor:
     for i, j in _blocks(len(a)):
         torch.mm(a[i:, i:j].t(), b[i:, :j], out=y[i:j, :j])
     return y.tril_()
+
+
+def _is_native(diagonal: Tensor, below: Tensor) -> bool:
+    """Whether kernels can read both; what does not fit together is left to torch to refuse."""
+    n = len(diagonal)
+    fits = diagonal.ndim == below.ndim == 1 and len(below) == n * (n - 1) // 2
+    return fits and fusible(diagonal, below) and library(diagonal, below) is not None
 
 
 def _worth_blocks(x: Tensor, lower: Tensor) -> bool:
