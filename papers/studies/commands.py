@@ -146,12 +146,15 @@ def natural(
     ] = None,
     rate: Annotated[float, typer.Option(help="Of a natural step.")] = _NATURAL.natural,
     trust: Annotated[float, typer.Option(help="Bound on such a step.")] = _NATURAL.trust,
+    short: Annotated[
+        int, typer.Option(help="Epochs of a second natural run; none if 0.")
+    ] = _NATURAL.short,
     images: Annotated[int | None, typer.Option(help="Training images; all.")] = None,
     measured: Annotated[int, typer.Option(help="Images measured on.")] = _NATURAL.measured,
 ) -> None:
     """Train FC-300 on MNIST by Adam and by natural gradients: −ELBO over steps and seconds."""
     rates = tuple(adam) if adam else _NATURAL.adam
-    settings = NaturalSettings(epochs, rates, rate, trust, images, measured)
+    settings = NaturalSettings(epochs, rates, rate, trust, short, images, measured)
     compare_optimizers(settings, out, seeds=seeds, progress=True, tell=_tell_optimizer)
     print(f"Written to {out}")
 

@@ -68,7 +68,9 @@ def _curves(study: Study) -> dict[str, dict[str, list[float]]]:
 
 def best_adam(curves: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     """The rate of Adam that ends with the lowest −ELBO."""
-    ends = {name: c["negative_elbo"][-1] for name, c in curves.items() if name != NATURAL}
+    ends = {
+        name: c["negative_elbo"][-1] for name, c in curves.items() if not name.startswith(NATURAL)
+    }
     require(bool(ends), "the study has no run of Adam yet; go on with python -m papers natural")
     return min(ends, key=lambda name: ends[name])
 
