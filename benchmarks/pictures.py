@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.networks import SETUPS
 from benchmarks.peers import PACKAGES
-from leanbayes.lab.plots import COLOURS, PALE
+from leanbayes.plots import COLOURS, PALE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

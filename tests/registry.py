@@ -60,6 +60,7 @@ PRIORS: dict[str, lb.Prior] = {
     "normal_learnt": lb.Normal(0.5, learn="layer"),
     "normal_shared": lb.Normal(0.5, learn="model"),
     "he": lb.He(),
+    "centered": lb.Centered(0.5),
     "ard": lb.ARD(),
     "group_ard": lb.GroupARD(scale=0.5),
     "log_uniform": lb.LogUniform(),

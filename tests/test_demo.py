@@ -478,7 +478,10 @@ def test_without_the_lab_extra_the_command_says_how_to_get_it(module, tmp_path):
 def test_the_command_knows_every_package_of_the_lab_extra():
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
-    names = {re.match(r"[\w-]+", line)[0] for line in extras["lab"] + extras["lightning"]}
+    names = {
+        re.match(r"[\w-]+", line)[0]
+        for line in extras["lab"] + extras["lightning"] + extras["plots"]
+    }
     modules = {
         "leanbayes": "lightning",
         "pillow": "PIL",

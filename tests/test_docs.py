@@ -77,6 +77,7 @@ def _as_it_was(tmp_path, monkeypatch):
     torch.set_default_dtype(dtype)
 
 
+@pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch.utils._pytree")
 @pytest.mark.parametrize("page", [page for page in PAGES if fences(page, "python")])
 def test_python_blocks_run(page):
     namespace = {"__name__": page}
@@ -212,9 +213,17 @@ def run_example(name, request):
 
 def test_every_example_is_tested():
     names = {p.stem for p in ROOT.glob("examples/*.py")}
-    assert names == {"classify_digits", "convert_cnn", "regress_curve"}
-    linked = PAGES["README.md"].read_text()
-    assert all(f"(examples/{name}.py)" in linked for name in names)
+    tested = set(re.findall(r"^def test_example_(\w+)", Path(__file__).read_text(), re.MULTILINE))
+    assert names == tested
+    linked = "".join(page.read_text() for page in PAGES.values())
+    assert all(f"examples/{name}.py)" in linked for name in names)
+
+
+def test_example_autoencode_digits(request, capsys):
+    for kind, judged in run_example("autoencode_digits", request).items():
+        assert -40 < judged["bound"] < judged["log likelihood"] < -10, kind
+        assert judged["error"] < 0.1
+    assert Path("digits.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_example_classify_digits(request, capsys):
@@ -233,6 +242,15 @@ def test_example_regress_curve(request, capsys):
     assert "90 % interval" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
+def test_example_lightning_digits(request, capsys):
+    results = run_example("lightning_digits", request)
+    assert results["accuracy"] > 0.8
+    assert results["auroc"] > 0.6
+    picture = Path(capsys.readouterr().out.rpartition("picture: ")[2].strip())
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_example_convert_cnn(request, capsys):
     results = run_example("convert_cnn", request)
     matrices = ((16, 9), (32, 16 * 9), (64, 128), (10, 64))
@@ -242,6 +260,37 @@ def test_example_convert_cnn(request, capsys):
     assert added["k-tied"] == sum(2 * (out + columns) for out, columns in matrices)
     assert min(row["accuracy"] for row in results.values()) > 0.6
     assert "mean field" in capsys.readouterr().out
+
+
+def is_picture(path):
+    return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
+
+
+def test_example_serve_threads(request, capsys, tmp_path):
+    results = run_example("serve_threads", request)
+    assert results["equal"]
+    assert results["accuracy"] > 0.7
+    assert results["strange"] > results["known"]
+    assert is_picture(tmp_path / "serve_threads.png")
+    assert "equal answers" in capsys.readouterr().out
+
+
+def test_example_tabular_intervals(request, capsys, tmp_path):
+    results = run_example("tabular_intervals", request)
+    assert results["network"]["rmse"] < 0.95 * results["spread"]
+    assert 0.75 < results["network"]["coverage"] <= 1
+    assert is_picture(tmp_path / "tabular_intervals.png")
+    assert "coverage of 90 %" in capsys.readouterr().out
+
+
+def test_example_active_learning(request, capsys, tmp_path):
+    results = run_example("active_learning", request)
+    for curve in results.values():
+        assert len(curve) == 3
+        assert curve[-1] > curve[0] > 0.2
+    assert results["random"][0] == results["mutual information"][0]  # they begin alike
+    assert is_picture(tmp_path / "active_learning.png")
+    assert "mutual information" in capsys.readouterr().out
 
 
 @pytest.fixture

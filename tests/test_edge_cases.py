@@ -137,6 +137,7 @@ def extreme_prior(recipe, prior):
 WEIGHT_PRIORS = [
     lb.Normal(0.2),
     lb.He(),
+    lb.Centered(0.2),
     lb.ARD(),
     lb.GroupARD(),
     lb.LogUniform(),

@@ -584,6 +584,45 @@ def test_the_table_says_where_rows_are_and_that_they_are_apart(name):
     torch.testing.assert_close(torch.func.vmap(call)(several.clone()), expected)
 
 
+ATTENTION = {
+    "masked": lambda x: F.scaled_dot_product_attention(x, x + 1, x.exp(), (x > 0)[:, :1]),
+    "grouped": lambda x: F.scaled_dot_product_attention(
+        x, x[:, :2], x[:, 2:], is_causal=True, enable_gqa=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_keeps_rows_apart_and_is_not_run_behind_noise(name):
+    call, order = ATTENTION[name], torch.randperm(5)
+    apart = RowsApart([])
+    with apart.batch([ROWS.clone()], [0]) as (x,):
+        y = call(x)
+        assert apart.dim(y) == 0
+    torch.testing.assert_close(call(ROWS[order]), y[order])
+
+    def behind(noise):
+        with RowsApart([noise]).batch([ROWS.clone()], [0]) as (x,):
+            return call(x + noise)
+
+    with pytest.raises(UnprovenError, match="behind noise"):
+        torch.func.vmap(behind)(torch.randn(3))
+
+
+def test_a_head_behind_attention_runs_folded(folded):
+    class Head(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x):
+            h = x.unflatten(1, (3, 1, 4)).transpose(1, 2)
+            return self.head(F.scaled_dot_product_attention(h, h, h)[:, 0, 0])
+
+    model = lb.convert(Head(), *FAMILIES["k_tied"])
+    folded(model, torch.randn(8, 12), samples=5)
+
+
 REFUSED = {
     "linear along rows": lambda x: F.linear(x.t(), torch.ones(2, 5)),
     "normalised rows": lambda x: F.layer_norm(x.t(), (5,)),
@@ -596,6 +635,13 @@ REFUSED = {
     "images that are rows": lambda x: F.conv2d(x.view(1, 1, 5, 6), torch.ones(1, 1, 3, 3)),
     "an image that is the batch": lambda x: F.max_pool1d(x, 2),
     "unknown": torch.special.erfcx,
+    "attention over rows": lambda x: F.scaled_dot_product_attention(x, x, x),
+    "heads that are rows": lambda x: F.scaled_dot_product_attention(
+        *(x.view(5, 2, 3).expand(1, 5, 2, 3),) * 3, enable_gqa=True
+    ),
+    "attention that drops": lambda x: F.scaled_dot_product_attention(
+        *(x.view(5, 1, 2, 3),) * 3, dropout_p=0.5
+    ),
     "numbers": lambda x: x.tolist(),
     "a vector": lambda x: x[:, 0] @ torch.ones(5),
     "truth": lambda x: bool(x[0, 0]),

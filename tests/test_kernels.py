@@ -228,6 +228,23 @@ def test_the_kl_of_weights_with_a_relevance_each(sigma):
         torch.testing.assert_close(mine.double() * sigma, theirs * sigma, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.usefixtures("branch")
+@pytest.mark.parametrize("shape", [(), (1,), (OUT, 1), (1, IN)])
+def test_relevances_of_a_variance_that_weights_share(shape):
+    """A family of one's own may give a variance that is broadcast."""
+    loc, shared = torch.randn(OUT, IN, requires_grad=True), torch.rand(shape) + 0.1
+    shared.requires_grad_()
+    whole = shared.expand(OUT, IN).contiguous()
+    found, expected = relevance_kl(loc, shared), relevance_kl(loc, whole)
+    torch.testing.assert_close(found, expected, **FLOAT32)
+    for mine, theirs in zip(
+        torch.autograd.grad(found, (loc, shared)),
+        torch.autograd.grad(expected, (loc, shared)),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, **FLOAT32)
+
+
 def assert_same_kl(value, expected, leaves, exact):
     torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-3)
     (0.01 * value).backward()

@@ -46,7 +46,7 @@ def is_impossible(posterior, prior):
         return True
     if isinstance(p, lb.LogNormal | lb.HalfCauchy):
         return not kinds or not kinds <= POSITIVE
-    if isinstance(p, lb.ARD | lb.GroupARD | lb.LogUniform):
+    if isinstance(p, lb.Centered | lb.ARD | lb.GroupARD | lb.LogUniform):
         return bool(kinds)
     infinite_moment = isinstance(p, lb.Normal | lb.He | lb.Laplace | lb.ScaleMixture)
     return infinite_moment and bool(kinds & HEAVY)
@@ -100,6 +100,8 @@ def log_prior(prior, mean, covariance):
             p = td.Normal(recipe.loc, stored["scale"].exp())
         case lb.He():
             p = td.Normal(double(0.0), double(2 / SHAPE[1]).sqrt())
+        case lb.Centered():
+            p = td.Normal(mean, double(recipe.scale))
         case lb.ARD():
             p = td.Normal(0.0, (mean.square() + covariance.diagonal()).sqrt())
         case lb.GroupARD():

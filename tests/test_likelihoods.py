@@ -199,14 +199,14 @@ def _normals(outputs):
 
 CLASS_WORDS = {"probs", "log_probs", "labels", "entropy", "expected_entropy", "mutual_information"}
 NUMBER_WORDS = {"mean", "aleatoric", "epistemic", "variance"}
-CDF_WORDS = {"cdf", "quantiles"}
+CDF_WORDS = {"cdf", "quantiles", "interval"}
 OWN = {
     "laplace": (lambda o: td.Laplace(o, 1.0), NUMBER_WORDS | CDF_WORDS),
     "log_normal": (lambda o: td.LogNormal(o, 1.0), NUMBER_WORDS | CDF_WORDS),
     "gamma": (lambda o: td.Gamma(o.exp(), 1.0), NUMBER_WORDS | CDF_WORDS),
     "cauchy": (lambda o: td.Cauchy(o, 1.0), CDF_WORDS),
     "binomial": (lambda o: td.Binomial(3, logits=o), CLASS_WORDS | NUMBER_WORDS | CDF_WORDS),
-    "ordinal": (lambda o: td.Categorical(logits=o), CLASS_WORDS),
+    "ordinal": (lambda o: td.Categorical(logits=o), CLASS_WORDS | {"interval"}),
     "yes_or_no": (lambda o: td.Bernoulli(logits=o), CLASS_WORDS | NUMBER_WORDS | CDF_WORDS),
     "counts": (lambda o: td.Poisson(o.exp()), NUMBER_WORDS),
     "several": (_normals, NUMBER_WORDS),
@@ -226,6 +226,7 @@ def test_one_s_own_gets_answers_or_one_true_sentence(name):
         ask = {
             "cdf": lambda: prediction.cdf(torch.ones(4, 3)),
             "quantiles": lambda: prediction.quantiles([0.25, 0.5]),
+            "interval": lambda: torch.stack(prediction.interval(0.9)),
         }.get(word, lambda word=word: getattr(prediction, word))
         if word in answered:
             assert ask().isfinite().all()
@@ -265,10 +266,13 @@ def test_metrics_of_one_s_own_are_those_of_its_kind_of_target():
     assert own.keys() == ours.keys()
     assert all(own[name] == pytest.approx(ours[name]) for name in own)
     numbers = lb.Prediction(outputs(5, 4), _Own(OWN["counts"][0]))
-    assert set(numbers.metrics(y)) == {"nll", "squared_error"}
-    assert set(lb.Prediction(outputs(5, 4), _Own(OWN["cauchy"][0])).metrics(y)) == {"nll"}
+    assert set(numbers.metrics(y)) == {"nll", "squared_error", "rmse", "crps"}
+    heavy = lb.Prediction(outputs(5, 4), _Own(OWN["cauchy"][0])).metrics(y)
+    assert set(heavy) == {"nll", "coverage_90", "width_90"}
+    normal = lb.Prediction(outputs(5, 4), lb.Gaussian()).metrics(y)
+    assert set(normal) == set(numbers.metrics(y)) | set(heavy)
     binary = lb.Prediction(outputs(5, 4), _Own(OWN["yes_or_no"][0])).metrics(y.clamp_max(1))
-    assert set(binary) == {"nll", "accuracy", "auc_pr", "auroc"}
+    assert set(binary) == {"nll", "accuracy", "ece", "auc_pr", "auroc"}
 
 
 def test_targets_of_several_numbers_each():

@@ -231,7 +231,7 @@ def test_calibration_error_is_that_of_torchmetrics(dtype, sharpness):
     probs = (sharpness * torch.randn(500, 7, dtype=dtype)).softmax(-1)
     y = torch.where(torch.rand(500) < 0.7, probs.argmax(-1), torch.randint(7, (500,)))
     expected = float(multiclass_calibration_error(probs, y, 7, n_bins=15))
-    assert metrics.calibration_error(probs, y) == pytest.approx(expected, abs=1e-6)
+    assert metrics.calibration_error(probs, y).value == pytest.approx(expected, abs=1e-6)
     confidence, labels = probs.max(-1)
     bins = metrics.calibration_bins(confidence, labels == y)
     assert [len(part) for part in bins[:3]] == [15, 15, 15]
@@ -258,7 +258,7 @@ def test_areas_under_curves_are_those_of_torchmetrics(ours, theirs, levels):
     """With ties and without."""
     scores = torch.randint(levels, (300,)).double() / levels
     y = torch.rand(300) < 0.2 + 0.5 * scores
-    assert ours(scores, y) == pytest.approx(float(theirs(scores, y.long())), abs=1e-6)
+    assert ours(scores, y).value == pytest.approx(float(theirs(scores, y.long())), abs=1e-6)
     assert ours(100 * scores - 50, y.long()) == ours(scores, y)
     with pytest.raises(ValueError, match="all examples are of one kind"):
         ours(scores, torch.ones(300))

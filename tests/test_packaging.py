@@ -33,10 +33,15 @@ LEVELS = (
     {"posteriors", "priors", "estimators"},
     {"context"},
     {"layers", "dropout", "ensemble"},
-    {"model", "convert", "modes", "seeding", "header", "allowance", "references"},
+    {"model", "convert", "modes", "seeding", "header", "allowance", "references", "trained_part"},
+    {"inputs"},
     {"passes"},
     {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
     | {
+        "prediction",
+        "plots",
+        "diagnose",
+        "histories",
         "attack",
         "widen",
         "scaled_layers",
@@ -68,11 +73,11 @@ LAB_LEVELS = (
     | {"names", "console", "result_files", "unpickling"},
     {"tables", "checkpoints", "history"},
     {"data", "architectures"},
-    {"recipe", "corrupt"},
-    {"recipe_files", "build", "launch", "phases"},
+    {"recipe", "corrupt", "vae"},
+    {"recipe_files", "build", "launch", "phases", "sparse_curves"},
     {"runs"},
-    {"callbacks", "checks", "judge", "predictions"},
-    {"train", "robustness"},
+    {"best", "callbacks", "checks", "judge", "predictions", "new"},
+    {"train", "robustness", "deploy"},
     {"sweep", "report", "explore"},
     {"demo"},
 )
@@ -240,6 +245,7 @@ def test_no_import_is_hidden_in_a_function(module):
 def test_the_core_imports_torch_and_nothing_else(module):
     allowed = {"leanbayes", "torch", *sys.stdlib_module_names}
     allowed |= {"safetensors"} if module in ("leanbayes.io", "leanbayes.header") else set()
+    allowed |= {"matplotlib"} if module == "leanbayes.plots" else set()
     assert {i.target.split(".")[0] for i in imports(SOURCES[module])} <= allowed
 
 

@@ -261,5 +261,5 @@ def test_inputs_that_cannot_be_cut_or_are_no_tensors_are_refused():
         lb.predict(Sum(), (torch.zeros(4, 2), torch.zeros(1, 2)), samples=1, batch_size=2)
     whole = lb.predict(Sum(), (torch.zeros(4, 2), torch.ones(1, 2)), samples=1)
     assert whole.samples.shape == (1, 4, 2)
-    with pytest.raises(TypeError, match="an input is a list; give tensors"):
+    with pytest.raises(TypeError, match="an input is a float; give tensors"):
         lb.predict(Sum(), [1.0, 2.0], samples=1)

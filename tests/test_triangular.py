@@ -149,6 +149,20 @@ def test_a_packed_factor_is_a_triangular_one(op):
     assert (factor.size, factor.width) == (plain.size, plain.width) == (n, n)
 
 
+@pytest.mark.parametrize("shapes", [((3,), (2,)), ((3,), (4,)), ((3, 1), (3,)), ((3,), (3, 1))])
+def test_numbers_that_make_no_triangle_are_refused(shapes):
+    tensors = [torch.ones(shape) for shape in shapes]
+    with pytest.raises(ValueError, match="make no triangle"):
+        PackedTriangular(*tensors)
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+@pytest.mark.parametrize("function", [from_packed, row_squares])
+def test_kernels_read_no_further_than_there_are_numbers(branch, function):
+    with branch(), pytest.raises((RuntimeError, IndexError)):
+        function(torch.ones(50), torch.ones(7))
+
+
 def test_under_vmap_the_plain_formulas_are_used():
     lower = torch.randn(LARGE, LARGE).tril()
     x = torch.randn(32, LARGE)

@@ -24,6 +24,10 @@ from papers.studies.four_classes import (
 )
 from papers.studies.natural import NaturalSettings, compare_optimizers
 from papers.studies.policies import keep_policy
+from papers.studies.rank1.commands import add_rank1
+from papers.studies.records import judge_records
+from papers.studies.sparse.commands import add_sparse
+from papers.studies.vae.commands import add_vae
 from papers.tools.paper import ROOT
 
 __all__ = ["add_studies"]
@@ -43,6 +47,11 @@ def add_studies(app: typer.Typer) -> None:
     natural_example = "python -m papers natural --out results/matrix_normal/studies/natural.json"
     app.command(epilog="Example: python -m papers variance runs/mnist-lenet5-layer")(variance)
     app.command(epilog=f"Example: {natural_example}")(natural)
+    add_vae(app)
+    app.command(epilog="Example: python -m papers records runs/ehr/*")(records)
+    add_rank1(app)
+    add_sparse(app)
+    app.command(epilog="Example: python -m papers lora --seeds 3")(lora)
 
 
 def toy(
@@ -137,12 +146,15 @@ def natural(
     ] = None,
     rate: Annotated[float, typer.Option(help="Of a natural step.")] = _NATURAL.natural,
     trust: Annotated[float, typer.Option(help="Bound on such a step.")] = _NATURAL.trust,
+    short: Annotated[
+        int, typer.Option(help="Epochs of a second natural run; none if 0.")
+    ] = _NATURAL.short,
     images: Annotated[int | None, typer.Option(help="Training images; all.")] = None,
     measured: Annotated[int, typer.Option(help="Images measured on.")] = _NATURAL.measured,
 ) -> None:
     """Train FC-300 on MNIST by Adam and by natural gradients: −ELBO over steps and seconds."""
     rates = tuple(adam) if adam else _NATURAL.adam
-    settings = NaturalSettings(epochs, rates, rate, trust, images, measured)
+    settings = NaturalSettings(epochs, rates, rate, trust, short, images, measured)
     compare_optimizers(settings, out, seeds=seeds, progress=True, tell=_tell_optimizer)
     print(f"Written to {out}")
 
@@ -151,4 +163,55 @@ def _tell_optimizer(part: Mapping[str, Any]) -> None:
     print(
         f"{part['optimizer']}, seed {part['seed']}: −ELBO {part['negative_elbo'][-1]:.4f} after "
         f"{part['steps'][-1]} steps, {part['duration']:.0f} s"
+    )
+
+
+def records(
+    runs: Annotated[list[Path], typer.Argument(help="Finished runs of rank1/ehr-lstm-*.")],
+    out: Annotated[
+        Path, typer.Option(help="The JSON file; a stopped study goes on with it.")
+    ] = _RESULTS.parent / "rank1" / "studies" / "records.json",
+) -> None:
+    """Compare networks that read health records with the true risk of a generated cohort."""
+    judge_records(runs, out, tell=_tell_record)
+    print(f"Written to {out}")
+
+
+def _tell_record(name: str, part: Mapping[str, Any]) -> None:
+    metrics = part["metrics"]
+    shown = ("nll", "excess", "auroc", "auc_pr", "ece")
+    print(f"{name:<32}", *(f"{column} {metrics[column]['value']:.4f} " for column in shown))
+
+
+def lora(
+    out: Annotated[
+        Path, typer.Option(help="The JSON file; a stopped study goes on with it.")
+    ] = ROOT / "results" / "lora" / "minilm.json",
+    states: Annotated[Path, typer.Option(help="The folder of trained adapters.")] = Path(
+        "runs/lora"
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="How many, for every row.")] = 3,
+    train: Annotated[int, typer.Option(min=1, help="Reviews to learn from.")] = 2000,
+    test: Annotated[int, typer.Option(min=2, help="Reviews to judge by.")] = 800,
+    foreign: Annotated[int, typer.Option(min=1, help="Foreign texts of each kind.")] = 200,
+    epochs: Annotated[int, typer.Option(min=1, help="Of training.")] = 2,
+    samples: Annotated[int, typer.Option(min=2, help="Predictive draws.")] = 8,
+) -> None:
+    """Fine-tune MiniLM on IMDB by plain and Bayesian LoRA: a table, and docs/lora.md from it."""
+    from papers.studies.lora.page import RESULTS, write_page  # transformers takes seconds to import
+    from papers.studies.lora.study import LoraSettings, study_lora
+    from papers.studies.lora.texts import Sizes
+
+    torch.set_num_threads(1)
+    settings = LoraSettings(Sizes(train, test, foreign), epochs=epochs, samples=samples)
+    study_lora(settings, out, states=states, seeds=seeds, progress=True, tell=_tell_row)
+    print(f"Written to {out}")
+    if out.resolve() == RESULTS:
+        print(f"Written to {write_page()}")
+
+
+def _tell_row(key: str, part: Mapping[str, Any]) -> None:
+    print(
+        f"{key}: accuracy {part['accuracy']['value']:.3f}, NLL {part['nll']['value']:.4f}, ECE "
+        f"{part['ece']['value']:.4f}; {part['seconds']:.0f} + {part['predict_seconds']:.0f} s"
     )

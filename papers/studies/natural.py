@@ -39,6 +39,7 @@ class NaturalSettings:
         adam: learning rates of Adam, a run for each.
         natural: length of a natural step; that of scales is a quarter, as in the recipe.
         trust: bound on a natural step.
+        short: epochs of a second natural run, whose rates are at zero sooner; none if 0.
         images: how many training images; all if ``None``.
         measured: on how many of them the −ELBO is measured.
         points: how often it is measured in an epoch.
@@ -48,6 +49,7 @@ class NaturalSettings:
     adam: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
     natural: float = 0.2
     trust: float = 0.05
+    short: int = 8
     images: int | None = None
     measured: int = 2000
     points: int = 4
@@ -55,6 +57,7 @@ class NaturalSettings:
     def __post_init__(self) -> None:
         for name in ("epochs", "measured", "points"):
             require_count(name, getattr(self, name), 1)
+        require_count("short", self.short, 0)
         if self.images is not None:
             require_count("images", self.images, 1)
         require(bool(self.adam), "there is no rate of Adam to compare with; give one or more")
@@ -75,7 +78,11 @@ def recipes_of(settings: NaturalSettings, seed: int) -> dict[str, Recipe]:
         for rate in settings.adam
     }
     steps = {"optimizer.lr": settings.natural, "optimizer.trust": settings.trust}
-    runs[NATURAL] = read_recipe(_NATURAL_RECIPE, settings={**common, **steps})
+    natural = {NATURAL: settings.epochs, f"{NATURAL}, {settings.short} epochs": settings.short}
+    for name, epochs in natural.items():
+        if epochs:
+            own = {**common, **steps, "training.epochs": epochs}
+            runs[name] = read_recipe(_NATURAL_RECIPE, settings=own)
     return runs
 
 

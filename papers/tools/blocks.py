@@ -16,10 +16,10 @@ from leanbayes.errors import choose
 from leanbayes.lab import plots
 from leanbayes.lab.files import read_object
 from leanbayes.spectrum import Spectrum
-from papers.tools.numbers import filled
-from papers.tools.own import Picture
+from papers.tools.numbers import NotMeasuredError, filled
+from papers.tools.own import NOT_RUN, Picture
 from papers.tools.page import Makers
-from papers.tools.paper import Paper
+from papers.tools.paper import Claim, Paper
 from papers.tools.results import read_compressed, table, truncations
 from papers.tools.rows import Cell, Row, experiments, grid, markdown, mean_of, merge_seeds, seeds_of
 
@@ -110,10 +110,17 @@ class Blocks:
     def claims(self, _: str) -> str:
         """What the paper says, what came out, and where to look."""
         lines = (
-            [filled(claim.says, self.cell), filled(claim.came, self.cell), claim.where]
+            [filled(claim.says, self.cell), self._came(claim), claim.where]
             for claim in self.paper.claims
         )
         return grid(["what the paper says", "what came out", "where to look"], lines)
+
+    def _came(self, claim: Claim) -> str:
+        """What came out, as far as it was run."""
+        try:
+            return filled(claim.came, self.cell)
+        except NotMeasuredError:
+            return NOT_RUN
 
     def table(self, experiment: str) -> str:
         """The rows of an experiment."""

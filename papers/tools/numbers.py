@@ -1,20 +1,26 @@
 """Sentences whose numbers are made from files of results.
 
 ``{KIND: TERM}`` or ``{KIND: TERM / TERM}`` stands for a number of ours, ``{printed KIND: …}`` for
-what the paper prints.
+what the paper prints. ``{compared: TERM / TERM}`` is a word: higher, lower, or about the same if
+two numbers of ours differ by less than two standard errors.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 
 from leanbayes.errors import choose
 from papers.tools.rows import Cell, count
 
-__all__ = ["filled"]
+__all__ = ["NotMeasuredError", "filled"]
 
 _NUMBER = re.compile(r"\{(?P<printed>printed )?(?P<kind>\w+): (?P<terms>[^}]*)\}")
+
+
+class NotMeasuredError(ValueError):
+    """A sentence names a number that no file of results has."""
 
 
 def filled(sentence: str, cell: Callable[[str], Cell]) -> str:
@@ -32,6 +38,8 @@ def filled(sentence: str, cell: Callable[[str], Cell]) -> str:
 
     def number(match: re.Match[str]) -> str:
         terms, printed = match["terms"].split(" / "), bool(match["printed"])
+        if match["kind"] == "compared":
+            return _compared(*((cell(term), term) for term in terms))
         kind = "printed" if printed and match["kind"] == "value" else match["kind"]
         values = [_known(term, cell(term), printed) for term in terms]
         return choose("kind of number", kind, _KINDS)(*values)
@@ -42,8 +50,18 @@ def filled(sentence: str, cell: Callable[[str], Cell]) -> str:
 def _known(term: str, cell: Cell, printed: bool) -> float:
     value = cell.published if printed else cell.ours
     if value is None:
-        raise ValueError(f"{term!r} has no {'published' if printed else 'measured'} number")
+        kind = "published" if printed else "measured"
+        raise NotMeasuredError(f"{term!r} has no {kind} number")
     return value
+
+
+def _compared(first: tuple[Cell, str], second: tuple[Cell, str]) -> str:
+    """How the first number is, seen from the second."""
+    ours, other = (_known(term, cell, printed=False) for cell, term in (first, second))
+    errors = (cell.error or 0.0 for cell, _ in (first, second))
+    if abs(ours - other) <= 2 * math.hypot(*errors):
+        return "about the same"
+    return "higher" if ours > other else "lower"
 
 
 def _value(value: float) -> str:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from papers.tools.rows import Cell
 
-__all__ = ["MakeBlocks", "OwnBlocks", "Picture"]
+__all__ = ["NOT_RUN", "MakeBlocks", "OwnBlocks", "Picture", "where_run"]
+
+NOT_RUN = "*Not yet run.*"
+"""What stands in a block whose results are not there."""
 
 
 class Picture(NamedTuple):
@@ -44,3 +49,40 @@ class OwnBlocks:
 
 MakeBlocks = Callable[[Path], OwnBlocks]
 """The blocks of a study, from the folder of the paper's results."""
+
+
+def where_run(make: MakeBlocks) -> MakeBlocks:
+    """The same blocks for a page that is written before all of its results are there.
+
+    Where a file of results is missing, a table says so, a picture is left out, and a number is not
+    known. What is misspelt is an error as ever.
+    """
+
+    def patient(results: Path) -> OwnBlocks:
+        own = make(results)
+        return OwnBlocks(
+            tables={kind: partial(_table, table) for kind, table in own.tables.items()},
+            pictures={kind: partial(_pictures, draw) for kind, draw in own.pictures.items()},
+            cells={word: partial(_cell, cell) for word, cell in own.cells.items()},
+        )
+
+    return patient
+
+
+def _table(make: Callable[[str], str], argument: str) -> str:
+    try:
+        return make(argument)
+    except FileNotFoundError:
+        return NOT_RUN
+
+
+def _pictures(draw: Callable[[str], Iterator[Picture]], argument: str) -> Iterator[Picture]:
+    with suppress(FileNotFoundError):
+        yield from draw(argument)
+
+
+def _cell(find: Callable[[str, str], Cell], part: str, column: str) -> Cell:
+    try:
+        return find(part, column)
+    except FileNotFoundError:
+        return Cell()

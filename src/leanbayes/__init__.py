@@ -6,17 +6,19 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from leanbayes import distributions, ops, schedules, testing
+from leanbayes import distributions, metrics, ops, plots, schedules, testing
 from leanbayes.ablate import permute_scales, zero_means
 from leanbayes.alpha import AlphaReport, LayerAlpha, alpha_report
 from leanbayes.attack import Attack, fast_sign_attack
 from leanbayes.compaction import Compacted, CompactionReport, compact
 from leanbayes.compress import Comparison, compare, to_k_tied, truncate
 from leanbayes.convert import Plan, convert, deterministic, plan
+from leanbayes.diagnose import Diagnosis, diagnose
 from leanbayes.dropout import mc_dropout
 from leanbayes.ensemble import DeepEnsemble
 from leanbayes.errors import LoadError
 from leanbayes.estimators import auto, flipout, local, mean, register_estimator, weights
+from leanbayes.export import export_onnx
 from leanbayes.gradient_snr import GradientSNR
 from leanbayes.io import load, load_likelihood, save
 from leanbayes.kernels import Kernels, kernels
@@ -70,6 +72,7 @@ from leanbayes.predict import Prediction, predict, predict_batches
 from leanbayes.priors import (
     ARD,
     Cauchy,
+    Centered,
     Flat,
     GroupARD,
     HalfCauchy,
@@ -104,11 +107,13 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Cauchy",
+    "Centered",
     "Choice",
     "Compacted",
     "CompactionReport",
     "Comparison",
     "DeepEnsemble",
+    "Diagnosis",
     "Dropout",
     "Elbo",
     "Flat",
@@ -163,8 +168,10 @@ __all__ = [
     "count_parameters",
     "density",
     "deterministic",
+    "diagnose",
     "distributions",
     "elbo",
+    "export_onnx",
     "fast_sign_attack",
     "flipout",
     "held",
@@ -179,11 +186,13 @@ __all__ = [
     "mean_logits_nll",
     "mean_probs_nll",
     "members",
+    "metrics",
     "mixture_nll",
     "named_kl",
     "ops",
     "permute_scales",
     "plan",
+    "plots",
     "predict",
     "predict_batches",
     "prune",

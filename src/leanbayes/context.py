@@ -7,6 +7,7 @@ read a :class:`~contextvars.ContextVar`; it sees the switches of its thread.
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from leanbayes.distributions import FixedMap, Map, with_op
 from leanbayes.distributions.base import draws_anew
-from leanbayes.errors import require
+from leanbayes.errors import UntiledWarning, require
 from leanbayes.estimators import Estimator, auto, mean, weights
 from leanbayes.ops import LinearOp, Lookup, Usage
 
@@ -35,6 +36,7 @@ __all__ = [
     "settle",
     "switch",
     "switched",
+    "warn_untiled",
 ]
 
 Switches = Mapping[nn.Module, Estimator]
@@ -158,7 +160,7 @@ _TILED: ContextVar[tuple[weakref.ref[Tensor], int] | None] = ContextVar(
 
 def current_pass() -> Pass | None:
     """The forward pass that is running, where someone said that one is."""
-    return None if torch.compiler.is_compiling() else _PASS.get()
+    return None if torch.compiler.is_dynamo_compiling() else _PASS.get()
 
 
 @contextmanager
@@ -187,7 +189,7 @@ def announce(batch: Tensor, dim: int) -> None:
 
 def announced() -> int | None:
     """How many examples the batch has, if that was said."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return None
     current, tiled = _PASS.get(), _TILED.get()
     if current is not None and current.rows is not None:
@@ -195,10 +197,30 @@ def announced() -> int | None:
     return tiled[1] if tiled is not None and tiled[0]() is not None else None
 
 
+def warn_untiled(rows: int | None, members: int) -> None:
+    """Say it if a mixture is trained on rows that nobody has repeated for its members.
+
+    Args:
+        rows: how many examples a layer sees.
+        members: how many members it has.
+    """
+    if members == 1 or not rows or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return
+    tiled = _TILED.get()
+    if _PASS.get() is None and (tiled is None or rows != tiled[1]):
+        warnings.warn(
+            f"each of {members} members learns from another part of this batch; repeat it for all "
+            "of them: model(lb.tile(x, members)) with lb.tile(y, members), as BayesianModule and "
+            "predict do (if parts are meant, ignore leanbayes.errors.UntiledWarning)",
+            UntiledWarning,
+            stacklevel=2,
+        )
+
+
 @contextmanager
 def portion(count: int) -> Iterator[None]:
     """Say that the code inside the block sees one of so many equal parts of the batch."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         yield
         return
     current, tiled = _PASS.get(), _TILED.get()
@@ -216,7 +238,12 @@ def portion(count: int) -> Iterator[None]:
 
 
 def _blocks_differ(indices: Tensor, members: int) -> bool:
-    """Whether members would look up different entries: positions, and not a tiled batch."""
+    """Whether members would look up different entries: positions, and not a tiled batch.
+
+    While an export traces, only a batch has as many entries as there are examples.
+    """
+    if torch.compiler.is_compiling():
+        return False
     blocks = indices.unflatten(0, (members, -1)) if len(indices) % members == 0 else indices[None]
     return not bool((blocks == blocks[:1]).all())
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar, cast
 
 import torch
 from torch import nn
@@ -16,14 +16,33 @@ from leanbayes.errors import nearest, require
 from leanbayes.estimators import Estimator, auto
 from leanbayes.layers.attention import settle_fused_path
 from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible, to_bayesian
-from leanbayes.layers.choice import Choice, SharedPriors
+from leanbayes.layers.choice import Choice, SharedPriors, prior_or_default
+from leanbayes.layers.footprint import (
+    KeptLayer,
+    added_bytes,
+    kept_layers,
+    lines_of,
+    rank1_advice,
+    size_of,
+    warn_of_unknown,
+)
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
 from leanbayes.references import check_copy, replaceable
 
-__all__ = ["Plan", "PlannedLayer", "convert", "deterministic", "plan", "select", "topmost"]
+__all__ = [
+    "Plan",
+    "PlannedLayer",
+    "choose_layers",
+    "convert",
+    "deterministic",
+    "plan",
+    "select",
+    "topmost",
+]
 
 M = TypeVar("M", bound=nn.Module)
+L = TypeVar("L", bound=nn.Module)
 
 
 class PlannedLayer(NamedTuple):
@@ -45,9 +64,16 @@ class Plan:
     """What a conversion will do: the names of every layer, and what it is made of.
 
     ``print(plan(…))`` shows it, :meth:`apply` does it.
+
+    Attributes:
+        layers: those that become random.
+        kept: those with parameters that stay as they are, and their shares of all parameters.
+        memory: how many bytes the converted model takes beyond those of the model.
     """
 
     layers: tuple[PlannedLayer, ...]
+    kept: tuple[KeptLayer, ...] = ()
+    memory: int = 0
 
     def __str__(self) -> str:
         names = [", ".join(name or "(the model)" for name in layer.names) for layer in self.layers]
@@ -61,9 +87,10 @@ class Plan:
                 "A layer with several names draws at every call, except in predict; "
                 "lb.held(model) makes it one draw."
             )
-        return "\n".join(lines)
+        lines += rank1_advice(layer.choice.posterior for layer in self.layers)
+        return "\n".join([*lines, *lines_of(self.kept), f"Memory added: {size_of(self.memory)}."])
 
-    def apply(self, model: nn.Module) -> nn.Module:
+    def apply(self, model: M) -> M:
         """Convert the model itself, or nothing of it if any layer cannot be; returns it.
 
         Example:
@@ -91,7 +118,7 @@ class Plan:
 def plan(
     model: nn.Module,
     posterior: Posterior,
-    prior: Prior,
+    prior: Prior | None = None,
     estimator: Estimator = auto,
     *,
     bias: Posterior | None = None,
@@ -100,8 +127,36 @@ def plan(
     exclude: Sequence[str] = (),
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Plan:
-    """Say what :func:`convert` would do with the same arguments, without doing it."""
-    default = Choice(posterior, prior, estimator, bias, bias_prior)
+    """Say what :func:`convert` would do with the same arguments, without doing it.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
+        >>> for line in str(lb.plan(net, lb.KTied(1), lb.Normal(1.0))).splitlines()[1:]:
+        ...     print(line)
+        Deterministic, with 33.3 % of the parameters:
+        1  LayerNorm          4 (33.3 %)
+        Memory added: 28 B.
+    """
+    default = Choice(posterior, prior_or_default(prior, posterior), estimator, bias, bias_prior)
+    planned = choose_layers(model, default, include, exclude, overrides)
+    shared: SharedPriors = {}
+    memory = 0
+    for names, _, choice in planned.layers:
+        layer = model.get_submodule(names[0])
+        with _naming(names[0], layer):
+            memory += added_bytes(layer, choice, shared)
+    return replace(planned, memory=memory)
+
+
+def choose_layers(
+    model: nn.Module,
+    default: Choice,
+    include: Sequence[str] = ("**",),
+    exclude: Sequence[str] = (),
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Plan:
+    """A plan that does not say how much memory it takes, which has to be tried out."""
     layers = topmost(model, is_convertible)
     known = [name for names in layers.values() for name in names]
     require(bool(known), _nothing_to_convert(model))
@@ -121,13 +176,13 @@ def plan(
     require(bool(chosen), "no layer is left to convert; look at include and exclude")
     _forbid_tied_weights(model, chosen)
     replaceable(model, {layer: planned.names[0] for layer, planned in chosen.items()})
-    return Plan(tuple(chosen.values()))
+    return Plan(tuple(chosen.values()), kept_layers(model, chosen))
 
 
 def convert(
-    model: nn.Module,
+    model: M,
     posterior: Posterior,
-    prior: Prior,
+    prior: Prior | None = None,
     estimator: Estimator = auto,
     *,
     bias: Posterior | None = None,
@@ -135,26 +190,27 @@ def convert(
     include: Sequence[str] = ("**",),
     exclude: Sequence[str] = (),
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    freeze: Literal["rest"] | None = None,
     inplace: bool = False,
-) -> nn.Module:
+) -> M:
     """Make a model Bayesian: a copy whose linear layers are random maps.
 
     Trained weights become the means. Linear and bilinear layers, convolutions (also transposed and
     grouped), embeddings and bags of them, LSTM, GRU, RNN and their cells, multi-head attention and
     what :func:`register_layer` was told of are converted; everything else stays. Nothing changes if
-    any part cannot be converted.
+    any part cannot be converted. The result has the class of the model, unless that is one layer.
 
     Args:
         model: any module; left as it was unless ``inplace``.
         posterior: spec of the weights' posterior, such as ``lb.KTied(rank=2)``.
-        prior: spec of their prior, such as ``lb.Normal(0.2)``.
+        prior: spec of their prior, such as ``lb.Normal(0.2)``; ``Rank1`` has one of its own.
         estimator: how far noise is shared.
         bias: spec of the biases' posterior; deterministic if not given.
         bias_prior: spec of their prior; that of the weights if not given.
         include: patterns of layer names; ``*`` stays within a name's part, ``**`` does not.
         exclude: patterns of layers to leave alone.
-        overrides: other choices for layers that match a pattern, for example
-            ``{"head": {"posterior": lb.MeanField()}}``; later ones win.
+        overrides: other choices by pattern: ``{"head": {"posterior": lb.Point()}}``; the last wins.
+        freeze: ``"rest"`` trains the converted layers alone.
         inplace: change the model itself, which saves memory.
 
     Example:
@@ -164,17 +220,19 @@ def convert(
         >>> model(torch.randn(5, 784)).shape
         torch.Size([5, 10])
     """
-    options: dict[str, Any] = {"bias": bias, "bias_prior": bias_prior, "overrides": overrides}
-    patterns: dict[str, Any] = {"include": include, "exclude": exclude}
-    planned = plan(model, posterior, prior, estimator, **options, **patterns)
-    if inplace:
-        return planned.apply(model)
-    names = [name for layer in planned.layers for name in layer.names]
-    return planned.apply(_copy(model, names, "make it a method, or pass inplace=True"))
+    require(freeze in (None, "rest"), f"freeze is {freeze!r}; it is 'rest' or None")
+    default = Choice(posterior, prior_or_default(prior, posterior), estimator, bias, bias_prior)
+    planned = choose_layers(model, default, include, exclude, overrides)
+    warn_of_unknown(planned.kept)
+    if not inplace:
+        names = [name for layer in planned.layers for name in layer.names]
+        model = _copy(model, names, "make it a method, or pass inplace=True")
+    converted = planned.apply(model)
+    return _freeze_rest(converted) if freeze else converted
 
 
 @torch.no_grad()
-def deterministic(model: nn.Module, *, member: int | None = None) -> nn.Module:
+def deterministic(model: M, *, member: int | None = None) -> M:
     """Back to plain torch layers with the posterior means as weights; a copy.
 
     Args:
@@ -194,7 +252,7 @@ def deterministic(model: nn.Module, *, member: int | None = None) -> nn.Module:
     return _exchange(model, [(names, layer.to_torch(member)) for layer, names in layers.items()])
 
 
-def topmost(model: nn.Module, wanted: Callable[[nn.Module], TypeGuard[M]]) -> dict[M, list[str]]:
+def topmost(model: nn.Module, wanted: Callable[[nn.Module], TypeGuard[L]]) -> dict[L, list[str]]:
     """The wanted layers with all their names; what lies inside one of them is part of it.
 
     Example:
@@ -202,7 +260,7 @@ def topmost(model: nn.Module, wanted: Callable[[nn.Module], TypeGuard[M]]) -> di
         >>> topmost(nn.Sequential(shared, nn.ReLU(), shared), is_convertible)[shared]
         ['0', '2']
     """
-    layers: dict[M, list[str]] = {}
+    layers: dict[L, list[str]] = {}
     taken: set[str] = set()
     for name, module in model.named_modules(remove_duplicate=False):
         if taken.isdisjoint(_above(name)) and wanted(module):
@@ -234,7 +292,7 @@ def _above(name: str) -> list[str]:
     return [".".join(parts[:i]) for i in reversed(range(len(parts)))] if name else []
 
 
-def _copy(model: nn.Module, names: Iterable[str], remedy: str) -> nn.Module:
+def _copy(model: M, names: Iterable[str], remedy: str) -> M:
     """A copy that uses neither the layers with these names nor what they lie in."""
     copied = copy.deepcopy(model)
     exchanged = {place for name in names for place in (name, *_above(name))}
@@ -242,10 +300,10 @@ def _copy(model: nn.Module, names: Iterable[str], remedy: str) -> nn.Module:
     return copied
 
 
-def _exchange(model: nn.Module, layers: Sequence[tuple[Sequence[str], nn.Module]]) -> nn.Module:
+def _exchange(model: M, layers: Sequence[tuple[Sequence[str], nn.Module]]) -> M:
     """Put layers at their names, and wherever else a model keeps them; all or none.
 
-    A layer at the empty name is the model then.
+    A layer at the empty name is the model then, and stands in for its type.
     """
     before = {model.get_submodule(names[0]): (names[0], layer) for names, layer in layers}
     strays = replaceable(model, {old: name for old, (name, _) in before.items()})
@@ -253,7 +311,7 @@ def _exchange(model: nn.Module, layers: Sequence[tuple[Sequence[str], nn.Module]
     for names, layer in layers:
         for name in names:
             if not name:
-                return layer
+                return cast(M, layer)
             parent, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(parent), attribute, layer)
             owners.update(dict.fromkeys(model.get_submodule(above) for above in _above(name)))
@@ -311,5 +369,15 @@ def _forbid_tied_weights(model: nn.Module, chosen: Collection[nn.Module]) -> Non
             require(
                 layer is layers[name] or (layer not in chosen and layers[name] not in chosen),
                 f"layers {other!r} and {name!r} share one weight, which cannot be converted on one "
-                "side only; exclude both, or give each a weight of its own",
+                f"side only; exclude both with exclude=[{other!r}, {name!r}], or give each a "
+                "weight of its own",
             )
+
+
+def _freeze_rest(model: M) -> M:
+    """Train what belongs to random layers alone."""
+    trained = {p for layer in topmost(model, is_bayesian) for p in layer.parameters()}
+    for parameter in model.parameters():
+        if parameter not in trained:
+            parameter.requires_grad_(False)
+    return model

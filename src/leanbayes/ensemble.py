@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from leanbayes.context import portion
+from leanbayes.context import portion, warn_untiled
 from leanbayes.errors import require, require_count
 
 __all__ = ["DeepEnsemble"]
@@ -66,6 +66,8 @@ class DeepEnsemble(nn.Module):
                 x.shape[dim] % count == 0,
                 f"batch {x.shape[dim]} is not a multiple of {count} members; call tile(x, members)",
             )
+        if self.training:
+            warn_untiled(inputs[0].shape[dim] if inputs else None, count)
         blocks = zip(*(x.chunk(count, dim) for x in inputs), strict=True)
         with portion(count):
             outputs = [net(*block) for net, block in zip(self.networks, blocks, strict=True)]

@@ -11,6 +11,7 @@ from typing import TypeVar
 __all__ = [
     "LoadError",
     "UnknownNameError",
+    "UntiledWarning",
     "choose",
     "nearest",
     "require",
@@ -34,6 +35,10 @@ class UnknownNameError(ValueError, KeyError):
 
 class LoadError(ValueError):
     """A file that cannot be loaded: one sentence that names it and says what to do."""
+
+
+class UntiledWarning(UserWarning):
+    """A mixture is trained on a batch that was not repeated for its members."""
 
 
 def nearest(given: str, known: Iterable[str]) -> str:

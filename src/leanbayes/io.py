@@ -7,43 +7,56 @@ import json
 import math
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 from leanbayes.allowance import Allowance
 from leanbayes.context import switched
-from leanbayes.convert import Plan, plan, topmost
+from leanbayes.convert import Plan, choose_layers, topmost
 from leanbayes.errors import LoadError, require
 from leanbayes.estimators import ESTIMATORS, Estimator
 from leanbayes.files import replace_file
 from leanbayes.header import KEY, UNSEALED, Header, Kind, read_header, read_tensors, seal, told
-from leanbayes.layers import RandomMap, is_bayesian, is_convertible
+from leanbayes.layers import Choice, RandomMap, is_bayesian, is_convertible
 from leanbayes.likelihoods import Likelihood
 from leanbayes.model import random_maps
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
 from leanbayes.spec import Spec
+from leanbayes.trained_part import fingerprint, random_names, trained_names, unwrapped
 
-__all__ = ["load", "load_likelihood", "save"]
+__all__ = ["described", "load", "load_likelihood", "rebuilt", "save"]
 
 FORMAT = 1
+"""Of a file that holds a whole model."""
+
+ADAPTER_FORMAT = 2
+"""Of one that holds the trained part of it."""
+
+M = TypeVar("M", bound=nn.Module)
 _LIKELIHOOD = ".likelihood."
 """Before the names of a likelihood's tensors; no name in a model begins with a dot."""
 
 
 def save(
-    model: nn.Module, path: str | os.PathLike[str], likelihood: Likelihood | None = None
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    likelihood: Likelihood | None = None,
+    *,
+    trainable_only: bool = False,
 ) -> Path:
     """Write a converted model to ``path.safetensors``, whole or not at all; returns the path.
 
     Args:
-        model: the model.
+        model: the model; what compiles it, averages it or runs it in parallel is left out.
         path: the file.
         likelihood: what its outputs mean, to be stored beside it for :func:`load_likelihood`.
+        trainable_only: leave out frozen weights, which :func:`load` then takes from the network
+            that it is given: an adapter of a large model is a small file.
 
     Example:
         >>> import tempfile, torch, leanbayes as lb
@@ -55,9 +68,13 @@ def save(
         >>> torch.equal(lb.kl(same), lb.kl(model))
         True
     """
-    target = _with_suffix(path)
+    target, model = _with_suffix(path), unwrapped(model)
     header = {"format": FORMAT, "checksum": UNSEALED, "layers": _describe(model)}
     tensors = _unique(model)
+    if trainable_only:
+        kept = trained_names(model)
+        header |= {"format": ADAPTER_FORMAT, "rest": fingerprint(tensors, kept)}
+        tensors = {name: tensor for name, tensor in tensors.items() if name in kept}
     if likelihood is not None:
         header["likelihood"] = likelihood.to_dict()
         tensors |= {f"{_LIKELIHOOD}{name}": t for name, t in likelihood.state_dict().items()}
@@ -65,7 +82,7 @@ def save(
     return replace_file(target, seal(serialize(tensors, metadata={KEY: json.dumps(header)})))
 
 
-def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
+def load(net: M, path: str | os.PathLike[str]) -> M:
     """Convert a copy of ``net`` as the saved model was, and load its numbers.
 
     The file is refused, before it takes more memory than its size allows for, unless it has the
@@ -73,7 +90,8 @@ def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
 
     Args:
         net: the deterministic network that was converted, with any weights, in the dtype of the
-            saved model.
+            saved model. If the trainable part alone was saved, it has the frozen weights, and they
+            are frozen in the result.
         path: what :func:`save` was given.
     """
     source = _with_suffix(path)
@@ -85,7 +103,10 @@ def load(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
         planned = _plan(net, layers)
         with Allowance(_enough(given, net)):
             model = _build(planned, copy.deepcopy(net), layers)
-        _compare(source, given, model)
+        rest = header.description.get("rest")
+        _compare(source, given, model, whole=rest is None)
+        if rest is not None:
+            _compare_rest(source, rest, given, model)
         stored = read_tensors(source)
         model.load_state_dict({name: stored[name] for name in given}, strict=False)
     return model
@@ -128,6 +149,23 @@ def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
         tensors = {name: stored[f"{_LIKELIHOOD}{name}"] for name in given}
         likelihood.load_state_dict(tensors, assign=True)
     return likelihood
+
+
+def described(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """How every random layer of a model was made, as JSON can hold it."""
+    return _describe(unwrapped(model))
+
+
+def rebuilt(net: M, layers: Mapping[str, Any]) -> M:
+    """A copy of a network, converted as :func:`described` says; its numbers are first ones.
+
+    Args:
+        net: the deterministic network.
+        layers: what :func:`described` gave.
+    """
+    made = _described({"layers": layers})
+    _check_names(Path("the checkpoint"), net, made)
+    return _build(_plan(net, made), copy.deepcopy(net), made)
 
 
 def _with_suffix(path: str | os.PathLike[str]) -> Path:
@@ -176,10 +214,14 @@ def _read(source: Path) -> Header:
     """The header of a file in the format that this version reads."""
     header = read_header(source)
     number = header.description.get("format")
-    if type(number) is not int or number != FORMAT:
+    if type(number) is not int or number not in (FORMAT, ADAPTER_FORMAT):
         raise LoadError(
-            f"{source} has format {reprlib.repr(number)}, and this version reads {FORMAT}; "
-            "upgrade leanbayes"
+            f"{source} has format {reprlib.repr(number)}, and this version reads {FORMAT} and "
+            f"{ADAPTER_FORMAT}; upgrade leanbayes"
+        )
+    if ("rest" in header.description) != (number == ADAPTER_FORMAT):
+        raise LoadError(
+            f"{source} has format {number}, which does not suit what it holds; save the model again"
         )
     return header
 
@@ -258,12 +300,11 @@ def _plan(net: nn.Module, layers: _Layers) -> Plan:
                 choice["batch_dim"] = made.batch_dim
         overrides[name] = choice
     first = next(iter(overrides.values()))
-    return plan(
-        net, first["posterior"], first["prior"], include=tuple(overrides), overrides=overrides
-    )
+    default = Choice(first["posterior"], first["prior"])
+    return choose_layers(net, default, tuple(overrides), overrides=overrides)
 
 
-def _build(planned: Plan, net: nn.Module, layers: _Layers) -> nn.Module:
+def _build(planned: Plan, net: M, layers: _Layers) -> M:
     """Convert the network itself; then give single maps what differs in them."""
     model = planned.apply(net)
     for name, maps in layers.items():
@@ -286,9 +327,14 @@ def _enough(given: Mapping[str, Kind], *nets: nn.Module) -> int:
     return 2 * sum(sizes) + 2**20
 
 
-def _compare(source: Path, given: Mapping[str, Kind], model: nn.Module) -> None:
-    """Raise unless a file has the tensors that a model needs."""
+def _compare(
+    source: Path, given: Mapping[str, Kind], model: nn.Module, *, whole: bool = True
+) -> None:
+    """Raise unless a file has the tensors that a model needs: all, or those of random layers."""
     expected = {name: Kind.of(tensor) for name, tensor in _unique(model).items()}
+    if not whole:
+        wanted = random_names(model) | given.keys()
+        expected = {name: kind for name, kind in expected.items() if name in wanted}
     shapes, needed = ({n: k.shape for n, k in kinds.items()} for kinds in (given, expected))
     for name in sorted(needed.keys() | shapes.keys()):
         if shapes.get(name) != needed.get(name):
@@ -303,3 +349,15 @@ def _compare(source: Path, given: Mapping[str, Kind], model: nn.Module) -> None:
                 f"{source} was saved in another precision: tensor {name!r} is {given[name].dtype} "
                 f"in the file and {kind.dtype} in the given network; convert that with net.to(…)"
             )
+
+
+def _compare_rest(source: Path, rest: Any, given: Collection[str], model: nn.Module) -> None:
+    """Raise unless a network has the frozen weights that a file was trained with; freeze them."""
+    if rest != fingerprint(_unique(model), given):
+        raise LoadError(
+            f"{source} holds the trained part of a model whose other weights are not those of the "
+            "given network; give the pretrained network that it was trained on"
+        )
+    for name, parameter in model.named_parameters():
+        if name not in given:
+            parameter.requires_grad_(False)

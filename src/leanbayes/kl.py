@@ -31,6 +31,7 @@ from torch.distributions import (
 from torch.distributions.kl import _KL_REGISTRY
 
 from leanbayes.distributions import (
+    CenteredNormal,
     FlatDensity,
     GroupRelevanceNormal,
     LocationScale,
@@ -48,7 +49,7 @@ from leanbayes.kernels import fusible, no_force, relevance_kl
 
 __all__ = ["check_pair", "cross_entropy", "divergence"]
 
-_PRIORS_OF_WEIGHTS = (RelevanceNormal, GroupRelevanceNormal, LogUniformDensity)
+_PRIORS_OF_WEIGHTS = (CenteredNormal, RelevanceNormal, GroupRelevanceNormal, LogUniformDensity)
 _BY_MOMENTS = (WeightDistribution.log_inverse_alpha, LocationScale.log_inverse_alpha)
 
 
@@ -65,6 +66,12 @@ def cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:
 def _(p: Normal, q: WeightDistribution) -> Tensor:
     second = q.variance + (q.mean - p.loc).square()
     return 0.5 * second / p.scale.square() + p.scale.log() + 0.5 * math.log(2 * math.pi)
+
+
+@cross_entropy.register
+def _(p: CenteredNormal, q: WeightDistribution) -> Tensor:
+    second = q.variance / p.scale.square()
+    return 0.5 * second + p.scale.log() + 0.5 * math.log(2 * math.pi)
 
 
 @cross_entropy.register
@@ -97,18 +104,25 @@ def _scale_free(q: WeightDistribution, p: LogUniformDensity | RelevanceNormal) -
 
     It is exact where cross-entropy and entropy are both infinite (a dropout weight at zero).
     """
-    m = q.log_inverse_alpha()
     if isinstance(p, RelevanceNormal):
-        return 0.5 * torch.nn.functional.softplus(m)
+        if _has_moments_alone(q):
+            return 0.5 * (q.mean.square() / q.variance).log1p()
+        return 0.5 * torch.nn.functional.softplus(q.log_inverse_alpha())
+    m = q.log_inverse_alpha()
     return log_uniform_kl_exact(m) if p.exact else log_uniform_kl_approximate(m)
 
 
 def _total_scale_free(q: WeightDistribution, p: LogUniformDensity | RelevanceNormal) -> Tensor:
     """The sum of :func:`_scale_free`."""
-    known = getattr(q, "log_alpha", None) is not None
-    if isinstance(p, RelevanceNormal) and type(q).log_inverse_alpha in _BY_MOMENTS and not known:
+    if isinstance(p, RelevanceNormal) and _has_moments_alone(q):
         return relevance_kl(q.mean, q.variance)
     return _scale_free(q, p).sum()
+
+
+def _has_moments_alone(q: WeightDistribution) -> bool:
+    """Whether the ratio of squared mean and variance is known no better than from the two."""
+    known = getattr(q, "log_alpha", None) is not None
+    return type(q).log_inverse_alpha in _BY_MOMENTS and not known
 
 
 def _kl_per_weight(q: WeightDistribution, p: Distribution) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +17,7 @@ from leanbayes.distributions.base import draws_anew
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, mean
 from leanbayes.folding import ApartMap, Fold, folding
+from leanbayes.inputs import Inputs
 from leanbayes.layers import RandomMap
 from leanbayes.model import held, members, tile
 from leanbayes.ops import LinearOp, Usage
@@ -24,7 +25,7 @@ from leanbayes.row_wise import UnprovenError
 from leanbayes.rows import RowsApart
 from leanbayes.seeding import is_compiled
 
-__all__ = ["Passes", "cut"]
+__all__ = ["Passes", "examples_first"]
 
 _ROWS = 4000
 """How many rows a folded pass has: samples times examples, so that activations stay in caches."""
@@ -44,28 +45,24 @@ class Passes:
     Args:
         model: what runs.
         inputs: all examples.
-        dims: which dimension of each input counts them.
         batch_size: how many run at once.
+        before: passes of other examples: what they found out about the model is not tried again.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        inputs: tuple[Tensor, ...],
-        dims: tuple[int, ...],
+        inputs: Inputs,
         batch_size: int | None,
+        before: Passes | None = None,
     ) -> None:
-        self.model, self.inputs, self.dims = model, inputs, dims
-        self.members, self.total = members(model), inputs[0].shape[dims[0]]
+        self.model, self.inputs = model, inputs
+        sizes = inputs.sizes
+        self.members, self.total = members(model), sizes[0]
         self.step = batch_size or max(self.total, 1)
-        sizes = [t.shape[d] for t, d in zip(inputs, dims, strict=True)]
-        require(
-            self.step >= self.total or len(set(sizes)) == 1,
-            f"inputs have {sizes} examples, which cannot be cut into slices of {self.step}; give "
-            "all the same number",
-        )
-        self.shared: frozenset[nn.Module] = frozenset()
-        self.folds = len(set(sizes)) == 1 and self.total > 0 and not _is_watched(model)
+        self.shared: frozenset[nn.Module] = before.shared if before else frozenset()
+        self.mixes: bool = before.mixes if before else _is_watched(model)
+        self.is_even = len(set(sizes)) == 1 and self.total > 0
 
     def draw(self, samples: int, coherent: bool) -> Tensor | None:
         """Outputs of every draw; ``None`` if they have to be drawn in another way from the start.
@@ -73,7 +70,7 @@ class Passes:
         That is where a layer turns out to be called more than once, or rows to be mixed.
         """
         sizes = None if coherent else self._sizes(samples)
-        if self.folds and sizes is not None:
+        if self.is_even and not self.mixes and sizes is not None:
             return self._folded(*sizes)
         drawn = []
         for _ in range(samples):
@@ -85,21 +82,22 @@ class Passes:
         return torch.cat(drawn)
 
     def _batch(self, start: int, step: int) -> list[Tensor]:
-        part = cut(self.inputs, self.dims, start, step)
-        return [tile(t, self.members, d) for t, d in zip(part, self.dims, strict=True)]
+        part = self.inputs.cut(start, step)
+        return [tile(t, self.members, d) for t, d in zip(part.tensors, part.dims, strict=True)]
 
     def _outputs(self) -> Tensor | None:
         """One draw for all examples: ``[members, examples, …]``."""
         parts = []
         for start in range(0, max(self.total, 1), self.step):
             batch = self._batch(start, self.step)
-            rows = batch[0].shape[self.dims[0]]
+            dim = self.inputs.dims[0]
+            rows = batch[0].shape[dim]
             with one_pass(rows, self.shared) as current:
-                y = self.model(*batch)
+                y = self.inputs.run(self.model, batch)
             if current.repeated:
                 self.shared |= current.repeated
                 return None
-            y = _examples_first(y, rows, self.dims[0])
+            y = examples_first(y, rows, dim)
             parts.append(y.unflatten(0, (self.members, y.shape[0] // self.members)))
         return torch.cat(parts, 1)
 
@@ -107,7 +105,7 @@ class Passes:
         """How many samples and how many examples folded passes have; ``None``: too few of them."""
         if samples == 1 or not self.total:
             return None
-        numbers = sum(t.numel() for t in self.inputs) * self.members // self.total
+        numbers = sum(t.numel() for t in self.inputs.tensors) * self.members // self.total
         rows = min(_ROWS // self.members, _NUMBERS // max(numbers, 1))
         at_once = min(_SAMPLES, rows // _FEWEST)
         if at_once < 2 or self.step < min(_FEWEST, self.total):
@@ -118,7 +116,7 @@ class Passes:
     def _folded(self, shares: Sequence[int], sizes: Sequence[int]) -> Tensor | None:
         """All draws of all examples, ``[samples · members, examples, …]``, if rows stay apart."""
         _keep_memory()
-        folded = _Folded(self.model, self.dims)
+        folded = _Folded(self.model, self.inputs)
         starts = itertools.accumulate(sizes, initial=0)
         try:
             parts = [
@@ -126,7 +124,7 @@ class Passes:
                 for start, size in zip(starts, sizes, strict=False)
             ]
         except Exception:  # the loop says whether this is a mistake, and which
-            self.folds = False
+            self.mixes = True
             return None
         blocks = [part.unflatten(1, (self.members, -1)) for part in parts]
         return torch.cat(blocks, 2).flatten(0, 1)
@@ -137,11 +135,11 @@ class _Folded:
 
     Args:
         model: what runs.
-        dims: which dimension of each input counts examples.
+        inputs: what it is called with.
     """
 
-    def __init__(self, model: nn.Module, dims: Sequence[int]) -> None:
-        self.model, self.dims = model, dims
+    def __init__(self, model: nn.Module, inputs: Inputs) -> None:
+        self.model, self.inputs = model, inputs
         self.apart = RowsApart([*model.parameters(), *model.buffers()], members(model))
         self.maps: dict[nn.Module, Held] = {}
 
@@ -153,13 +151,14 @@ class _Folded:
 
     def _run(self, batch: Sequence[Tensor], index: Tensor) -> Tensor:
         """The outputs of the samples that a vmap runs over."""
-        rows, dim = batch[0].shape[self.dims[0]], self.dims[0]
+        dim = self.inputs.dims[0]
+        rows = batch[0].shape[dim]
         current = _FoldedPass(rows, maps=self.maps, apart=self.apart)
-        follow = self.apart.batch(batch, self.dims)
+        follow = self.apart.batch(batch, self.inputs.dims)
         with folding(Fold(index, self.apart)), passing(current), follow:
-            y = self.model(*batch)
+            y = self.inputs.run(self.model, batch)
             with self.apart.paused():
-                first = _examples_first(y, rows, dim)
+                first = examples_first(y, rows, dim)
                 place = 0 if len(y) == rows else dim
             self.apart.expect(y, place)
         return first
@@ -244,21 +243,12 @@ def _slices(total: int, most: int) -> list[int]:
     return sizes if len(set(sizes)) > 1 else [2, *_shares(total - 2, most)]
 
 
-def cut(
-    inputs: tuple[Tensor, ...], dims: tuple[int, ...], start: int, step: int
-) -> tuple[Tensor, ...]:
-    """Some of the examples of each input."""
-    return tuple(
-        t.narrow(d, start, min(step, t.shape[d] - start)) for t, d in zip(inputs, dims, strict=True)
-    )
-
-
-def _examples_first(y: object, rows: int, dim: int) -> Tensor:
+def examples_first(y: object, rows: int, dim: int) -> Tensor:
     """The output with examples in its first dimension: they are there, or where the input's are."""
     if not isinstance(y, Tensor):
         raise TypeError(
-            f"the model gives a {type(y).__name__}, and predictions need one tensor; wrap it "
-            "in a module that returns the one to predict"
+            f"the model gives a {type(y).__name__}{_parts(y)}, and predictions need one tensor; "
+            f"choose it, such as output=lambda o: {_choice(y)}"
         )
     if dim == 0:
         return y
@@ -269,3 +259,14 @@ def _examples_first(y: object, rows: int, dim: int) -> Tensor:
         f"{'may stand in two places' if places else 'are not'}; let the model return [batch, …]",
     )
     return y.movedim(places[0], 0)
+
+
+def _parts(y: object) -> str:
+    return f" with {', '.join(map(str, y))}" if isinstance(y, Mapping) else ""
+
+
+def _choice(y: object) -> str:
+    """How to choose a tensor of an output: the logits, or the first of several."""
+    if not isinstance(y, Mapping) or "logits" in y:
+        return "o[0]" if isinstance(y, tuple | list) else "o.logits"
+    return f"o[{next(iter(y), 'logits')!r}]"

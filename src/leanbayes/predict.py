@@ -1,135 +1,36 @@
-"""Predictive samples and their summary."""
+"""Draw predictive samples.
+
+Threads and tasks may predict with one model at the same time. A layer that the model calls more
+than once in a forward pass keeps its draw for the whole pass. Arrays get the precision of the
+weights; of a DataLoader one batch is in memory at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from leanbayes.context import one_pass
 from leanbayes.errors import require, require_seed
+from leanbayes.inputs import Inputs, Reader, Targets, is_loader
 from leanbayes.likelihoods import Categorical, Likelihood
-from leanbayes.likelihoods.laws import entropy, log_mean
-from leanbayes.metrics import Score
 from leanbayes.modes import evaluating
-from leanbayes.passes import Passes, cut
+from leanbayes.passes import Passes
+from leanbayes.prediction import Prediction
 from leanbayes.seeding import noise_by
 
 __all__ = ["Prediction", "predict", "predict_batches", "shared_layers"]
 
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """Samples of a model's outputs, and what they say.
-
-    Attributes:
-        samples: outputs ``[samples · members, batch, …]``.
-        likelihood: what they mean.
-    """
-
-    samples: Tensor
-    likelihood: Likelihood = field(default_factory=Categorical)
-
-    @property
-    def sample_log_probs(self) -> Tensor:
-        """Log probabilities of every sample, ``[samples, batch, …, classes]``.
-
-        A Bernoulli output counts as the two classes off and on.
-        """
-        return self.likelihood.class_log_probs(self.samples)
-
-    @property
-    def log_probs(self) -> Tensor:
-        """Log of the probabilities averaged over samples."""
-        return log_mean(self.sample_log_probs)
-
-    @property
-    def probs(self) -> Tensor:
-        """Class probabilities averaged over samples (of being on, for a Bernoulli output)."""
-        return self.likelihood.probs(self.samples)
-
-    @property
-    def labels(self) -> Tensor:
-        """The most probable class."""
-        return self.likelihood.labels(self.samples)
-
-    @property
-    def entropy(self) -> Tensor:
-        """Entropy of the averaged probabilities: all uncertainty, in nats."""
-        return entropy(self.log_probs)
-
-    @property
-    def expected_entropy(self) -> Tensor:
-        """Average entropy of the samples: uncertainty that more data would not remove."""
-        return entropy(self.sample_log_probs).mean(0)
-
-    @property
-    def mutual_information(self) -> Tensor:
-        """Entropy minus expected entropy: how much the samples disagree."""
-        return (self.entropy - self.expected_entropy).clamp_min(0.0)
-
-    @property
-    def mean(self) -> Tensor:
-        """The predictive mean."""
-        return self.likelihood.mean(self.samples)
-
-    @property
-    def aleatoric(self) -> Tensor:
-        """Variance of the noise, averaged over samples."""
-        return self.likelihood.aleatoric(self.samples)
-
-    @property
-    def epistemic(self) -> Tensor:
-        """Variance of the means over samples."""
-        return self.likelihood.epistemic(self.samples)
-
-    @property
-    def variance(self) -> Tensor:
-        """The predictive variance: aleatoric plus epistemic."""
-        return self.likelihood.variance(self.samples)
-
-    @property
-    def has_classes(self) -> bool:
-        """Whether targets are one of several names, on or off included, and not numbers."""
-        return self.likelihood.has_classes(self.samples)
-
-    @property
-    def answers(self) -> tuple[str, ...]:
-        """What this prediction can be asked for: names of its properties and methods."""
-        return self.likelihood.answers(self.samples)
-
-    def cdf(self, y: Tensor) -> Tensor:
-        """The predictive probability of a target of at most ``y``, elementwise."""
-        return self.likelihood.cdf(self.samples, y)
-
-    def quantiles(self, levels: Sequence[float]) -> Tensor:
-        """Quantiles of the predictive mixture, ``[levels, batch, …]``, by bisection."""
-        return self.likelihood.quantiles(self.samples, levels)
-
-    def draw(self) -> Tensor:
-        """One random target for every sample, ``[samples, batch, …]``."""
-        return self.likelihood.sample(self.samples)
-
-    def log_likelihood(self, y: Tensor) -> Tensor:
-        """The log predictive density of every example, averaged over samples inside the log."""
-        return log_mean(self.likelihood.log_prob(self.samples, y))
-
-    def metrics(self, y: Tensor) -> dict[str, Score]:
-        """How good the samples are: what the likelihood measures, with standard errors.
-
-        Example:
-            >>> prediction = Prediction(torch.zeros(2, 3, 4))
-            >>> prediction.metrics(torch.tensor([0, 1, 2]))["brier"]
-            Score(value=0.75, error=0.0)
-        """
-        return self.likelihood.metrics(self.samples, y)
+Given = Tensor | tuple[Any, ...] | Mapping[str, Any] | Iterable[Any]
+"""What predictions are made for: tensors and arrays, several, named, or batches of these."""
 
 
 def predict(
     model: nn.Module,
-    x: Tensor | tuple[Tensor, ...],
+    x: Given,
     *,
     samples: int = 100,
     batch_size: int | None = None,
@@ -137,11 +38,10 @@ def predict(
     coherent: bool = False,
     seed: int | None = None,
     likelihood: Likelihood | None = None,
+    output: Callable[[Any], Any] | None = None,
+    targets: Targets = None,
 ) -> Prediction:
     """Draw predictive samples in eval mode, without gradients; the model is left as it was.
-
-    Threads and tasks may predict with one model at the same time. A layer that the model calls
-    more than once in a forward pass keeps its draw for the whole pass.
 
     Where a pass keeps examples apart and each has noise of its own, all samples run at once. Every
     example keeps its law, but a number of noise serves about ten of them: averages over a test set
@@ -149,15 +49,16 @@ def predict(
 
     Args:
         model: any model; one without random layers gives equal samples.
-        x: the inputs, or a tuple of them if the model takes several.
+        x: a tensor or array; a tuple of several, or a dictionary of named ones; or a DataLoader.
         samples: how many draws (of every member).
         batch_size: how many examples to run at once at most.
-        batch_dim: which dimension of the inputs counts examples, or one for each of them: 1 for
-            ``[time, batch, …]``. In the samples examples come first.
-        coherent: let each draw be one function over the whole data set, instead of new noise for
-            every batch.
+        batch_dim: which dimension counts examples, or one for each input; outputs have it first.
+        coherent: let each draw be one function over the whole data set.
         seed: makes the draws repeatable; the global generator is left as it was.
         likelihood: what the outputs mean; :class:`~leanbayes.Categorical` if not given.
+        output: chooses the tensor to predict, if the model gives something else.
+        targets: what batches have beside inputs: names, or how many parts at the end of a tuple;
+            by default ``labels`` and ``label``, and the last of several parts.
 
     Example:
         >>> import leanbayes as lb
@@ -166,13 +67,45 @@ def predict(
         torch.Size([5, 2])
     """
     _check_options(samples, batch_size, seed)
-    passes = Passes(model, *_dimensions(x, batch_dim), batch_size)
-    with torch.no_grad(), evaluating(model):
-        while True:
-            with noise_by(seed, model):
-                drawn = passes.draw(samples, coherent)
-            if drawn is not None:
-                return Prediction(drawn, likelihood or Categorical())
+    draw = _Drawer(model, samples, coherent, _common(seed, coherent and is_loader(x)))
+    batches = Reader(model, batch_dim, targets, output).batches(x)
+    parts = [draw(inputs, batch_size) for inputs in batches]
+    drawn = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    return Prediction(drawn, likelihood or Categorical())
+
+
+class _Drawer:
+    """Draws samples for one batch after the other.
+
+    Args:
+        model: what is predicted with.
+        samples: how many draws.
+        coherent: whether each is one function over all batches.
+        seed: of the first batch; others have their own, unless draws are coherent.
+    """
+
+    def __init__(self, model: nn.Module, samples: int, coherent: bool, seed: int | None) -> None:
+        self.model, self.samples, self.coherent, self.seed = model, samples, coherent, seed
+        self._done = 0
+        self._last: Passes | None = None
+
+    def __call__(self, inputs: Inputs, batch_size: int | None) -> Tensor:
+        passes = Passes(self.model, inputs, batch_size, self._last)
+        seed = self.seed
+        if seed is not None and not self.coherent:
+            seed = (seed + self._done) % 2**63
+        self._done, self._last = self._done + passes.total, passes
+        with torch.no_grad(), evaluating(self.model):
+            while True:
+                with noise_by(seed, self.model):
+                    drawn = passes.draw(self.samples, self.coherent)
+                if drawn is not None:
+                    return drawn
+
+
+def _common(seed: int | None, is_needed: bool) -> int | None:
+    """A seed that batches have in common."""
+    return int(torch.randint(2**62, ())) if is_needed and seed is None else seed
 
 
 def _check_options(samples: int, batch_size: int | None, seed: int | None) -> None:
@@ -184,7 +117,7 @@ def _check_options(samples: int, batch_size: int | None, seed: int | None) -> No
 
 def predict_batches(
     model: nn.Module,
-    x: Tensor | tuple[Tensor, ...],
+    x: Given,
     *,
     samples: int = 100,
     batch_size: int | None = None,
@@ -192,6 +125,8 @@ def predict_batches(
     coherent: bool = False,
     seed: int | None = None,
     likelihood: Likelihood | None = None,
+    output: Callable[[Any], Any] | None = None,
+    targets: Targets = None,
 ) -> Iterator[Prediction]:
     """Predict one slice of the examples after the other: memory for one slice is enough.
 
@@ -199,13 +134,16 @@ def predict_batches(
 
     Args:
         model: any model.
-        x: the inputs, or a tuple of them if the model takes several.
+        x: inputs, or a DataLoader, as :func:`predict` takes them.
         samples: how many draws (of every member).
-        batch_size: how many examples a slice has; if not given, fewer for more samples.
+        batch_size: how many examples a slice has, all of one batch of a loader; if not given,
+            fewer for more samples.
         batch_dim: which dimension of the inputs counts examples, or one for each of them.
         coherent: let each draw be one function over the whole data set.
         seed: makes the draws repeatable.
         likelihood: what the outputs mean; :class:`~leanbayes.Categorical` if not given.
+        output: chooses the tensor to predict, if the model gives something else.
+        targets: what batches have beside inputs.
 
     Example:
         >>> import leanbayes as lb
@@ -214,17 +152,12 @@ def predict_batches(
         >>> torch.cat([part.probs for part in parts]).shape
         torch.Size([500, 2])
     """
-    require(samples >= 1, f"samples is {samples}; it must be at least 1")
+    _check_options(samples, batch_size, seed)
     step = batch_size or max(_SLICE // samples, 1)
-    require(step >= 1, f"batch_size is {step}; it must be ≥ 1")
-    inputs, dims = _dimensions(x, batch_dim)
-    if coherent and seed is None:
-        seed = int(torch.randint(2**62, ()))
-    for start in range(0, max(inputs[0].shape[dims[0]], 1), step):
-        own = seed if coherent or seed is None else (seed + start) % 2**63
-        part = cut(inputs, dims, start, step)
-        drawn = predict(model, part, samples=samples, batch_dim=dims, coherent=coherent, seed=own)
-        yield replace(drawn, likelihood=likelihood or drawn.likelihood)
+    draw = _Drawer(model, samples, coherent, _common(seed, coherent))
+    for inputs in Reader(model, batch_dim, targets, output).batches(x):
+        for start in range(0, max(inputs.sizes[0], 1), step):
+            yield Prediction(draw(inputs.cut(start, step), None), likelihood or Categorical())
 
 
 def shared_layers(model: nn.Module, *inputs: Tensor) -> frozenset[nn.Module]:
@@ -236,20 +169,3 @@ def shared_layers(model: nn.Module, *inputs: Tensor) -> frozenset[nn.Module]:
 
 _SLICE = 2**14
 """How many samples of single examples :func:`predict_batches` keeps at once."""
-
-
-def _dimensions(
-    x: Tensor | tuple[Tensor, ...], batch_dim: int | Sequence[int]
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The inputs, and which dimension of each counts examples."""
-    inputs = x if isinstance(x, tuple) else (x,)
-    for value in inputs:
-        if not isinstance(value, Tensor):
-            raise TypeError(f"an input is a {type(value).__name__}; give tensors")
-    dims = (batch_dim,) * len(inputs) if isinstance(batch_dim, int) else tuple(batch_dim)
-    require(
-        len(dims) == len(inputs)
-        and all(0 <= d < t.ndim for d, t in zip(dims, inputs, strict=True)),
-        f"batch_dim is {batch_dim}; inputs have shapes {[tuple(t.shape) for t in inputs]}",
-    )
-    return inputs, dims

@@ -29,6 +29,7 @@ __all__ = [
     "ARD",
     "PRIORS",
     "Cauchy",
+    "Centered",
     "Flat",
     "GroupARD",
     "HalfCauchy",
@@ -162,6 +163,27 @@ class He(Prior):
     ) -> Learned[td.Distribution]:
         """A normal with the scale of the whole, whose fan-in the part has not."""
         return Normal(float(whole.value("scale")))(whole.like).train(whole.training)
+
+
+@register_prior
+@dataclass(frozen=True)
+class Centered(Prior):
+    """``N(E w, scale²)`` around the posterior's own mean, which is left to weight decay.
+
+    The mean-field baseline of the rank-1 paper has it.
+
+    Args:
+        scale: the standard deviation.
+    """
+
+    scale: float
+    weights_only = True
+
+    def __post_init__(self) -> None:
+        require_positive(scale=self.scale)
+
+    def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
+        return self.learned(lbd.CenteredNormal, matrix, scale=self.scale)
 
 
 @register_prior

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = [
+    "BEFORE_NOISE",
     "ROW_WISE",
     "Call",
     "Rule",
@@ -198,6 +199,14 @@ def _product(call: Call, y: Tensor) -> int:
     return y.ndim - place
 
 
+def _attention(call: Call, y: Tensor) -> int:
+    """Scaled dot products of ``[…, steps, features]``: rows are before both, and nothing drops."""
+    demand(call.argument(4, "dropout_p", 0.0) == 0.0, "dropout that draws")
+    heads = 1 if call.argument(7, "enable_gqa", False) else 0
+    demand(call.from_right > 2 + heads, "attention over rows")
+    return elementwise(call, y)
+
+
 def functions(names: str) -> Iterator[Callable[..., Any]]:
     """Torch's functions and methods of these names."""
     for name in names.split():
@@ -260,7 +269,11 @@ ROW_WISE: dict[Callable[..., Any], Rule] = {
     **dict.fromkeys(functions("dropout dropout1d dropout2d dropout3d alpha_dropout"), _dropout),
     **dict.fromkeys(functions("batch_norm"), _batch_norm),
     **dict.fromkeys(functions("matmul bmm mm __matmul__"), _product),
+    **dict.fromkeys(functions("scaled_dot_product_attention"), _attention),
     **dict.fromkeys(functions("cat concat concatenate stack"), _joined),
     Tensor.__getitem__: _indexed,
 }
 """Every function that may meet rows. ``ROW_WISE[function] = elementwise`` adds one."""
+
+BEFORE_NOISE: frozenset[Callable[..., Any]] = frozenset(functions("scaled_dot_product_attention"))
+"""What torch cannot run for several samples at once: only what has no noise yet may meet it."""

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from leanbayes.row_wise import ROW_WISE, Call, demand, functions, getters
+from leanbayes.row_wise import BEFORE_NOISE, ROW_WISE, Call, demand, functions, getters
 
 __all__ = ["RowsApart"]
 
@@ -131,6 +132,8 @@ class RowsApart(TorchFunctionMode):
             dim = self._equal_part(func, args, y)
         else:
             demand(func in ROW_WISE and kwargs.get("out") is None, f"{func.__name__} of rows")
+            noisy = func in BEFORE_NOISE and any(map(is_batchedtensor, tensors))
+            demand(not noisy, f"{func.__name__} behind noise")
             constants = [t for t, d in zip(tensors, dims, strict=True) if d is None]
             call = Call(args, kwargs, rows, constants)
             y = func(*args, **kwargs)

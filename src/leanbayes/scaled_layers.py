@@ -13,7 +13,7 @@ from leanbayes.errors import require
 from leanbayes.layers import RandomMap, is_bayesian
 from leanbayes.model import random_maps
 
-__all__ = ["scaled_layers"]
+__all__ = ["has_scales", "scaled_layers"]
 
 
 @torch.no_grad()
@@ -42,7 +42,7 @@ def scaled_layers(
     chosen = select(include, maps)
     left_out = set() if biases else _biases(model)
     named = {name: maps[name] for name in maps if name in chosen and maps[name] not in left_out}
-    layers = {name: layer for name, layer in named.items() if _has_scales(layer)}
+    layers = {name: layer for name, layer in named.items() if has_scales(layer)}
     specs = dict.fromkeys(repr(maps[name].posterior.spec) for name in maps if name in chosen)
     require(
         bool(layers),
@@ -59,7 +59,8 @@ def scaled_layers(
     return layers
 
 
-def _has_scales(layer: RandomMap) -> bool:
+def has_scales(layer: RandomMap) -> bool:
+    """Whether a layer has standard deviations of single weights."""
     q = layer.posterior()
     return not isinstance(q, LowRankProduct | Rank1Mixture) and bool((q.variance != 0).any())
 

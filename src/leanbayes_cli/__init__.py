@@ -18,6 +18,7 @@ _LAB = (
     *("rich", "sklearn", "tensorboard", "typer", "yaml"),
 )
 _EXTRAS = {**dict.fromkeys(_LAB, "lab"), "gymnasium": "rl", "torch_uncertainty_assets": "frost"}
+_EXTRAS |= dict.fromkeys(("onnx", "onnxscript"), "onnx")
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from rich import box
 from rich.table import Table
 
 from leanbayes_cli.judging import Run, Samples, evaluate, show_metrics
+from leanbayes_cli.tables import export, new
 from leanbayes_cli.telling import console, in_a_sentence
 
 __all__ = ["register"]
@@ -45,10 +46,12 @@ def register(application: typer.Typer) -> None:
     data.command("fetch", epilog="Example: leanbayes data fetch mnist")(in_a_sentence(data_fetch))
     data.command("check", epilog="Example: leanbayes data check mnist")(in_a_sentence(data_check))
     for command, example in (
+        (new, "houses.csv --target price"),
         (recipes, "k_tied"),
         (train, "k_tied/mnist-mlp-k2 --budget cpu --set seed=1"),
         (evaluate, "runs/mnist-mlp-k2 --samples 200"),
         (predict, "runs/digits --input new.csv --output predictions.csv"),
+        (export, "runs/digits -o digits.onnx"),
         (sweep, "k_tied/mnist-mlp-k2 --trials 8"),
         (report, "runs/a runs/b -o report.html"),
         (explore, "CartPole-v0 --policy variance --seeds 9"),

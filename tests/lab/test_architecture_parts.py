@@ -51,6 +51,7 @@ FIRST = [
     ("resnet-tfp", {}, "block4.conv1.bias", (0.0, 0.01, math.inf)),
     ("wrn-28", {"width": 1}, "group3.block2.conv1.weight", he(9 * 64)),
     ("wrn-28", {"width": 1}, "dense.weight", he(64)),
+    ("resnet-small", {}, "block2.conv2.weight", he(9 * 96)),
     ("resnet-50", {}, "group1.block1.conv2.weight", he(9 * 64)),
     ("resnet-50", {}, "dense.weight", (0.0, 1e-4, math.inf)),
     ("imdb-lstm", {}, "embedding.weight", flat(0.05)),
@@ -196,12 +197,37 @@ def test_ehr_bag_is_the_mean_of_its_entries():
 
 def test_ehr_patient_without_entries_and_with_context():
     net = ehr(context=2, outputs=3)
-    nothing = torch.zeros(2, 5, 7).long()
-    y = net(nothing, torch.tensor([[0.0, 1.0], [2.0, 0.0]]))
+    nothing = torch.zeros(2, 1 + 5, 7).long()
+    nothing[:, 0, :2] = torch.tensor([[0, 100], [100, 65]])
+    seen = []
+    net.hidden.register_forward_pre_hook(lambda _, args: seen.append(args[0][:, -2:]))
+    y = net(nothing)
+    torch.testing.assert_close(seen[0], torch.tensor([[0.0, 1.0], [1.0, 0.65]]))
     assert torch.isfinite(y).all()
     assert not torch.allclose(y[0], y[1])
-    with pytest.raises(ValueError, match="context has 0 numbers, 2 are needed"):
-        net(nothing)
+    with pytest.raises(ValueError, match="days have 6 entries, and 4 codes and 3 measurements"):
+        net(nothing[..., :6])
+    with pytest.raises(ValueError, match="a context of 8 numbers does not fit into a row of 7"):
+        ehr(context=8)
+
+
+def test_ehr_context_is_not_an_event():
+    """Ages are no codes: the days are read as they are without a context."""
+    net = ehr(context=1)
+    seen = []
+    net.lstm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    days = torch.randint(1, 50, (2, 5, 7))
+    for age in (20, 80):
+        net(torch.cat([torch.full((2, 1, 7), age), days], 1))
+    assert seen[0].shape[1] == 5
+    torch.testing.assert_close(seen[0], seen[1])
+
+
+def test_ehr_drops_bags_states_and_units_in_training_alone():
+    net = ehr(dropout=1.0)
+    x = torch.randint(1, 50, (2, 5, 7))
+    assert net(x).equal(net.dense.bias.expand(2))
+    assert not net.eval()(x).equal(net.dense.bias.expand(2))
 
 
 # the auto-encoder

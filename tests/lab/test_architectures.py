@@ -78,6 +78,7 @@ CASES = {
     "vgg-small": Case(CIFAR, 10, (lb.MatrixNormal(), lb.GroupARD(), lb.local), 13),
     "fashion-cnn": Case(MNIST, 10, MATRIX, 5),
     "resnet-tfp": Case(CIFAR, 10, (lb.MeanField(TFP_SCALE), lb.Normal(1.0), lb.flipout), 14),
+    "resnet-small": Case(MNIST, 10, RANK1, 8),
     "wrn-28": Case(CIFAR, 10, RANK1, 1 + 3 * 9 + 1, {"width": 2}),
     "resnet-50": Case(images(3, 64, 64), 1000, RANK1, 54),
     "imdb-lstm": Case(
@@ -391,6 +392,9 @@ def test_reset_refuses_a_converted_network_and_changes_nothing(posterior):
         ("vgg", {"dense1": "variances"}, "did you mean 'variance'?"),
         ("vgg-small", {"width": 0}, "must be at least 1"),
         ("wrn-28", {"depth": 27}, "must be 6n + 4"),
+        ("wrn-28", {"dropout": 1.0}, "dropout is 1.0; it must be at least 0 and below 1"),
+        ("resnet-small", {"dropout": -0.1}, "dropout is -0.1; it must be at least 0 and below 1"),
+        ("resnet-small", {"filters": (8,)}, "give those of the stem and of a stage"),
         ("imdb-lstm", {"kernels": "kera"}, "did you mean 'keras'?"),
         ("vae", {"family": "dig"}, "did you mean 'diag'?"),
         ("vae", {"family": "mn"}, "family 'mn' needs 2 positive numbers"),

@@ -218,7 +218,7 @@ def test_predicted_labels_are_no_formulas(finished, tmp_path):
     assert set(read["label"]) <= {SCRIPT, FORMULA, MARKUP, ESCAPE}
     assert f"p_{FORMULA}" in read.names
     code, said = command("predict", finished, "--input", output, "--output", tmp_path / "again.csv")
-    assert (code, "inputs are numbers" in said) == (1, True)
+    assert (code, "and the run was trained on 2 columns" in said) == (1, True)
 
 
 def test_an_old_or_cut_table_of_predictions_still_reads(tmp_path):

@@ -225,7 +225,7 @@ def test_the_list_has_every_data_set_and_its_state(own, rng):
     write_mnist(own / "mnist", rng)
     entries = {entry.name: entry for entry in data.listing()}
     assert tuple(entries) == data.names()
-    assert len(entries) == 15
+    assert len(entries) == 19
     assert all(entry.licence and entry.source for entry in entries.values())
     assert entries["digits"].state == "embedded"
     assert entries["kmnist"].state == "absent"

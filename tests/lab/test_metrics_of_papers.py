@@ -144,6 +144,13 @@ def test_r18_areas_under_curves_against_scikit_learn(rare):
         assert values[name].error > 0
 
 
+def test_r18_calibration_of_an_outcome_is_that_of_its_two_classes(rare):
+    logits, y = rare
+    both = torch.stack([torch.zeros_like(logits), logits], -1)
+    expected = Prediction(both).metrics(y.long())["ece"]
+    assert tuple(Prediction(logits, lb.Bernoulli()).metrics(y)["ece"]) == pytest.approx(expected)
+
+
 def test_r18_areas_of_a_column_are_those_of_its_entries(rare):
     logits, y = rare
     flat = Prediction(logits, lb.Bernoulli()).metrics(y)
@@ -164,8 +171,8 @@ def test_r18_the_error_of_an_area_is_that_of_its_ranks(rare):
 def test_there_is_no_area_of_many_outcomes_or_of_one_kind():
     pixels = torch.randn(3, 20, 4), torch.randint(2, (20, 4)).double()
     always = torch.randn(3, 20), torch.ones(20)
-    for logits, y in (pixels, always):
-        assert set(Prediction(logits, lb.Bernoulli()).metrics(y)) == {"nll", "accuracy"}
+    for (logits, y), also in ((pixels, set()), (always, {"ece"})):
+        assert set(Prediction(logits, lb.Bernoulli()).metrics(y)) == {"nll", "accuracy"} | also
 
 
 def test_kt15_the_error_of_a_calibration_error_far_from_zero():

@@ -3,6 +3,7 @@
 import math
 import re
 from collections import Counter
+from fnmatch import fnmatch
 from functools import cache
 
 import pytest
@@ -27,19 +28,23 @@ NARROW = {
     "resnet-tfp": {"filters": (8, 16, 32, 64)},
     "vgg": {"width": 0.125},
     "imdb-lstm": {"vocabulary": 100},
+    "ehr-rnn": {"vocabulary": 100, "ranges": 100, "rnn_dim": 16, "hidden_layer_dim": 16},
 }
+INDICES = {"imdb": (80,), "mimic-iii": (31, 64), "ehr-cohort": (11, 14)}
 SHAPES = {
     "mnist": (1, 28, 28),
     "fashion-mnist": (1, 28, 28),
     "cifar10": (3, 32, 32),
     "cifar100": (3, 32, 32),
-    "imdb": (80,),
+    "imagenet": (3, 32, 32),
+    **INDICES,
 }
 
 HIGHEST = {
     "accuracy": 1,
     "brier": 1,
     "ece": 1,
+    "auc_pr": 1,
     "nll": math.log(100),
     "negative_elbo": 200,
     "parameters": 1e8,
@@ -50,8 +55,14 @@ every_file = pytest.mark.parametrize("file", FILES, ids=IDS)
 
 
 def narrow(file, budget):
-    """The recipe with a network that is quick to build, but for that as it is."""
+    """The recipe with a network that is quick to build, but for that as it is.
+
+    The learning rate of a batch of 1024 would settle two images in one step.
+    """
     recipe = read_recipe(file, budget=budget)
+    if recipe.training.batch_size > 1000 and recipe.optimizer.name == "sgd":
+        slow = recipe.optimizer.model_copy(update={"lr": 1e-3})
+        recipe = recipe.model_copy(update={"optimizer": slow})
     architecture = recipe.architecture
     changes, options = NARROW.get(architecture.name, {}), architecture.options
     options = {**options, **changes} if budget == "paper" else {**changes, **options}
@@ -92,8 +103,8 @@ def choices(recipe):
 
 def batch_of(recipe, size):
     shape = SHAPES[recipe.data.name]
-    if recipe.data.name == "imdb":
-        return torch.randint(1, 100, (size, *shape)), torch.randint(0, 2, (size,))
+    if recipe.data.name in INDICES:
+        return torch.randint(1, 40, (size, *shape)), torch.randint(0, 2, (size,))
     classes = 20 if recipe.data.options.get("labels") == "coarse" else 10
     return torch.rand(size, *shape), torch.randint(0, classes, (size,))
 
@@ -133,7 +144,7 @@ def test_it_parses_in_both_budgets_and_says_what_it_is(file):
     if paper.budgets:
         assert cpu.cut
         assert not paper.cut
-        assert cpu.training.epochs < paper.training.epochs
+        assert cpu.training.epochs < paper.training.epochs or cpu.data.name != paper.data.name
     for name, value in paper.published.values.items():
         assert 0 < value < HIGHEST[re.sub(r"_\d+$", "", name)]  # at a step
 
@@ -147,7 +158,8 @@ def test_milestones_and_annealing_end_before_training_does(file):
             images = recipe.training.limit or 50_000
             per_epoch = math.ceil(images / recipe.training.batch_size)
             epochs = recipe.kl.options["steps"] / (per_epoch if recipe.kl.unit == "step" else 1)
-            assert 0 < epochs < recipe.training.epochs
+            unfinished = file.stem == "ehr-lstm-cauchy"  # as published (E19)
+            assert (0 < epochs < recipe.training.epochs) != unfinished
 
 
 @every_file
@@ -157,7 +169,9 @@ def test_its_whole_network_can_be_converted(file):
         with torch.device("meta"):
             net = build(recipe.architecture.name, **recipe.architecture.options)
         planned = plan(net, recipe.posterior, recipe.prior, **choices(recipe)).layers
-        layers = [part for part in net.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
+        kinds = nn.Linear | nn.Conv2d | nn.LSTM | nn.Embedding
+        layers = [name for name, part in net.named_modules() if isinstance(part, kinds)]
+        layers = [name for name in layers if not any(fnmatch(name, e) for e in recipe.exclude)]
         expected = layers if recipe.include == ("**",) else recipe.include
         assert len(planned) == len(expected)
 
@@ -173,7 +187,7 @@ def test_it_trains_two_steps(file, budget):
     assert all(torch.isfinite(p).all() for p in trained)
     moved = [p for p in trained if p.grad is not None and p.grad.any()]
     assert len(moved) >= len(trained) / 2
-    assert lb.members(model) == getattr(recipe.posterior, "members", 1)
+    assert lb.members(model) == recipe.ensemble * getattr(recipe.posterior, "members", 1)
 
 
 def tied(prefix, *counts):
@@ -232,6 +246,29 @@ def test_R11_parameters_of_the_wide_network_in_millions(row):
     model = whole(RECIPES / f"rank1/cifar10-wrn-{row}.yaml")
     total = lb.count_parameters(model).total / 1e6
     assert round(total, 1) == MILLIONS[row]
+
+
+@pytest.mark.parametrize("row", ["gaussian", "cauchy"])
+def test_R11_parameters_of_resnet50_in_millions(row):
+    model = whole(RECIPES / f"rank1/imagenet-resnet50-{row}.yaml")
+    assert round(lb.count_parameters(model).total / 1e6, 1) == 26.0
+
+
+def test_R11_the_whole_wide_network_takes_a_step():
+    """WRN-28-10 with four members and two images, of 16 pixels a side to be done in seconds."""
+    recipe = read_recipe(RECIPES / "rank1/cifar10-wrn-gaussian.yaml")
+    model = build_model(recipe).train()
+    module = build_module(recipe, model, likelihood_of(recipe), 50_000)
+    optimizer = module.configure_optimizers()
+    before = model.dense.posterior.get_parameter("weight").detach().clone()
+    parts = module.objective((torch.rand(2, 3, 16, 16), torch.tensor([1, 2])))
+    parts.loss.backward()
+    optimizer.step()
+    assert torch.isfinite(parts.loss)
+    assert sum(p.numel() for p in model.parameters()) > 36e6
+    after = model.dense.posterior.get_parameter("weight").detach()
+    assert torch.isfinite(after).all()
+    assert not torch.equal(after, before)
 
 
 @every_file

@@ -16,7 +16,7 @@ from leanbayes.lab.report import study, write_report
 from leanbayes.lab.report.classes import calibration, certain_images
 from leanbayes.lab.report.html import page
 from leanbayes.lab.report.numbers import metric_name, target_units
-from leanbayes.lab.report.regression import LEVELS, interval_coverage, regression
+from leanbayes.lab.report.regression import regression
 from leanbayes.lab.report.study import Study
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
@@ -96,7 +96,7 @@ def test_learnt_noise_is_the_trained_one(table, tmp_path):
 
 def test_coverage_of_one_normal_is_that_of_its_interval():
     mean, y = torch.randn(40, 1), torch.randn(40, 1)
-    nominal, observed = interval_coverage(lb.Prediction(mean[None], lb.Gaussian(0.7)), y)
+    nominal, observed, _ = lb.Prediction(mean[None], lb.Gaussian(0.7)).calibration(y)
     for level, share in zip(nominal.tolist(), observed.tolist(), strict=True):
         reach = 0.7 * Normal(0.0, 1.0).icdf(torch.tensor((1 + level) / 2))
         assert share == pytest.approx(float(((y - mean).abs() <= reach).double().mean()))
@@ -105,7 +105,7 @@ def test_coverage_of_one_normal_is_that_of_its_interval():
 def test_coverage_of_a_mixture_is_that_of_its_quantiles():
     samples, y = torch.randn(7, 60, 1, dtype=torch.float64), torch.randn(60, 1) * 1.5
     prediction = lb.Prediction(samples, lb.Gaussian(0.4))
-    for level, share in zip(*interval_coverage(prediction, y), strict=True):
+    for level, share in zip(*prediction.calibration(y)[:2], strict=True):
         low, high = prediction.quantiles([(1 - float(level)) / 2, (1 + float(level)) / 2])
         assert float(share) == pytest.approx(float(((low <= y) & (y <= high)).double().mean()))
 
@@ -113,11 +113,11 @@ def test_coverage_of_a_mixture_is_that_of_its_quantiles():
 def test_a_calibrated_model_covers_what_it_promises():
     mean = torch.randn(5000)
     y = mean + 0.3 * torch.randn(5000)
-    nominal, observed = interval_coverage(lb.Prediction(mean[None], lb.Gaussian(0.3)), y)
+    nominal, observed, _ = lb.Prediction(mean[None], lb.Gaussian(0.3)).calibration(y)
     error = (nominal * (1 - nominal) / 5000).sqrt()
-    limit = threshold(len(LEVELS))
+    limit = threshold(len(nominal))
     assert bool(((observed - nominal).abs() < limit * error).all())
-    _, narrow = interval_coverage(lb.Prediction(mean[None], lb.Gaussian(0.25)), y)
+    _, narrow, _ = lb.Prediction(mean[None], lb.Gaussian(0.25)).calibration(y)
     assert bool(((narrow - nominal).abs() > limit * error).any())
 
 

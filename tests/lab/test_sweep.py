@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -172,6 +173,24 @@ def _children(count, *args):
     for child in children:
         child.start()
     return children
+
+
+def test_trials_are_taken_one_after_another(tmp_path, monkeypatch):
+    with sweeps._quiet_optuna(), sweeps._opened(tmp_path, recipe(GRID), None, "nll") as study:
+        held = []
+        alone = sweeps._alone
+
+        @contextmanager
+        def recorded(folder):
+            with alone(folder):
+                before = len(study.trials)
+                yield
+                held.append(len(study.trials) - before)
+
+        monkeypatch.setattr(sweeps, "_alone", recorded)
+        with pytest.warns(UserWarning, match="Heartbeat"):
+            study.ask()
+    assert held == [1]
 
 
 def test_two_processes_train_every_point_once(tmp_path):

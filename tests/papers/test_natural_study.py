@@ -19,7 +19,7 @@ from papers.tools.numbers import filled
 
 pytest.importorskip("matplotlib")
 
-TINY = NaturalSettings(epochs=3, adam=(1e-3,), images=120, measured=50, points=2)
+TINY = NaturalSettings(epochs=3, adam=(1e-3,), short=0, images=120, measured=50, points=2)
 
 
 @pytest.fixture
@@ -40,6 +40,12 @@ def digits(monkeypatch):
 def curves_of(study):
     keys = ("steps", "negative_elbo", "seed", "optimizer")
     return {name: [part[key] for key in keys] for name, part in study["parts"].items()}
+
+
+def test_a_second_natural_run_is_over_sooner():
+    recipes = recipes_of(NaturalSettings(epochs=30, adam=(1e-3,), short=8), seed=0)
+    epochs = {name: recipe.training.epochs for name, recipe in recipes.items()}
+    assert epochs == {"Adam 0.001": 30, NATURAL: 30, f"{NATURAL}, 8 epochs": 8}
 
 
 def test_a_study_has_a_curve_for_every_optimiser_and_all_that_it_depends_on(digits, tmp_path):
@@ -176,7 +182,7 @@ def test_settings_are_checked(wrong):
 
 
 def test_the_runs_are_fc_300_on_mnist_and_differ_in_the_optimiser_alone():
-    recipes = recipes_of(NaturalSettings(), seed=3)
+    recipes = recipes_of(NaturalSettings(short=0), seed=3)
     assert list(recipes) == ["Adam 0.001", "Adam 0.003", "Adam 0.01", NATURAL]
     shown = [
         recipe.model_dump(exclude={"name", "optimizer", "published"}) for recipe in recipes.values()
@@ -190,6 +196,7 @@ def test_the_runs_are_fc_300_on_mnist_and_differ_in_the_optimiser_alone():
 def test_the_study_is_a_command(digits, tmp_path):
     out = tmp_path / "natural.json"
     options = ["--epochs", "1", "--images", "40", "--measured", "20", "--adam", "0.01"]
+    options += ["--short", "0"]
     done = CliRunner().invoke(app, ["natural", "--out", str(out), *options])
     assert done.exit_code == 0, done.output
     assert "natural gradient, seed 0: −ELBO" in done.output

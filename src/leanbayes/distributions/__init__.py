@@ -17,6 +17,7 @@ from leanbayes.distributions.low_rank import LowRankProduct
 from leanbayes.distributions.masked import Masked
 from leanbayes.distributions.matrix_normal import KroneckerNormal
 from leanbayes.distributions.priors import (
+    CenteredNormal,
     FlatDensity,
     GroupRelevanceNormal,
     LogUniformDensity,
@@ -26,6 +27,7 @@ from leanbayes.distributions.priors import (
 from leanbayes.distributions.rank1 import Rank1Mixture
 
 __all__ = [
+    "CenteredNormal",
     "Delta",
     "DiagonalLowRank",
     "Factor",

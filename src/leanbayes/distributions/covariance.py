@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -107,14 +106,23 @@ class PackedTriangular(Triangular):
     """
 
     def __init__(self, diagonal: Tensor, below: Tensor) -> None:
+        n = diagonal.numel()
+        if diagonal.ndim != 1 or tuple(below.shape) != (n * (n - 1) // 2,):
+            raise ValueError(
+                f"a diagonal of shape {tuple(diagonal.shape)} and {tuple(below.shape)} numbers "
+                f"below it make no triangle; give n and n (n - 1) / 2 numbers"
+            )
         self.diagonal = diagonal
         self.below = below
+        self._written_out: Tensor | None = None
         self.size = self.width = diagonal.shape[0]
 
-    @cached_property
+    @property
     def lower(self) -> Tensor:  # type: ignore[override]
         """The factor as a matrix."""
-        return from_packed(self.diagonal, self.below)
+        if self._written_out is None:
+            self._written_out = from_packed(self.diagonal, self.below)
+        return self._written_out
 
     def color(self, e: Tensor) -> Tensor:
         return lower_product(e, self.lower)

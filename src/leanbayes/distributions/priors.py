@@ -15,6 +15,7 @@ from leanbayes.distributions.masked import Masked
 from leanbayes.errors import require
 
 __all__ = [
+    "CenteredNormal",
     "FlatDensity",
     "GroupRelevanceNormal",
     "LogUniformDensity",
@@ -82,6 +83,20 @@ class RelevanceNormal(_Prior):
     The KL of a normal weight is ``½ log(1 + μ²/σ²)`` [variance, eq. 11 with its factor ½; matrix
     normal, section 3.1]. There is no density without a posterior to be relevant to.
     """
+
+
+class CenteredNormal(_Prior):
+    """``N(E w, scale²)``: a normal around the mean of the weight it is compared with.
+
+    It judges the spread of a weight and not its mean, so it has no density without a posterior.
+
+    Args:
+        scale: the standard deviation.
+    """
+
+    def __init__(self, scale: Tensor) -> None:
+        self.scale = scale
+        super().__init__()
 
 
 class GroupRelevanceNormal(_Prior):

@@ -48,7 +48,7 @@ def relevance_kl(mean: Tensor, variance: Tensor) -> Tensor:
         >>> round(float(relevance_kl(torch.ones(2, 3), torch.ones(2, 3)) / math.log(2)), 4)
         3.0
     """
-    if not fusible(mean, variance):
+    if mean.shape != variance.shape or not fusible(mean, variance):
         return _plain_relevance_kl(mean, variance)
     return _RelevanceKL.apply(mean, variance)  # type: ignore[no-untyped-call]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -37,7 +36,7 @@ def from_packed(diagonal: Tensor, below: Tensor) -> Tensor:
                 [4., 2., 0.],
                 [5., 6., 3.]])
     """
-    if fusible(diagonal, below) and library(diagonal, below) is not None:
+    if _is_native(diagonal, below):
         return _FromPacked.apply(diagonal, below)  # type: ignore[no-untyped-call]
     return _plain_from_packed(diagonal, below)
 
@@ -50,9 +49,10 @@ def to_packed(lower: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([1., 2., 3.]), tensor([4., 5., 6.]))
     """
     n = lower.shape[0]
-    native = library(lower) if fusible(lower) and not torch.is_grad_enabled() else None
+    square = lower.shape == (n, n) and fusible(lower)
+    native = library(lower) if square and not torch.is_grad_enabled() else None
     if native is None:
-        return lower.diagonal(), lower.reshape(-1)[_places(n).to(lower.device)]
+        return lower.diagonal(), lower.reshape(-1)[_places(lower, n)]
     diagonal, below = lower.new_empty(n), lower.new_empty(n * (n - 1) // 2)
     native.pack_lower(*map(pointer, (lower, diagonal, below)), n)
     return diagonal, below
@@ -65,7 +65,7 @@ def row_squares(diagonal: Tensor, below: Tensor) -> Tensor:
         >>> row_squares(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0]))
         tensor([ 1., 20., 70.])
     """
-    if fusible(diagonal, below) and library(diagonal, below) is not None:
+    if _is_native(diagonal, below):
         return _RowSquares.apply(diagonal, below)  # type: ignore[no-untyped-call]
     return _plain_row_squares(diagonal, below)
 
@@ -128,21 +128,27 @@ def lower_gram(a: Tensor, b: Tensor) -> Tensor:
     return y.tril_()
 
 
+def _is_native(diagonal: Tensor, below: Tensor) -> bool:
+    """Whether kernels can read both; what does not fit together is left to torch to refuse."""
+    n = len(diagonal)
+    fits = diagonal.ndim == below.ndim == 1 and len(below) == n * (n - 1) // 2
+    return fits and fusible(diagonal, below) and library(diagonal, below) is not None
+
+
 def _worth_blocks(x: Tensor, lower: Tensor) -> bool:
     large = len(lower) >= 2 * _BLOCK and x.numel() >= 16 * len(lower)
     return large and x.dtype == lower.dtype and fusible(x, lower)
 
 
-@lru_cache(maxsize=64)
-def _places(n: int) -> Tensor:
+def _places(like: Tensor, n: int) -> Tensor:
     """Where the packed numbers stand in the flat matrix."""
-    row, column = torch.tril_indices(n, n, -1)
+    row, column = torch.tril_indices(n, n, -1, device=like.device)
     return row * n + column
 
 
 def _plain_from_packed(diagonal: Tensor, below: Tensor) -> Tensor:
     n = diagonal.shape[0]
-    where = _places(n).to(below.device)
+    where = _places(below, n)
     return torch.diag(diagonal).view(-1).index_put((where,), below).view(n, n)
 
 

@@ -18,6 +18,7 @@ from leanbayes.lab.data import Batches, augmentation
 from leanbayes.lab.phases import four_accuracies
 from leanbayes.lab.recipe import Probe, Recipe
 from leanbayes.lab.runs import Run
+from leanbayes.lab.sparse_curves import sparse_curves
 from leanbayes.lab.weights import log_alphas, mean_scales
 from leanbayes.lightning import BayesianModule, RecordSNR
 from leanbayes.model import named_kl
@@ -142,27 +143,34 @@ class Record(L.Callback):
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         epoch = float(trainer.current_epoch)
         self.rows.append(
-            {"epoch": epoch, **metrics, **_of_layers(pl_module), **self._phases(pl_module)}
+            {"epoch": epoch, **metrics, **_of_layers(pl_module), **self._on_test(pl_module)}
         )
         trainer.save_checkpoint(self.run.checkpoints.path(trainer.current_epoch))
         if trainer.is_global_zero:
             self.run.write_metrics(self.rows)
             self.run.checkpoints.drop_old()
 
-    def _phases(self, module: L.LightningModule) -> dict[str, float]:
-        """The four accuracies, if the recipe asks for them."""
-        spec = self.run.recipe.phases
-        if spec is None:
+    def _on_test(self, module: L.LightningModule) -> dict[str, float]:
+        """What the recipe asks for after every epoch: four accuracies, or how sparse it is."""
+        recipe, drawing = self.run.recipe, self.run.drawing()
+        if recipe.phases is None and recipe.sparse_curves is None:
             return {}
         assert isinstance(module, BayesianModule)
-        drawing = self.run.drawing()
-        return four_accuracies(
-            module.model,
-            self.run.dataset.test,
-            spec,
-            seed=drawing["seed"],
-            batch_size=drawing["batch_size"],
-        )
+        test, seed, size = self.run.dataset.test, drawing["seed"], drawing["batch_size"]
+        row: dict[str, float] = {}
+        if recipe.phases is not None:
+            row |= four_accuracies(module.model, test, recipe.phases, seed=seed, batch_size=size)
+        if recipe.sparse_curves is not None:
+            row |= sparse_curves(
+                module.model,
+                test,
+                module.likelihood,
+                recipe.sparse_curves,
+                data_size=self.run.data_size,
+                seed=seed,
+                batch_size=size,
+            )
+        return row
 
 
 @torch.no_grad()

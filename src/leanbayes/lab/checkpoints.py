@@ -6,7 +6,7 @@ import hashlib
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,11 @@ class Checkpoints:
 
     Args:
         folder: where they lie.
+        parts: what each holds at least; ``epoch`` and ``state_dict`` are among them.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, parts: Set[str] = _PARTS) -> None:
+        self.folder, self.parts = folder, parts
         self._sums_file = folder.with_suffix(".sha256")
 
     def path(self, epoch: int) -> Path:
@@ -110,7 +111,7 @@ class Checkpoints:
         except Exception as error:  # a damaged file may fail in any way
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             return f"is damaged ({reason})"
-        if not isinstance(state, dict) or not state.keys() >= _PARTS:
+        if not isinstance(state, dict) or not state.keys() >= self.parts:
             return "is no checkpoint of a run"
         return _misfit(state, epoch_of(path), module)
 

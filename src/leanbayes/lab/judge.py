@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from leanbayes import metrics
 from leanbayes.errors import require
+from leanbayes.inputs import in_precision_of
 from leanbayes.lab.corrupt import corrupt_examples
 from leanbayes.lab.data import Dataset, Examples, load_dataset
+from leanbayes.lab.data.user import load_like
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
@@ -57,7 +59,7 @@ def evaluate(
     """
     prediction = predict(
         model,
-        _as_trained(model, examples.x),
+        in_precision_of(model, examples.x),
         samples=samples,
         batch_size=batch_size,
         seed=seed,
@@ -117,7 +119,12 @@ def evaluate_run(
 
 def examples_of(run: Run, data: str | None = None) -> Examples:
     """The test examples of a run, or those of another data set as the run would see them."""
-    return run.dataset.test if data is None else as_learnt(load_dataset(data), run.dataset)
+    own = run.dataset
+    if data is None:
+        return own.test
+    if own.columns and Path(data).suffix.lower() == ".csv" and Path(data).is_file():
+        return as_learnt(load_like(Path(data), own, run.recipe.data.options), own)
+    return as_learnt(load_dataset(data), own)
 
 
 def evaluate_corruption(
@@ -169,12 +176,6 @@ def as_learnt(other: Dataset, own: Dataset) -> Examples:
     return Examples(stored, targets, own.scaling if at_once else None)
 
 
-def _as_trained(model: nn.Module, x: Tensor) -> Tensor:
-    """Inputs in the precision of the weights; indices stay indices."""
-    weight = next((p for p in model.parameters() if p.is_floating_point()), x)
-    return x.to(weight.dtype) if x.is_floating_point() else x
-
-
 def is_images(dataset: Dataset) -> bool:
     """Whether inputs are ``[channels, rows, columns]`` of grey or colour images."""
     shape = dataset.input_shape
@@ -218,11 +219,11 @@ def foreign_auroc(familiar: Tensor, foreign: Tensor) -> float:
         0.75
     """
     scores = torch.cat([familiar, foreign])
-    return metrics.auroc(scores, torch.arange(len(scores)) >= len(familiar))
+    return metrics.auroc(scores, torch.arange(len(scores)) >= len(familiar)).value
 
 
 def foreign_scores(
-    folder: str | Path, data: str, *, samples: int = 100
+    folder: str | Path, data: str, *, samples: int = 100, images: int | None = None
 ) -> dict[str, dict[str, float]]:
     """How well a finished run tells the images of another data set from its own test images.
 
@@ -230,10 +231,11 @@ def foreign_scores(
         folder: the run folder.
         data: the other data set, whose inputs have the same shape.
         samples: how many predictive samples.
+        images: how many test images of each; all if not given.
     """
     run = Run(folder)
     model, likelihood = run.load()
-    own, other = run.dataset.test, load_dataset(data)
+    own, other = run.dataset.test[:images], load_dataset(data)
     shape = tuple(own.stored.shape[1:])
     require(
         tuple(other.input_shape) == shape,
@@ -244,18 +246,19 @@ def foreign_scores(
         run.dataset.task == "classification",
         f"{run.dataset.name} has no classes, so its predictions have no entropy to tell by",
     )
-    stored, at_once = other.test.stored, other.test.scaling is not None
+    stored, at_once = other.test.stored[:images], other.test.scaling is not None
     foreign = Examples(stored, None, run.dataset.scaling if at_once else None)
     drawn = [
-        predict(model, _as_trained(model, part.x), likelihood=likelihood, **run.drawing(samples))
+        predict(
+            model, in_precision_of(model, part.x), likelihood=likelihood, **run.drawing(samples)
+        )
         for part in (own, foreign)
     ]
     is_foreign = torch.arange(len(own) + len(foreign)) >= len(own)
     scores = {}
     for name in ("entropy", "mutual_information"):
         values = torch.cat([getattr(prediction, name) for prediction in drawn])
-        found = metrics.bootstrap(metrics.auroc, values, is_foreign, strata=is_foreign)
-        scores[f"auroc_{name}"] = found._asdict()
+        scores[f"auroc_{name}"] = metrics.auroc(values, is_foreign)._asdict()
     return scores
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from leanbayes import plots as draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = [
     "bars",
     "clouds",
-    "coverage",
     "curves",
     "errors",
     "estimates",
@@ -29,21 +30,16 @@ __all__ = [
     "image_grid",
     "intervals",
     "paths",
-    "rejection",
-    "reliability",
-    "spectra",
+    "png",
     "spectra_of",
 ]
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-STYLES = ("-", "--", ":", "-.")
-WRONG = "#D55E00"
-PALE = "#BBBBBB"
-DASHED: dict[str, Any] = {"color": "#666666", "linestyle": "--"}
+COLOURS, DASHED, PALE = draw.COLOURS, draw.DASHED, draw.PALE
+WRONG = COLOURS[1]
 _SIZE = (5.2, 3.6)
 _PIXELS = 256
-_ROUNDING = 1e-12
 _DOTS_PER_INCH = 144
+_legend, _look, _plain, _whole_numbers = draw.add_legend, draw.look, draw.plain, draw.whole_numbers
 
 
 def _figure(size: tuple[float, float] = _SIZE) -> Figure:
@@ -60,36 +56,20 @@ def _axes(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
 
 
 def _on(figure: Figure, xlabel: str, ylabel: str, place: tuple[int, int, int] = (1, 1, 1)) -> Axes:
-    axes = figure.add_subplot(*place)
-    axes.set(xlabel=xlabel, ylabel=ylabel, axisbelow=True)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    return axes
+    return draw.style(figure.add_subplot(*place), xlabel, ylabel)
 
 
-def _whole_numbers(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+def png(function: Callable[..., Axes], *values: Any, **options: Any) -> bytes:
+    """What a function of :mod:`leanbayes.plots` draws."""
+    figure = _figure()
+    function(*values, axes=figure.add_subplot(), **options)
+    return _png(figure)
 
 
 def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
     return buffer.getvalue()
-
-
-def _look(index: int, name: str) -> dict[str, Any]:
-    """A line's label and look: colours first, then other styles, for 28 lines that differ."""
-    rounds, colour = divmod(index, len(COLOURS))
-    style = STYLES[rounds % len(STYLES)]
-    return {"label": _plain(name), "color": COLOURS[colour], "linestyle": style}
-
-
-def _legend(axes: Axes, entries: int) -> None:
-    if entries > 1:
-        columns = 1 if entries <= 6 else 2
-        axes.legend(fontsize="small", edgecolor="none", framealpha=0.85, ncols=columns)
 
 
 def curves(
@@ -150,56 +130,9 @@ def paths(
     return _png(figure)
 
 
-def _plain(name: str) -> str:
-    """A label as it is written: matplotlib hides a leading underscore and typesets dollars."""
-    return name.replace("$", r"\$").lstrip("_") or "layer"
-
-
-def reliability(confidence: Tensor, accuracy: Tensor, count: Tensor) -> bytes:
-    """Accuracy over confidence, bin by bin, with the share of examples in each bin.
-
-    Args:
-        confidence: average confidence of every bin.
-        accuracy: average accuracy of every bin.
-        count: how many examples are in it; empty bins are left out.
-    """
-    figure, axes = _axes("confidence", "accuracy")
-    bins = len(count)
-    left, share = [i / bins for i in range(bins)], (count / count.sum()).tolist()
-    axes.bar(left, share, 1 / bins, align="edge", color=PALE, label="share of examples", zorder=1)
-    axes.plot([0, 1], [0, 1], **DASHED, label="perfectly calibrated")
-    filled = count > 0
-    axes.plot(confidence[filled], accuracy[filled], "o-", color=COLOURS[0], label="this model")
-    axes.set(xlim=(0, 1), ylim=(0, 1.02))
-    _legend(axes, 3)
-    return _png(figure)
-
-
-def rejection(rejected: Tensor, accuracy: Tensor) -> bytes:
-    """Accuracy on what is kept, when the least certain examples are rejected."""
-    figure, axes = _axes("share of examples rejected", "accuracy on the others")
-    axes.plot(rejected, accuracy, color=COLOURS[0])
-    axes.set_xlim(0, 1)
-    return _png(figure)
-
-
 def histograms(groups: Mapping[str, Tensor], xlabel: str, *, bins: int = 30) -> bytes:
     """Outlined densities of several groups over common bins."""
-    figure, axes = _axes(xlabel, "density")
-    groups = {name: g.flatten().float()[g.flatten().isfinite()] for name, g in groups.items()}
-    low = min(float(g.min()) for g in groups.values() if len(g))
-    high = max(float(g.max()) for g in groups.values() if len(g))
-    width = max(high - low, 1e-6 * max(abs(low), 1.0))
-    edges = [low + width * i / bins for i in range(bins + 1)]
-    for index, (name, group) in enumerate(groups.items()):
-        counts = torch.histc(group, bins, low, low + width)
-        heights = (counts / (max(len(group), 1) * width / bins)).tolist()
-        look = _look(index, name)
-        axes.stairs(heights, edges, linewidth=1.8, **look)
-        if index < 3:
-            axes.stairs(heights, edges, fill=True, alpha=0.15, color=look["color"])
-    _legend(axes, len(groups))
-    return _png(figure)
+    return png(draw.densities, groups, xlabel, bins=bins)
 
 
 def bars(values: Mapping[str, float], xlabel: str) -> bytes:
@@ -260,45 +193,22 @@ def heat_map(matrix: Tensor, label: str) -> bytes:
     return _png(figure)
 
 
-def spectra(values: Mapping[str, Tensor]) -> bytes:
-    """The share of the sum of squares that each singular value explains, by layer."""
-    figure, axes = _axes("index of the singular value", "share of the sum of squares")
-    _draw_spectra(axes, values)
-    _legend(axes, len(values))
-    return _png(figure)
-
-
-def spectra_of(values: Mapping[str, Spectrum]) -> bytes:
+def spectra_of(values: Mapping[str, Spectrum | Tensor]) -> bytes:
     """Spectra of standard deviations and of means, side by side on one scale.
 
     Args:
         values: what :func:`leanbayes.spectrum` gives; members of a mixture are averaged.
     """
     figure = _figure((2 * _SIZE[0], _SIZE[1]))
-    scales = {name: _shares(spectrum.scale) for name, spectrum in values.items()}
-    means = {name: _shares(spectrum.mean) for name, spectrum in values.items()}
-    lowest = float(torch.cat([torch.ones(1), *scales.values(), *means.values()]).min())
-    sides = (("standard deviations", scales), ("means", means))
-    for column, (title, shares) in enumerate(sides, 1):
-        label = "share of the sum of squares" if column == 1 else ""
-        axes = _on(figure, "index of the singular value", label, (1, 2, column))
-        _draw_spectra(axes, shares)
-        axes.set(title=title, ylim=(0.5 * lowest, 2))
-    _legend(axes, len(values))
+    left, right = (figure.add_subplot(1, 2, place) for place in (1, 2))
+    draw.spectra(values, left, of="scale").set_title("standard deviations")
+    draw.spectra(values, right, of="mean").set(title="means", ylabel="")
+    if (repeated := left.get_legend()) is not None:
+        repeated.remove()
+    lowest = min(a.get_ylim()[0] for a in (left, right))
+    for axes in (left, right):
+        axes.set_ylim(lowest, 2)
     return _png(figure)
-
-
-def _shares(shares: Tensor) -> Tensor:
-    average = shares.reshape(-1, shares.shape[-1]).mean(0)
-    return average[average > _ROUNDING]
-
-
-def _draw_spectra(axes: Axes, values: Mapping[str, Tensor]) -> None:
-    for index, (name, shares) in enumerate(values.items()):
-        kept = shares[shares > 0]
-        axes.plot(range(1, len(kept) + 1), kept, marker=".", **_look(index, name))
-    axes.set_yscale("log")
-    _whole_numbers(axes)
 
 
 def image_grid(images: Tensor, titles: Sequence[str], wrong: Sequence[bool]) -> bytes:
@@ -358,20 +268,6 @@ def intervals(truth: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> bytes:
             marker = "o" if held is inside else "X"
             axes.scatter(truth[held], mean[held], s=12, color=colour, marker=marker, label=label)
     _legend(axes, 3)
-    return _png(figure)
-
-
-def coverage(nominal: Tensor, observed: Tensor, examples: int) -> bytes:
-    """How much intervals hold over what they promise; grey is two standard errors of chance."""
-    figure, axes = _axes("nominal level of the interval", "share of targets inside")
-    level = torch.linspace(0, 1, 101)
-    chance = 2 * (level * (1 - level) / examples).sqrt()
-    band = axes.fill_between(level, level - chance, level + chance, color=PALE)
-    band.set(alpha=0.6, linewidth=0, label="calibrated, ± 2 s.e.")
-    axes.plot([0, 1], [0, 1], **DASHED)
-    axes.plot(nominal, observed, marker="o", markersize=4, color=COLOURS[0], label="this model")
-    axes.set(xlim=(0, 1), ylim=(0, 1.02))
-    _legend(axes, 2)
     return _png(figure)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from leanbayes.errors import choose, require
 from leanbayes.lab.data import Dataset, Scaling
+from leanbayes.lab.data.columns import InputColumn, encode_columns, place_columns
 from leanbayes.lab.data.formats import read_arrays
 from leanbayes.lab.files import reading
 from leanbayes.lab.runs import Run
@@ -61,7 +63,8 @@ def read_inputs(path: Path, dataset: Dataset) -> Tensor:
     """Raw inputs from a file, checked and scaled as the data set's are."""
     if not path.is_file():
         raise FileNotFoundError(f"input {path} does not exist")
-    array = choose("kind of input file", path.suffix.lower(), _READERS)(path)
+    reader = choose("kind of input file", path.suffix.lower(), _READERS)
+    array = _read_csv(path, dataset.columns) if reader is _read_csv else reader(path)
     shape = dataset.input_shape
     if array.shape[1:] != shape:
         if array.ndim != 2 or array.shape[1] != math.prod(shape):
@@ -78,9 +81,17 @@ def read_inputs(path: Path, dataset: Dataset) -> Tensor:
     return raw.long() if dataset.scaling is None else dataset.scaling(raw)
 
 
-def _read_csv(path: Path) -> Array:
+def _read_csv(path: Path, columns: Sequence[InputColumn] = ()) -> Array:
     table = read_table(path, named=None)
     require(len(table) > 0, f"{path} has no rows to predict")
+    cells = place_columns(columns, table, path)
+    if columns and cells is not None:
+        return encode_columns(columns, cells, path)
+    require(
+        not columns,
+        f"{path} has {len(table.columns)} columns, and the run was trained on {len(columns)} "
+        f"columns ({', '.join(repr(column.name) for column in columns)})",
+    )
     rows = list(zip(*table.columns, strict=True))
     for number, row in enumerate(rows, 1):
         for cell in row:

@@ -40,6 +40,7 @@ __all__ = [
     "Optimizer",
     "Phases",
     "Recipe",
+    "SparseCurves",
     "Training",
     "check_recipe",
 ]
@@ -238,16 +239,23 @@ class KLSchedule(_Section):
 
 
 class Training(_Section):
-    """How long, in which batches, with which care."""
+    """How long, in which batches, with which care.
+
+    ``loss`` is the ``average`` of the NLLs of samples and members, or that of their ``mixture``.
+    """
 
     epochs: int = Field(ge=1)
     batch_size: int = Field(default=128, ge=1)
     samples: int = Field(default=1, ge=1)
+    loss: Literal["average", "mixture"] = "average"
     gradient_clip: float | None = Field(default=None, gt=0)
     precision: Literal["32", "bf16-mixed", "16-mixed", "64"] = "32"
     patience: int | None = Field(default=None, ge=1)
     limit: int | None = Field(default=None, ge=1, description="use so many training examples")
     prior_updates: int | None = Field(default=None, ge=1)
+    keep: Literal["last", "best"] = Field(
+        default="last", description="end with the weights of the epoch of least validation NLL"
+    )
 
 
 class Evaluation(_Section):
@@ -278,6 +286,17 @@ class Phases(_Section):
 
     examples: int = Field(default=1000, ge=1)
     samples: int = Field(default=10, ge=1)
+
+
+class SparseCurves(_Section):
+    """What is left of the model, and how good it is, after every epoch in ``metrics.csv``.
+
+    Shares of weights, rows and columns with a relevance of log α < 3, accuracy and −ELBO on test
+    examples; see :func:`leanbayes.lab.sparse_curves.sparse_curves`.
+    """
+
+    examples: int = Field(default=10_000, ge=1)
+    samples: int = Field(default=5, ge=1)
 
 
 class Published(_Section):
@@ -320,6 +339,7 @@ class Recipe(_Section):
     evaluation: Evaluation = Evaluation()
     probe: Probe | None = None
     phases: Phases | None = None
+    sparse_curves: SparseCurves | None = None
     seed: Seed = 42
     published: Published | None = None
     cut: str = ""

@@ -121,10 +121,22 @@ def _opened(folder: Path, recipe: Recipe, trials: int | None, metric: Metric) ->
                     "another --out"
                 )
             study.set_user_attr(name, value)
+    _ask_alone(study, folder)
     try:
         yield study
     finally:
         storage.engine.dispose()
+
+
+def _ask_alone(study: Study, folder: Path) -> None:
+    """Let processes take trials one after another: in SQLite two may take the same one."""
+    ask = study.ask
+
+    def asked(*args: Any, **options: Any) -> Trial:
+        with _alone(folder):
+            return ask(*args, **options)
+
+    study.ask = asked  # type: ignore[method-assign]
 
 
 def _check_study(folder: Path, *, grid: bool) -> None:

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from torch import nn
 from torch.optim import Optimizer
 
+from leanbayes.lab.best import KeepBest
 from leanbayes.lab.build import build_model, likelihood_of
 from leanbayes.lab.callbacks import FollowLearningRate, MeasureSteps, Record, RunData
 from leanbayes.lab.checkpoints import epoch_of
@@ -90,7 +91,7 @@ def train(
         if not trainer.is_global_zero:
             return {}
         run.save(model, likelihood)
-        result = _result(run, module, trainer.current_epoch, record.seconds, measured)
+        result = _result(run, module, trainer, record.seconds, measured)
         run.write_result(result)
     return result
 
@@ -103,6 +104,8 @@ def _fit(trainer: L.Trainer, module: BayesianModule, data: RunData, run: Run) ->
     try:
         with interruptible():
             trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
+        for best in _bests(trainer):
+            best.restore(module)
     except NonFiniteLossError as error:
         if is_first():
             run.history.note_stop(trainer.current_epoch, error.reason)
@@ -120,10 +123,17 @@ def _way_back(run: Run) -> str:
     )
 
 
+def _bests(trainer: L.Trainer) -> list[KeepBest]:
+    """What keeps the best epoch, if anything does."""
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in callbacks if isinstance(callback, KeepBest)]
+
+
 def _callbacks(recipe: Recipe, record: Record, measured: MeasureSteps | None) -> list[L.Callback]:
     """In the order in which Lightning calls them; the record sees what those before it did."""
     training = recipe.training
-    callbacks: list[L.Callback] = [StopOnNonFinite(), FollowLearningRate(recipe), record]
+    kept = [KeepBest()] if training.keep == "best" else []
+    callbacks: list[L.Callback] = [StopOnNonFinite(), FollowLearningRate(recipe), *kept, record]
     if training.patience is not None:
         callbacks.insert(0, EarlyStopping("validation/nll", patience=training.patience))
     if training.prior_updates is not None:
@@ -132,18 +142,24 @@ def _callbacks(recipe: Recipe, record: Record, measured: MeasureSteps | None) ->
 
 
 def _result(
-    run: Run, module: BayesianModule, epochs: int, seconds: float, measured: MeasureSteps | None
+    run: Run,
+    module: BayesianModule,
+    trainer: L.Trainer,
+    seconds: float,
+    measured: MeasureSteps | None,
 ) -> dict[str, Any]:
     """How the trained model is judged, and what anybody needs to get the same numbers again."""
     test, size = run.dataset.test, run.data_size
     result = {
         "name": run.recipe.name,
         "metrics": evaluate(module.model, test, module.likelihood, data_size=size, **run.drawing()),
-        "epochs": epochs,
+        "epochs": trainer.current_epoch,
         "parameters": count_parameters(module.model)._asdict(),
         "seconds": seconds,
         **provenance(run.recipe),
     }
+    for best in _bests(trainer):
+        result["kept"] = {"epoch": best.epoch, "validation_nll": best.nll}
     if run.history.values["stopped"]:
         result["history"] = run.history.values
     if measured is not None:
@@ -185,6 +201,7 @@ def build_module(
             decayed=spec.decayed,
         ),
         train_samples=recipe.training.samples,
+        loss=recipe.training.loss,
         validation_samples=recipe.evaluation.validation_samples,
         seed=recipe.seed,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TypeGuard, TypeVar
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from leanbayes.errors import require
 from leanbayes.layers.choice import Choice, Maker, SharedPriors
 from leanbayes.layers.custom import refuse_custom
+from leanbayes.layers.plain_state import take_plain
 
 __all__ = [
     "KINDS",
@@ -32,6 +33,11 @@ class Template:
     def __init__(self, module: nn.Module) -> None:
         empty = {id(p): nn.Parameter(p.detach().to("meta")) for p in module.parameters()}
         self._module = copy.deepcopy(module, empty)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Torch's names of its tensors."""
+        return tuple(self._module.state_dict())
 
     def filled(self, tensors: Mapping[str, Tensor | None]) -> nn.Module:
         """A new torch layer with copies of these tensors, by torch's names."""
@@ -77,6 +83,16 @@ class Layer(nn.Module, ABC):
                 "go back to; make the model with lb.convert"
             )
         return self.template.filled(self.torch_tensors(member)).train(self.training)
+
+    def _load_from_state_dict(
+        self, state_dict: MutableMapping[str, Tensor], prefix: str, *args: Any
+    ) -> None:
+        """Load the layer's own tensors, or those of the torch layer as means."""
+        try:
+            take_plain(self, state_dict, prefix)
+        except ValueError as error:
+            args[-1].append(f"layer {prefix.removesuffix('.')!r}: {error}")
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 K = TypeVar("K", bound=type[Layer])

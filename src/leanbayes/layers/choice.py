@@ -17,9 +17,9 @@ from leanbayes.layers.random_map import RandomMap
 from leanbayes.learned import Learned
 from leanbayes.ops import Linear, LinearOp, Lookup
 from leanbayes.posteriors import Posterior, Rank1
-from leanbayes.priors import Prior
+from leanbayes.priors import Flat, Normal, Prior
 
-__all__ = ["Choice", "Maker", "SharedPriors"]
+__all__ = ["Choice", "Maker", "SharedPriors", "prior_or_default"]
 
 B = TypeVar("B", bound=Tensor | None)
 Pair = tuple[Learned[WeightDistribution], Learned[Distribution]]
@@ -78,6 +78,24 @@ class Choice:
             )
 
 
+def prior_or_default(prior: Prior | None, posterior: Posterior) -> Prior:
+    """The prior, or the published one of rank-one factors, around what changes nothing.
+
+    Example:
+        >>> prior_or_default(None, Rank1(4))
+        Normal(scale=0.1, loc=1.0, learn=None)
+    """
+    if prior is None and isinstance(posterior, Rank1):
+        kinds = set(posterior.kinds) - {"none"}
+        if kinds == {"fixed"}:
+            return Flat()
+        if kinds == {"normal"}:
+            return Normal(0.1, loc=1.0 if posterior.perturb == "multiply" else 0.0)
+    if prior is None:
+        raise ValueError(f"{posterior!r} has no prior of its own; give one such as lb.Normal(1.0)")
+    return prior
+
+
 @dataclass(frozen=True)
 class Maker:
     """Makes the parts of one layer from its choice; what ``from_torch`` of a layer kind is given.
@@ -85,10 +103,12 @@ class Maker:
     Args:
         choice: what the layer is to be made of.
         shared: the priors that layers of the same model share.
+        checks: refuse weights that have no finite numbers.
     """
 
     choice: Choice
     shared: SharedPriors
+    checks: bool = True
 
     def placed(self, op: LinearOp) -> LinearOp:
         """The op, told which dimension of its input counts examples."""
@@ -117,15 +137,8 @@ class Maker:
         return RandomMap(Linear(), *pair, self.choice.estimator)
 
     def _pair(self, weight: Tensor, op: LinearOp, posterior: Posterior, prior: Prior) -> Pair:
-        require(
-            not weight.is_meta,
-            "its weights are on the meta device and have no numbers; give it memory with "
-            "to_empty(device=...) and load its weights first",
-        )
-        require(
-            bool(torch.isfinite(weight).all()),
-            "its weights are not finite; look for a NaN or an infinity before converting",
-        )
+        if self.checks:
+            _require_numbers(weight)
         q = posterior(weight, op).requires_grad_(weight.requires_grad)
         p = self.shared.get(prior)
         if p is None:
@@ -134,5 +147,18 @@ class Maker:
             p.requires_grad_()  # a prior that layers share learns if one of them does
         if prior.shared_by_model:
             self.shared[prior] = p
-        check_pair(q(), p())
+        if self.checks:
+            check_pair(q(), p())
         return q, p
+
+
+def _require_numbers(weight: Tensor) -> None:
+    require(
+        not weight.is_meta,
+        "its weights are on the meta device and have no numbers; give it memory with "
+        "to_empty(device=...) and load its weights first",
+    )
+    require(
+        bool(torch.isfinite(weight).all()),
+        "its weights are not finite; look for a NaN or an infinity before converting",
+    )

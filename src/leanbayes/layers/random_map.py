@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
-
+import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from leanbayes.context import Held, current_pass, settle, switched
+from leanbayes.context import Held, current_pass, settle, switched, warn_untiled
 from leanbayes.distributions import Delta, FixedMap, Map, WeightDistribution, rounded
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto, mean
 from leanbayes.kl import divergence
+from leanbayes.layers.mean_weight import MeanWeight
 from leanbayes.learned import Learned
 from leanbayes.ops import LinearOp, Usage
 from leanbayes.precision import full_precision
@@ -53,7 +53,10 @@ class RandomMap(nn.Module):
 
     def usage(self, x: Tensor, op: LinearOp) -> Usage:
         """How an input uses each weight, compared with the batch that was announced."""
-        return settle(op.usage(x), op, x, self.members)
+        usage = settle(op.usage(x), op, x, self.members)
+        if self.training:
+            warn_untiled(usage.batch, self.members)
+        return usage
 
     def draw(self, usage: Usage, op: LinearOp | None = None) -> Map:
         """Draw a map, or give the one that is being held; ``op`` stands in for the layer's own."""
@@ -83,18 +86,18 @@ class RandomMap(nn.Module):
     def weight(self) -> Tensor:
         """The held draw in torch's own shape, or the posterior mean, with a warning.
 
-        A mixture's has a first axis of members. :attr:`mean_weight` is the mean without a word.
+        The warning comes when code computes with the mean: to look at its dtype, device or shape
+        is no mistake. A mixture's has a first axis of members. :attr:`mean_weight` is the mean
+        without a word.
         """
         held = self.held
         if isinstance(held, FixedMap):
             return self.op.unmatrix(held.weight)
-        if not isinstance(self.posterior(), Delta) and switched(self) is not mean:
-            warnings.warn(
-                "weight is the posterior mean here: code that computes with it has no noise. Call "
-                "the layer, or read weight within lb.held(model); mean_weight is the mean",
-                stacklevel=2,
-            )
-        return self.mean_weight
+        mean_weight = self.mean_weight
+        quiet = isinstance(self.posterior(), Delta) or switched(self) is mean
+        if quiet or torch.compiler.is_compiling():
+            return mean_weight
+        return mean_weight.as_subclass(MeanWeight)
 
     @property
     def mean_weight(self) -> Tensor:

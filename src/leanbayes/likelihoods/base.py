@@ -12,14 +12,14 @@ from torch.distributions import Distribution
 
 from leanbayes.errors import require
 from leanbayes.likelihoods import laws
-from leanbayes.metrics import Score, average
+from leanbayes.metrics import Score, average, interval_coverage, interval_width
 from leanbayes.registry import Registry, argument_names
 
 __all__ = ["LIKELIHOODS", "Likelihood", "register_likelihood"]
 
 _OF_CLASSES = ("probs", "log_probs", "labels", "entropy", "expected_entropy", "mutual_information")
 _OF_MOMENTS = ("mean", "aleatoric", "epistemic", "variance")
-_OF_CDF = ("cdf", "quantiles")
+_OF_CDF = ("cdf", "quantiles", "interval")
 
 
 class Likelihood(nn.Module, ABC):
@@ -37,7 +37,8 @@ class Likelihood(nn.Module, ABC):
         >>> Laplace().variance(outputs)
         tensor([3.])
         >>> Laplace().answers(outputs)
-        ('mean', 'aleatoric', 'epistemic', 'variance', 'cdf', 'quantiles', 'log_likelihood')
+        ('mean', 'aleatoric', 'epistemic', 'variance', 'cdf', 'quantiles', 'interval',
+        'log_likelihood')
     """
 
     @abstractmethod
@@ -124,6 +125,24 @@ class Likelihood(nn.Module, ABC):
         like = outputs.new_empty(law.batch_shape[1:])
         return laws.quantiles(self._cdf(law, outputs), levels, law, like)
 
+    def interval(self, outputs: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
+        """The ends of central intervals: of targets that are numbers, or of class probabilities.
+
+        Args:
+            outputs: ``[samples, batch, …]``.
+            coverage: the predictive probability of a number inside, or the share of samples whose
+                probability of a class is.
+        """
+        require(0 < coverage < 1, f"coverage is {coverage}; it must lie between 0 and 1")
+        levels = ((1 - coverage) / 2, (1 + coverage) / 2)
+        if self.has_classes(outputs):
+            probs = self.class_log_probs(outputs).exp()
+            probs = probs[..., 1] if laws.is_binary(self._law(outputs)) else probs
+            low, high = laws.sample_quantiles(probs, levels)
+        else:
+            low, high = self.quantiles(outputs, levels)
+        return low, high
+
     def class_log_probs(self, outputs: Tensor) -> Tensor:
         """Log probabilities of all values a target can take, ``[samples, batch, …, classes]``."""
         law = self.distribution(outputs)
@@ -154,20 +173,22 @@ class Likelihood(nn.Module, ABC):
             ('probs', 'log_probs', 'labels')
         """
         law = self._law(outputs)
-        return (
+        names = (
             *(_OF_CLASSES if laws.is_finite(law) else ()),
             *(_OF_MOMENTS if laws.has_mean(law) else ()),
             *(_OF_CDF if laws.cdf(law) else ()),
+            *(("interval",) if self.has_classes(outputs) else ()),
             "log_likelihood",
         )
+        return tuple(dict.fromkeys(names))
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, Score]:
         """How good predictive samples are, with standard errors over examples.
 
-        All have ``nll``. Classes get ``accuracy``, ``brier``, ``ece`` and uncertainties, and how
-        diverse several samples are; on or off gets ``accuracy`` and, if single, ``auc_pr`` and
-        ``auroc``; numbers get ``squared_error``. Standard errors of ``ece``, ``auc_pr`` and
-        ``auroc`` are bootstrapped.
+        All have ``nll``. Classes get ``accuracy``, ``brier``, calibration errors, ``aurc`` and
+        uncertainties, and how diverse several samples are; on or off gets ``accuracy`` and, if
+        single, ``ece``, ``auc_pr`` and ``auroc``; numbers get ``squared_error`` and ``rmse`` and,
+        if single, ``crps`` and the coverage and width of 90 % intervals.
         """
         values = {"nll": average(-laws.log_mean(self.log_prob(outputs, y)))}
         law = self._law(outputs)
@@ -176,8 +197,11 @@ class Likelihood(nn.Module, ABC):
         if self.has_classes(outputs):
             return values | laws.scores_of_classes(self.class_log_probs(outputs), y)
         if laws.has_mean(law):
-            errors = (self.mean(outputs) - y).square()
-            values["squared_error"] = average(errors.reshape(len(errors), -1).mean(-1))
+            values |= laws.scores_of_numbers(self.distribution(outputs), self.mean(outputs), y)
+        if laws.cdf(law) and y.numel() == len(y):
+            low, high = self.interval(outputs, 0.9)
+            values["coverage_90"] = interval_coverage(low, high, y)
+            values["width_90"] = interval_width(low, high)
         return values
 
     def to_dict(self) -> dict[str, Any]:
@@ -219,7 +243,7 @@ class Likelihood(nn.Module, ABC):
         return self.distribution(outputs.new_ones(1, 1, *outputs.shape[2:]))
 
     def _moment(self, name: str, outputs: Tensor) -> Tensor:
-        if not laws.has_mean(self._law(outputs)):
+        if not (torch.compiler.is_compiling() or laws.has_mean(self._law(outputs))):
             raise self._cannot(name, outputs)
         value: Tensor = getattr(self.distribution(outputs), name)
         return value

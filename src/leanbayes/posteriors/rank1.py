@@ -53,7 +53,9 @@ class Rank1(Posterior):
     """Random rank-one factors on a shared weight matrix, a mixture of members [rank-1, eq. 1–2].
 
     The prior is compared with the factors, not with the weights: ``prior=lb.Normal(0.1, loc=1.0)``
-    is the published choice. ``factors="fixed"`` is BatchEnsemble (with ``prior=lb.Flat()``).
+    is the published choice, and what a conversion without a prior takes. ``factors="fixed"`` is
+    BatchEnsemble (with ``prior=lb.Flat()``). The shared weights have no prior unless
+    ``weight_scale`` is given: train them with weight decay.
 
     Args:
         members: how many mixture members share the weights; feed ``tile(x, members)``.
@@ -81,8 +83,8 @@ class Rank1(Posterior):
 
     def __post_init__(self) -> None:
         require_count("members", self.members, 1)
-        require(len(self._kinds) == 2, "factors is one kind, or a pair for r and s")
-        for kind in self._kinds:
+        require(len(self.kinds) == 2, "factors is one kind, or a pair for r and s")
+        for kind in self.kinds:
             require_choice("factors", kind, get_args(FactorName))
         require_choice("perturb", self.perturb, ("multiply", "add"))
         require_choice("kl", self.kl, ("mean", "sum"))
@@ -94,7 +96,8 @@ class Rank1(Posterior):
                 require_positive(**{name: value})
 
     @property
-    def _kinds(self) -> tuple[FactorName, FactorName]:
+    def kinds(self) -> tuple[FactorName, FactorName]:
+        """The kinds of ``r`` and ``s``."""
         both = self.factors
         return both if isinstance(both, tuple) else (both, both)
 
@@ -121,7 +124,7 @@ class Rank1(Posterior):
         arguments = {"weight": Stored.means(weight, op)}
         rows, columns = op.matrix(weight).shape
         sizes = (rows, op.input_channels(columns))
-        for name, kind, n in zip("rs", self._kinds, sizes, strict=True):
+        for name, kind, n in zip("rs", self.kinds, sizes, strict=True):
             shape = (self.members, n)
             if kind not in ("halfcauchy", "none"):
                 arguments[f"{name}_loc"] = self._first_loc(shape, weight)
@@ -129,7 +132,7 @@ class Rank1(Posterior):
                 arguments[f"{name}_scale"] = self._first_scale(kind, shape, weight)
         mixture = partial(
             _rank1_mixture,
-            kinds=self._kinds,
+            kinds=self.kinds,
             op=op,
             perturb=self.perturb,
             clip=self.clip,

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, distributions
 from torch.distributions import Distribution
 
-from leanbayes.errors import require, require_choice
+from leanbayes.errors import require_choice
 from leanbayes.likelihoods import Gaussian, Likelihood
 from leanbayes.posteriors import Posterior
 from leanbayes.predict import Prediction
@@ -136,11 +136,12 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
             X: inputs.
             coverage: the probability that they hold; several give ``[rows, 2, coverages]``.
         """
-        several = np.atleast_1d(np.asarray(coverage, dtype=float))
-        for each in several:
-            require(0 < each < 1, f"coverage is {each}; it must lie between 0 and 1")
-        ends = self.predict_quantiles(X, [*(1 - several) / 2, *(1 + several) / 2])
-        intervals: Floats = ends.reshape(len(ends), 2, len(several))
+        several = [float(each) for each in np.atleast_1d(np.asarray(coverage, dtype=float))]
+        ends = self._asked(
+            X,
+            lambda p: torch.stack([torch.stack(p.interval(each), -1) for each in several], -1),
+        )
+        intervals = self._to_units(ends)
         return intervals[..., 0] if np.ndim(coverage) == 0 else intervals
 
     def predict_quantiles(

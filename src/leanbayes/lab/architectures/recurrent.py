@@ -91,8 +91,10 @@ class EhrRecurrent(Network):
     mean field.
 
     Takes indices ``[batch, days, codes + measurements]``, where 0 is no entry, and gives
-    ``[batch, outputs]``, or ``[batch]`` for one output. The sizes of the vocabulary and of the
-    bags, and the dimension that Table 7's multiplier multiplies, were not published.
+    ``[batch, outputs]``, or ``[batch]`` for one output. With a context there is one row more in
+    front of the days, which begins with the numbers of the context in hundredths. The sizes of the
+    vocabulary and of the bags, and the dimension that Table 7's multiplier multiplies, were not
+    published.
 
     Args:
         vocabulary: how many codes there are, with 0.
@@ -104,8 +106,9 @@ class EhrRecurrent(Network):
         measurement_dimension: of a measurement's vector; 32 (normal) or 16 (Cauchy) in Table 7.
         rnn_dim: dimension of the LSTM.
         hidden_layer_dim: dimension of the hidden layer.
-        context: how many numbers describe the patient; they are then a second input.
+        context: how many numbers describe the patient, such as gender and age.
         outputs: how many outputs there are.
+        dropout: share of the bags, of the state and of the hidden layer that is dropped.
 
     Example:
         >>> EhrRecurrent(codes=3, measurements=2, vocabulary=9)(torch.ones(4, 7, 5).long()).shape
@@ -125,15 +128,23 @@ class EhrRecurrent(Network):
         hidden_layer_dim: int = 512,
         context: int = 0,
         outputs: int = 1,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        require(
+            context <= codes + measurements,
+            f"a context of {context} numbers does not fit into a row of {codes + measurements}; "
+            "give codes or measurements more room",
+        )
         self.codes, self.measurements, self.context = codes, measurements, context
-        self.input_shape = (days, codes + measurements)
+        self.rows = int(context > 0)
+        self.input_shape = (self.rows + days, codes + measurements)
         self.code_embedding = nn.Embedding(vocabulary, code_dimension, padding_idx=0)
         self.measurement_embedding = nn.Embedding(ranges, measurement_dimension, padding_idx=0)
         self.lstm = _lstm(code_dimension + measurement_dimension, rnn_dim)
         self.hidden = nn.Linear(rnn_dim + context, hidden_layer_dim)
         self.dense = nn.Linear(hidden_layer_dim, outputs)
+        self.dropout = nn.Dropout(dropout)
         self.first_weights = {
             "*_embedding.weight": partial(starts.padded, partial(starts.uniform, 0.05)),
             "hidden.weight": starts.he_normal,
@@ -143,20 +154,21 @@ class EhrRecurrent(Network):
         }
         self.reset()
 
-    def forward(self, entries: Tensor, context: Tensor | None = None) -> Tensor:
-        given = 0 if context is None else context.shape[-1]
+    def forward(self, entries: Tensor) -> Tensor:
         require(
-            given == self.context,
-            f"the context has {given} numbers, {self.context} are needed; give context={given} "
-            "to the network",
+            entries.shape[-1] == self.codes + self.measurements,
+            f"days have {entries.shape[-1]} entries, and {self.codes} codes and "
+            f"{self.measurements} measurements are needed; give the network those of the data",
         )
-        codes, measurements = entries.split((self.codes, self.measurements), -1)
+        context, entries = entries.split((self.rows, entries.shape[1] - self.rows), 1)
+        codes, measurements = entries.long().split((self.codes, self.measurements), -1)
         bags = _bag(self.code_embedding, codes), _bag(self.measurement_embedding, measurements)
-        y, _ = self.lstm(torch.cat(bags, -1))
-        state = y[torch.arange(len(y), device=y.device), _last_day(entries)]
-        if context is not None:
-            state = torch.cat([state, context], -1)
-        logits: Tensor = self.dense(nn.functional.relu6(self.hidden(state)))
+        y, _ = self.lstm(self.dropout(torch.cat(bags, -1)))
+        state = self.dropout(y[torch.arange(len(y), device=y.device), _last_day(entries)])
+        if self.context:
+            state = torch.cat([state, context[:, 0, : self.context].to(state) / 100], -1)
+        hidden = self.dropout(nn.functional.relu6(self.hidden(state)))
+        logits: Tensor = self.dense(hidden)
         return logits.squeeze(-1) if logits.shape[-1] == 1 else logits
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -16,7 +17,7 @@ from leanbayes.errors import require
 from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Chain, register_architecture
 
-__all__ = ["resnet50", "tfp_resnet", "wide_resnet"]
+__all__ = ["resnet50", "small_resnet", "tfp_resnet", "wide_resnet"]
 
 Norm = Callable[[int], nn.Module]
 
@@ -25,11 +26,16 @@ def _convolution(inputs: int, filters: int, kernel: int, stride: int, bias: bool
     return nn.Conv2d(inputs, filters, kernel, stride, padding=kernel // 2, bias=bias)
 
 
+def _dropout(rate: float) -> nn.Module:
+    return nn.Dropout(rate) if rate else nn.Identity()
+
+
 class PreActivationBlock(nn.Module):
     """Norm, ReLU and a 3 × 3 convolution, twice, added to a shortcut.
 
     An ``activated`` shortcut reads the activated input and always projects it (1 × 1); otherwise it
-    reads the input itself and projects only where shapes differ.
+    reads the input itself and projects only where shapes differ. ``dropout`` is the rate before
+    either 3 × 3 convolution.
     """
 
     def __init__(
@@ -41,12 +47,15 @@ class PreActivationBlock(nn.Module):
         norm: Norm,
         bias: bool = False,
         activated: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.activated = activated
         self.norm1 = norm(inputs)
+        self.drop1 = _dropout(dropout)
         self.conv1 = _convolution(inputs, filters, 3, stride, bias)
         self.norm2 = norm(filters)
+        self.drop2 = _dropout(dropout)
         self.conv2 = _convolution(filters, filters, 3, 1, bias)
         self.shortcut: nn.Module = nn.Identity()
         if activated or stride != 1 or inputs != filters:
@@ -54,7 +63,8 @@ class PreActivationBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         activated: Tensor = self.norm1(x).relu()
-        y: Tensor = self.conv2(self.norm2(self.conv1(activated)).relu())
+        y: Tensor = self.conv1(self.drop1(activated))
+        y = self.conv2(self.drop2(self.norm2(y).relu()))
         shortcut: Tensor = self.shortcut(activated if self.activated else x)
         return y + shortcut
 
@@ -102,10 +112,11 @@ def _groups(
     return groups
 
 
-def _head(features: int, outputs: int) -> dict[str, nn.Module]:
+def _head(features: int, outputs: int, dropout: float = 0.0) -> dict[str, nn.Module]:
     return {
         "pool": nn.AdaptiveAvgPool2d(1),
         "flatten": nn.Flatten(),
+        **({"drop": nn.Dropout(dropout)} if dropout else {}),
         "dense": nn.Linear(features, outputs),
     }
 
@@ -142,7 +153,9 @@ def tfp_resnet(
 
 
 @register_architecture("wrn-28")
-def wide_resnet(outputs: int = 10, width: int = 10, depth: int = 28, channels: int = 3) -> Chain:
+def wide_resnet(
+    outputs: int = 10, width: int = 10, depth: int = 28, channels: int = 3, dropout: float = 0.0
+) -> Chain:
     """WRN-28-k of the rank-1 paper: three groups of pre-activation blocks with 16k, 32k and 64k
     filters.
 
@@ -153,21 +166,51 @@ def wide_resnet(outputs: int = 10, width: int = 10, depth: int = 28, channels: i
         width: the k of WRN-28-k.
         depth: how many 3 × 3 and projection layers are counted in the name, 6n + 4.
         channels: of the images.
+        dropout: rate before 3 × 3 convolutions in blocks and before the dense layer.
     """
     require(
         depth >= 10 and depth % 6 == 4,
         f"depth is {depth}; it must be 6n + 4, for example 16, 22, 28 or 40",
     )
     require(width >= 1, f"width is {width}; it must be at least 1")
-    block = partial(PreActivationBlock, norm=nn.BatchNorm2d)
+    require(0 <= dropout < 1, f"dropout is {dropout}; it must be at least 0 and below 1")
+    block = partial(PreActivationBlock, norm=nn.BatchNorm2d, dropout=dropout)
     layers = {
         "stem": _convolution(channels, 16, 3, 1, False),
         **_groups(block, 16, [(k * width, (depth - 4) // 6) for k in (16, 32, 64)]),
         "norm": nn.BatchNorm2d(64 * width),
         "relu": nn.ReLU(),
-        **_head(64 * width, outputs),
+        **_head(64 * width, outputs, dropout),
     }
     return Chain(layers, (channels, 32, 32), starts.HE_NORMAL)
+
+
+@register_architecture("resnet-small")
+def small_resnet(
+    outputs: int = 10,
+    channels: int = 1,
+    filters: Sequence[int] = (16, 32, 96),
+    dropout: float = 0.0,
+) -> Chain:
+    """A ResNet for small images that a CPU trains in minutes: one pre-activation block a stage.
+
+    The stem halves the image, and so does every stage. Weights start He normal.
+
+    Args:
+        outputs: how many classes there are.
+        channels: of the images.
+        filters: of the stem, then of the stages.
+        dropout: rate before 3 × 3 convolutions in blocks and before the dense layer.
+    """
+    require(len(filters) >= 2, f"filters is {list(filters)}; give those of the stem and of a stage")
+    require(0 <= dropout < 1, f"dropout is {dropout}; it must be at least 0 and below 1")
+    block = partial(PreActivationBlock, norm=nn.BatchNorm2d, dropout=dropout, stride=2)
+    layers: dict[str, nn.Module] = {"stem": _convolution(channels, filters[0], 3, 2, False)}
+    for i, (inputs, wide) in enumerate(pairwise(filters), 1):
+        layers[f"block{i}"] = block(inputs, wide)
+    layers.update(norm=nn.BatchNorm2d(filters[-1]), relu=nn.ReLU())
+    layers.update(_head(filters[-1], outputs, dropout))
+    return Chain(layers, (channels, 28, 28), starts.HE_NORMAL)
 
 
 @register_architecture("resnet-50")

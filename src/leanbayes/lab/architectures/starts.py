@@ -70,5 +70,13 @@ def padded(fill: Fill, tensor: Tensor, fan_in: int, generator: torch.Generator |
     nn.init.zeros_(tensor[0])
 
 
+def first_rows(
+    count: int, fill: Fill, tensor: Tensor, fan_in: int, generator: torch.Generator | None
+) -> None:
+    """Another rule for the first rows, and zeros in the others."""
+    nn.init.zeros_(tensor)
+    fill(tensor[:count], fan_in, generator)
+
+
 HE_NORMAL: dict[str, Fill] = {"*.weight": he_normal, "*.bias": zeros}
 FAN_IN_UNIFORM: dict[str, Fill] = {"*.weight": fan_in_uniform, "*.bias": fan_in_uniform}

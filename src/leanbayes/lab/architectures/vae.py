@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import ClassVar, Literal, NamedTuple
 
@@ -17,7 +18,14 @@ from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Network, register_architecture
 from leanbayes.lab.architectures.dense import mlp
 
-__all__ = ["LatentMatrixNormal", "LatentPosterior", "Vae", "VaeOutput", "standard_kl"]
+__all__ = [
+    "LatentMatrixNormal",
+    "LatentPosterior",
+    "Vae",
+    "VaeOutput",
+    "scored_draws",
+    "standard_kl",
+]
 
 
 class LatentMatrixNormal(Distribution):
@@ -83,6 +91,28 @@ def standard_kl(q: Distribution) -> Tensor:
     return 0.5 * moments.sum(-1) - q.entropy()
 
 
+def scored_draws(q: Distribution, samples: int) -> tuple[Tensor, Tensor]:
+    """Draws ``[samples, batch, |z|]`` of a latent posterior, and the log densities of them.
+
+    Densities come from the noise ``ε`` of ``z = μ + L ε``, so that no equations are solved. One
+    dense factor ``L`` for each image, ``A ⊗ B`` for a matrix normal, serves all its draws.
+    """
+    factor, loc = _dense_factor(q), q.mean
+    noise = torch.randn(*loc.shape[:-1], samples, loc.shape[-1], dtype=loc.dtype, device=loc.device)
+    z = loc.unsqueeze(-2) + noise @ factor.mT
+    squares = (noise.square() + math.log(2 * math.pi)).sum(-1)
+    log_scale = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1, keepdim=True)
+    return z.movedim(-2, 0), (-0.5 * squares - log_scale).movedim(-1, 0)
+
+
+def _dense_factor(q: Distribution) -> Tensor:
+    """A lower-triangular factor of the covariance."""
+    if isinstance(q, LatentMatrixNormal):
+        kron: Tensor = torch.einsum("...ij,...kl->...ikjl", q.rows, q.columns)
+        return kron.flatten(-2).flatten(-3, -2)
+    return q.scale_tril if isinstance(q, MultivariateNormal) else torch.diag_embed(q.stddev)
+
+
 class LatentPosterior(nn.Module):
     """What an encoder's outputs say about the latent vector.
 
@@ -141,10 +171,12 @@ class LatentPosterior(nn.Module):
 def _lower(packed: Tensor, n: int) -> Tensor:
     """A lower-triangular factor from its log diagonal and its strictly lower part."""
     log_diagonal, below = packed.split([n, n * (n - 1) // 2], -1)
+    values = torch.cat([log_diagonal.exp(), below], -1)
     row, column = torch.tril_indices(n, n, -1, device=packed.device)
-    factor = torch.diag_embed(log_diagonal.exp())
-    factor[..., row, column] = below
-    return factor
+    diagonal = torch.arange(n, device=packed.device) * (n + 1)
+    places = torch.cat([diagonal, row * n + column]).expand_as(values)
+    square = values.new_zeros(*values.shape[:-1], n * n)
+    return square.scatter(-1, places, values).unflatten(-1, (n, n))
 
 
 class VaeOutput(NamedTuple):
@@ -162,7 +194,8 @@ class Vae(Network):
     Takes binary images and gives the logits of the pixels, ``[batch, inputs]``, for one draw of
     the latent vector, with its posterior. Layers are ``encoder.dense1`` to ``encoder.dense4`` and
     the same of ``decoder``. Weights start He normal, as in the code of the set-up that the
-    matrix-normal paper follows.
+    matrix-normal paper follows. Those of the factors start at zero, so that all families start
+    with the same posteriors: means, and no correlations.
 
     Args:
         family: of the latent posterior: ``"diag"``, ``"mn"`` or ``"mv"``.
@@ -187,7 +220,10 @@ class Vae(Network):
         self.latent = LatentPosterior(family, shape)
         self.encoder = mlp(inputs, hidden, self.latent.outputs, "elu")
         self.decoder = mlp(self.latent.size, hidden[::-1], inputs, "elu")
-        self.first_weights = starts.HE_NORMAL
+        means = partial(starts.first_rows, self.latent.size, starts.he_normal)
+        last = f"encoder.dense{len(hidden) + 1}.weight"
+        self.first_weights = {**starts.HE_NORMAL, last: means}
+        self.reset()
 
     def posterior(self, x: Tensor) -> Distribution:
         """The posterior of the latent vector of every image."""
@@ -198,16 +234,27 @@ class Vae(Network):
         q = self.posterior(x)
         return VaeOutput(self.decoder(q.rsample()), q)
 
+    def log_joint(self, x: Tensor, z: Tensor) -> Tensor:
+        """``log p(x | z) + log p(z)``, ``[samples, batch]``, of latent vectors ``[samples, batch,
+        |z|]``.
+
+        The last layer's logits ``W h + b`` are needed for ``Σ log(1 + exp(logit))`` alone: the
+        other part of the likelihood is ``x · (W h + b) = (Wᵀ x) · h + b · x``.
+        """
+        *layers, last = self.decoder.children()
+        assert isinstance(last, nn.Linear)
+        h = nn.Sequential(*layers)(z.flatten(0, 1))
+        empty = F.softplus(last(h)).sum(-1).unflatten(0, z.shape[:2])
+        pixels = x.flatten(1).to(h.dtype)
+        on = torch.einsum("bh,sbh->sb", pixels @ last.weight, h.unflatten(0, z.shape[:2]))
+        prior = -0.5 * (z.square() + math.log(2 * math.pi)).sum(-1)
+        return on + pixels @ last.bias - empty + prior
+
     def log_weights(self, x: Tensor, samples: int = 1) -> Tensor:
         """Importance weights ``log p(x|z) + log p(z) − log q(z|x)``, ``[samples, batch]``.
 
         Their mean is the evidence lower bound, and the log of the mean of their exponentials
-        estimates ``log p(x)``.
+        estimates ``log p(x)``; :func:`leanbayes.lab.vae.log_likelihood` does that for many.
         """
-        q = self.posterior(x)
-        z = q.rsample((samples,))
-        logits: Tensor = self.decoder(z.flatten(0, 1)).unflatten(0, z.shape[:2])
-        pixels = x.flatten(1).to(logits.dtype).expand_as(logits)
-        likelihood = -F.binary_cross_entropy_with_logits(logits, pixels, reduction="none").sum(-1)
-        prior: Tensor = Normal(0.0, 1.0, validate_args=False).log_prob(z).sum(-1)
-        return likelihood + prior - q.log_prob(z)
+        z, density = scored_draws(self.posterior(x), samples)
+        return self.log_joint(x, z) - density

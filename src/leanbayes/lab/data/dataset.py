@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import choose
+from leanbayes.lab.data.columns import InputColumn
 from leanbayes.lab.data.scaling import IMAGE_SCALINGS, TABLE_SCALINGS, Scaling
 
 __all__ = ["Dataset", "Examples", "Task", "scaled_dataset"]
@@ -81,6 +82,7 @@ class Dataset:
         preprocessing: in words, what was done to the raw files.
         scaling: raw inputs to inputs, for new data; None where inputs are indices.
         target_scaling: raw targets to targets, in regression.
+        columns: how a table becomes raw inputs; empty where the inputs are no table.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Dataset:
     classes: tuple[str, ...] = ()
     scaling: Scaling | None = None
     target_scaling: Scaling | None = None
+    columns: tuple[InputColumn, ...] = ()
 
     @property
     def data_size(self) -> int:

@@ -89,24 +89,29 @@ class Copy:
     @property
     def size(self) -> int:
         """Bytes on the disk."""
-        return sum(path.stat().st_size for path in self.paths if path.is_file())
+        files = (path.rglob("*") if path.is_dir() else [path] for path in self.paths)
+        return sum(file.stat().st_size for part in files for file in part if file.is_file())
 
     def states(self) -> dict[Path, ChecksumState]:
-        """Whether each file is what it should be."""
+        """Whether each file is what it should be; of a folder, each that is listed."""
         listed = _listed(self.root / "SHA256SUMS")
-        files = zip(self.paths, self.form.files, strict=True)
-        return {
-            path: _state(path, file, listed.get(path.relative_to(self.root).as_posix()))
-            for path, file in files
-        }
+        states: dict[Path, ChecksumState] = {}
+        for path, file in zip(self.paths, self.form.files, strict=True):
+            name = path.relative_to(self.root).as_posix()
+            inside = [inner for inner in listed if inner.startswith(f"{name}/")]
+            for inner in inside:
+                states[self.root / inner] = _state(self.root / inner, File(inner), listed[inner])
+            if not inside:
+                states[path] = _state(path, file, listed.get(name))
+        return states
 
     def assert_intact(self, name: str) -> None:
         """Raise if a file is not what it should be."""
         for path, state in self.states().items():
             if state == "wrong":
-                raise ValueError(
-                    f"{path} has a wrong checksum; delete it and run: leanbayes data fetch {name}"
-                )
+                again = f"delete it and run: leanbayes data fetch {name}"
+                again = again if self.form.downloadable else "put the right file in its place"
+                raise ValueError(f"{path} has a wrong checksum; {again}")
 
 
 def opened(path: Path) -> io.BufferedReader:

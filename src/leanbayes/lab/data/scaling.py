@@ -73,10 +73,11 @@ def _pixel_mean(train: Tensor, peak: int) -> Scaling:
     return Scaling(train.sum(0, dtype=torch.int64).double() / len(train), float(peak))
 
 
-def _cifar(*std: float) -> Callable[[Tensor, int], Scaling]:
+def _constants(*pair: tuple[float, float, float]) -> Callable[[Tensor, int], Scaling]:
+    """By a mean and a standard deviation of each channel that are known before."""
+
     def constants(train: Tensor, peak: int) -> Scaling:
-        pair = torch.tensor([CIFAR_MEAN, std], dtype=torch.float64).view(2, 3, 1, 1)
-        return Scaling(*(peak * pair))
+        return Scaling(*(peak * torch.tensor(pair, dtype=torch.float64).view(2, 3, 1, 1)))
 
     return constants
 
@@ -95,19 +96,23 @@ IMAGE_SCALINGS: dict[str, tuple[Callable[[Tensor, int], Scaling], str]] = {
     "pixel-mean": (_pixel_mean, "pixels in [0, 1] less their mean over the training images"),
     "channel": (_channel, "mean 0 and standard deviation 1 in each channel of the training images"),
     "cifar": (
-        _cifar(0.2470, 0.2435, 0.2616),
+        _constants(CIFAR_MEAN, (0.2470, 0.2435, 0.2616)),
         "pixels in [0, 1] less (.4914, .4822, .4465), over (.2470, .2435, .2616)",
     ),
     "cifar-2020": (
-        _cifar(0.2023, 0.1994, 0.2010),
+        _constants(CIFAR_MEAN, (0.2023, 0.1994, 0.2010)),
         "pixels in [0, 1] less (.4914, .4822, .4465), over (.2023, .1994, .2010)",
+    ),
+    "imagenet": (
+        _constants((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        "pixels in [0, 1] less (.485, .456, .406), over (.229, .224, .225)",
     ),
 }
 """Scalings of pixels, and what a report says of them.
 
 ``symmetric`` is the MLP of the k-tied paper, ``pixel-mean`` the ResNet of its supplement, ``raw``
 the VGG of the variance-networks paper, ``cifar-2020`` and ``cifar`` the constants in the code of
-rank-1 BNNs when it was published and now.
+rank-1 BNNs when it was published and now, ``imagenet`` what most networks on ImageNet use.
 """
 
 TABLE_SCALINGS: dict[str, tuple[Callable[[Tensor], Scaling], str]] = {

@@ -76,7 +76,12 @@ def download(source: Source, *, downloader: Any = None) -> Copy:
     """
     forms = [form for form in source.forms if form.downloadable]
     if not forms:
-        raise FileNotFoundError(f"{source.name} has no address to download it from")
+        first = source.forms[0]
+        wanted = Path(first.folders[0], first.files[0].path).as_posix()
+        raise FileNotFoundError(
+            f"{source.name} has no address to download it from; put {wanted} into a folder, and "
+            f"name that in {VARIABLE}"
+        )
     failures: list[str] = []
     for form in forms:
         copy = Copy(form, cache_folder(), cache_folder() / form.folders[0])

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from leanbayes.errors import require, unknown
+from leanbayes.errors import choose, require, unknown
+from leanbayes.lab.data.columns import InputColumn, encode_columns, is_missing, place_columns
 from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
 from leanbayes.lab.data.formats import read_arrays
 from leanbayes.lab.data.labels import fits, read_targets
 from leanbayes.lab.data.splits import random_split
-from leanbayes.lab.tables import is_number, read_table
+from leanbayes.lab.tables import Table, read_table
 
-__all__ = ["load_csv", "load_npz"]
+__all__ = ["load_csv", "load_like", "load_npz"]
 
 Array = npt.NDArray[Any]
 
@@ -34,6 +36,9 @@ def load_csv(
     seed: int = 0,
     scaling: str = "standard",
     target_scaling: str = "standard",
+    categories: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    missing: Literal["refuse", "mean"] = "refuse",
 ) -> Dataset:
     """A table with one example a row; the first line may hold the names of the columns.
 
@@ -47,34 +52,129 @@ def load_csv(
         seed: of the random split.
         scaling: ``"standard"`` or ``"raw"`` inputs.
         target_scaling: the same for real targets.
+        categories: columns whose values are names, each of which becomes an input 0 or 1.
+        ignore: columns that are no inputs.
+        missing: ``"refuse"`` empty cells among numbers, or let the ``"mean"`` of the training rows
+            stand for them, with an input 1 beside it.
     """
-    examples, classes, name = _columns(path, target, task)
+    options = (categories, ignore, missing)
+    examples, columns, classes, name = _columns(path, target, task, *options)
     parts, note = _split([examples], test, validation, seed)
+    parts, columns = _filled(parts, columns, path)
     dataset = scaled_dataset(
         *parts,
         scaling=scaling,
         target_scaling=target_scaling,
-        preprocessing=[f"target {name!r}", note],
+        preprocessing=[f"target {name!r}", *_words(columns, ignore), note],
         classes=classes,
     )
-    return _named(dataset, path)
+    return replace(_named(dataset, path), columns=tuple(columns))
+
+
+def load_like(path: Path, own: Dataset, options: Mapping[str, Any]) -> Dataset:
+    """Another table, whose columns become numbers as those of a table that was learnt from.
+
+    Args:
+        path: the file.
+        own: what was learnt from.
+        options: those of :func:`load_csv` that it was loaded with.
+    """
+    table = read_table(path, named=None)
+    place = _place(options.get("target", -1), table.names, path)
+    name, cells = table.names[place], table.columns[place]
+    rest = [i for i in range(len(table.names)) if i != place]
+    others = Table(tuple(table.names[i] for i in rest), tuple(table.columns[i] for i in rest))
+    found = place_columns(own.columns, others, path)
+    if found is None:
+        raise ValueError(
+            f"{path} has {len(rest)} columns beside the target, and the run was trained on "
+            f"{len(own.columns)}"
+        )
+    inputs = torch.from_numpy(encode_columns(own.columns, found, path))
+    task = "classification" if own.classes else "regression"
+    targets, classes = read_targets(np.asarray(cells), task, f"column {name!r} of {path}")
+    shares = options.get("test", 0.1), options.get("validation", 0.1), options.get("seed", 0)
+    parts, note = _split([Examples(inputs, targets)], *shares)
+    scaled = scaled_dataset(*parts, scaling="standard", preprocessing=[note], classes=classes)
+    return replace(_named(scaled, path), columns=own.columns)
 
 
 def _columns(
-    path: Path, target: str | int, task: str | None
-) -> tuple[Examples, tuple[str, ...], str]:
-    """All rows of a table, the classes, and the name of the target."""
+    path: Path,
+    target: str | int,
+    task: str | None,
+    categories: Sequence[str],
+    ignore: Sequence[str],
+    missing: str,
+) -> tuple[Examples, list[InputColumn], tuple[str, ...], str]:
+    """All rows of a table, what their columns are, the classes, and the name of the target."""
     table = read_table(path, named=None)
     if len(table) < 3:
         raise ValueError(f"{path} has {len(table)} rows; train and test need at least three")
-    names, columns = list(table.names), list(table.columns)
-    place = _place(target, names, path)
-    name, column = names.pop(place), columns.pop(place)
-    if not columns:
-        raise ValueError(f"{path} has one column; inputs and a target need two")
-    inputs = [_numbers(*named, path) for named in zip(names, columns, strict=True)]
-    targets, classes = read_targets(np.asarray(column), task, f"column {name!r} of {path}")
-    return Examples(torch.from_numpy(np.stack(inputs, 1)), targets), classes, name
+    place = _place(target, table.names, path)
+    name, cells = table.names[place], table.columns[place]
+    for option, named in (("categories", categories), ("ignore", ignore)):
+        _check_names(option, named, table.names, name, path)
+    choose("missing", missing, {"refuse": False, "mean": True})
+    kept = [i for i, n in enumerate(table.names) if i != place and n not in ignore]
+    require(bool(kept), f"{path} has one column; inputs and a target need two")
+    columns = [_column(table, i, categories, missing == "mean") for i in kept]
+    inputs = encode_columns(columns, [table.columns[i] for i in kept], path)
+    targets, classes = read_targets(np.asarray(cells), task, f"column {name!r} of {path}")
+    return Examples(torch.from_numpy(inputs), targets), columns, classes, name
+
+
+def _check_names(
+    option: str, given: Sequence[str], names: Sequence[str], target: str, path: Path
+) -> None:
+    whole = isinstance(given, list | tuple) and all(isinstance(name, str) for name in given)
+    require(whole, f"{option} is {given!r}; give a list of names of columns")
+    for name in given:
+        if name not in names:
+            raise unknown(f"column of {path}", name, names)
+        require(name != target, f"{option} names {name!r}, the target; leave it out")
+
+
+def _column(table: Table, place: int, categories: Sequence[str], fills: bool) -> InputColumn:
+    """How a column becomes numbers; what stands for a missing one is not known yet."""
+    name, cells = table.names[place], table.columns[place]
+    if name in categories:
+        return InputColumn(name, levels=tuple(sorted({cell.strip() for cell in cells})))
+    return InputColumn(name, fill=math.nan if fills and any(map(is_missing, cells)) else None)
+
+
+def _filled(
+    parts: tuple[Examples, Examples | None, Examples], columns: Sequence[InputColumn], path: Path
+) -> tuple[tuple[Examples, Examples | None, Examples], list[InputColumn]]:
+    """The means of the training rows where numbers are missing."""
+    means = parts[0].stored.nanmean(0)
+    place, filled = 0, []
+    for column in columns:
+        if column.fill is not None:
+            fill = float(means[place])
+            known = f"{path} has no number in column {column.name!r} among the training rows"
+            require(math.isfinite(fill), f"{known}; add it to ignore")
+            column = replace(column, fill=fill)
+        filled.append(column)
+        place += len(column.parts)
+
+    def whole(part: Examples) -> Examples:
+        return Examples(torch.where(part.stored.isnan(), means, part.stored), part.targets)
+
+    train, validation, test = parts
+    return (whole(train), None if validation is None else whole(validation), whole(test)), filled
+
+
+def _words(columns: Sequence[InputColumn], ignored: Sequence[str]) -> list[str]:
+    """What a report says of the columns."""
+    told = {
+        "categories": [column.name for column in columns if column.levels],
+        "missing values are the mean of the training rows in": [
+            column.name for column in columns if column.fill is not None
+        ],
+        "left out": list(ignored),
+    }
+    return [f"{what} {', '.join(map(repr, names))}" for what, names in told.items() if names]
 
 
 def load_npz(
@@ -156,16 +256,6 @@ def _place(target: str | int, names: Sequence[str], path: Path) -> int:
         f"{path} has {again} columns {names[place]!r}, and one of them is the target; rename them",
     )
     return place
-
-
-def _numbers(name: str, column: Sequence[str], path: Path) -> npt.NDArray[np.float64]:
-    for number, text in enumerate(column, 1):
-        if not is_number(text) or not fits(float(text)):
-            raise ValueError(
-                f"{path} has {text!r} in column {name!r}, example {number}; inputs are finite "
-                "numbers"
-            )
-    return np.array([float(text) for text in column])
 
 
 def _inputs(array: Array, path: Path, name: str) -> Tensor:

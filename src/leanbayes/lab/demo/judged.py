@@ -91,7 +91,7 @@ def _judge(
         "auroc_inverted": told["inverted"],
         "auroc_shuffled": told["pixels shuffled"],
     }
-    return _by_image(test, y) | detection, calibration_error(test.probs, y)
+    return _by_image(test, y) | detection, calibration_error(test.probs, y).value
 
 
 def _by_image(test: Prediction, y: Tensor) -> dict[str, Tensor]:

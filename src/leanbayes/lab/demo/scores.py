@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from leanbayes.metrics import Score, average
+from leanbayes.metrics import Score, average, placements
 
 __all__ = ["auroc_by_image", "is_apart", "over_seeds"]
 
@@ -53,6 +53,5 @@ def auroc_by_image(familiar: Tensor, foreign: Tensor) -> Tensor:
         >>> auroc_by_image(torch.tensor([0.1, 0.2]), torch.tensor([0.3, 0.15]))
         tensor([1.2500, 0.2500], dtype=torch.float64)
     """
-    gap = foreign.unsqueeze(0) - familiar.unsqueeze(1)
-    above = (gap > 0).double() + 0.5 * (gap == 0).double()
-    return above.mean(1) + above.mean(0) - above.mean()
+    above, below = placements(foreign, familiar), placements(-familiar, -foreign)
+    return below + above - above.mean()

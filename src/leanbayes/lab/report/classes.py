@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from leanbayes import plots as draw
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset
 from leanbayes.lab.judge import foreign_auroc, is_images, raw_images
@@ -60,17 +61,18 @@ def calibration(run: Run, study: Study) -> Html | None:
         return None
     confidence, entropy, right = judged.confidence, judged.entropy, judged.right
     bins = calibration_bins(confidence, right)
-    rejected, accuracy = rejection_curve(entropy, right)
+    curve = rejection_curve(entropy, right)
+    accuracy = curve.kept
     half = float(accuracy[len(accuracy) // 2])
     figures = [
         figure(
-            plots.reliability(bins.confidence, bins.accuracy, bins.examples),
+            plots.png(draw.reliability, bins),
             f"Reliability diagram of {len(right)} test examples in 15 bins; expected calibration "
             f"error {number(bins.calibration_error)}. Below the diagonal the model is too sure, "
             "above it too unsure.",
         ),
         figure(
-            plots.rejection(rejected, accuracy),
+            plots.png(draw.rejection, curve),
             "Accuracy-rejection curve: the most uncertain examples (by entropy) are rejected "
             f"first. Accuracy is {number(float(accuracy[0]))} on all examples and {number(half)} "
             "on the more certain half.",

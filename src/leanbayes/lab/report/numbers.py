@@ -17,6 +17,8 @@ METRICS = {
     "accuracy": "accuracy",
     "brier": "Brier score",
     "ece": "calibration error (15 bins)",
+    "adaptive_ece": "calibration error (15 groups)",
+    "aurc": "error where kept (AURC)",
     "entropy": "predictive entropy",
     "mutual_information": "mutual information",
     "disagreement": "disagreement of samples",
@@ -27,9 +29,14 @@ METRICS = {
     "auroc": "AUROC",
     "auc_pr": "average precision",
     "squared_error": "squared error",
+    "rmse": "root mean square error",
+    "crps": "CRPS",
+    "coverage_90": "coverage of 90 % intervals",
+    "width_90": "width of 90 % intervals",
 }
 
 _IN_UNITS_OF_TARGETS = {"negative_elbo", "nll", "average_nll", "squared_error"}
+_IN_UNITS_OF_TARGETS |= {"rmse", "crps", "width_90"}
 
 
 def target_units(dataset: Dataset | None) -> str:

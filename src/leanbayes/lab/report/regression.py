@@ -2,50 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import torch
 from torch import Tensor
 
+from leanbayes import plots as draw
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.report.html import Html, figure, grid, section
 from leanbayes.lab.report.numbers import number
 from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
+from leanbayes.metrics import Coverage
 from leanbayes.predict import Prediction
 
-__all__ = ["Coverage", "interval_coverage", "regression"]
+__all__ = ["regression"]
 
-LEVELS = tuple(i / 20 for i in range(1, 20))
 _INTERVAL = 0.9
 _MOST_POINTS = 200
 _MOST_DOTS = 2000
 _UNITS = "in the units of the raw targets"
-
-
-class Coverage(NamedTuple):
-    """How often central intervals of nominal levels hold the truth."""
-
-    nominal: Tensor
-    observed: Tensor
-
-
-def interval_coverage(prediction: Prediction, y: Tensor) -> Coverage:
-    """The share of targets inside the central predictive interval of each level.
-
-    With ``u = P(target ≤ y)`` under the predictive mixture, the interval of level ``p`` holds
-    ``y`` where ``|u − ½| ≤ p / 2``.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> prediction = Prediction(torch.zeros(1, 2), lb.Gaussian(1.0))
-        >>> interval_coverage(prediction, torch.tensor([0.0, 9.0])).observed.unique()
-        tensor([0.5000], dtype=torch.float64)
-    """
-    u = prediction.likelihood.cdf(prediction.samples.double(), y).flatten()
-    nominal = torch.tensor(LEVELS, dtype=torch.float64)
-    return Coverage(nominal, (2 * (u - 0.5).abs() <= nominal[:, None]).double().mean(1))
 
 
 @register_section
@@ -67,8 +41,7 @@ def regression(run: Run, study: Study) -> Html | None:
 def _intervals(test: Prediction, y: Tensor, dataset: Dataset) -> Html:
     few = slice(None, _MOST_POINTS)
     shown = Prediction(test.samples[:, few], test.likelihood)
-    ends = ((1 - _INTERVAL) / 2, (1 + _INTERVAL) / 2)
-    low, high = (_raw(quantile, dataset) for quantile in shown.quantiles(ends))
+    low, high = (_raw(end, dataset) for end in shown.interval(_INTERVAL))
     truth, mean = _raw(y[few], dataset), _raw(shown.mean, dataset)
     return figure(
         plots.intervals(truth, mean, low, high),
@@ -78,10 +51,11 @@ def _intervals(test: Prediction, y: Tensor, dataset: Dataset) -> Html:
 
 
 def _coverage(test: Prediction, y: Tensor) -> Html:
-    nominal, observed = interval_coverage(test, y)
-    held = float(observed[LEVELS.index(_INTERVAL)])
+    curve = test.calibration(y)
+    assert isinstance(curve, Coverage)
+    held = float(curve.observed[(curve.nominal - _INTERVAL).abs().argmin()])
     return figure(
-        plots.coverage(nominal, observed, y.numel()),
+        plots.png(draw.coverage, curve),
         f"Coverage of predictive intervals: those of {_INTERVAL:.0%} hold {held:.1%} of "
         f"{y.numel()} test targets. Below the diagonal intervals are too narrow, above it too "
         "wide.",

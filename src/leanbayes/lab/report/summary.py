@@ -21,6 +21,7 @@ def what_was_run(run: Run, study: Study) -> Html | None:
     counts = {name: f"{count:,}" for name, count in result.get("parameters", {}).items()}
     facts = {
         "Data": _described(recipe.data.name, recipe.data.options),
+        "Preparation": "" if study.dataset is None else study.dataset.preprocessing,
         "Network": _described(recipe.architecture.name, recipe.architecture.options),
         "Posterior": str(recipe.posterior or "none: a plain network"),
         "Prior": str(recipe.prior or "none"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from leanbayes import plots as draw
 from leanbayes.alpha import quartiles
 from leanbayes.lab import plots, weights
 from leanbayes.lab.report.html import Html, element, figure, grid, section, table
@@ -59,7 +60,7 @@ def _spectra(matrices: Mapping[str, Tensor], what: str) -> list[Html]:
     if all(len(shares) < 2 for shares in spectra.values()):
         return []
     caption = f"Spectra of the {what}: the share of the sum of squares in each singular value."
-    return [figure(plots.spectra(spectra), caption)]
+    return [figure(plots.png(draw.spectra, spectra), caption)]
 
 
 def shares_shown(scale: Tensor) -> Tensor:

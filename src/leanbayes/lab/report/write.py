@@ -16,7 +16,16 @@ from leanbayes.lab.report import summary, curves, classes, members, regression, 
 
 __all__ = ["write_report"]
 
-_COMPARED = {"negative_elbo", "nll", "accuracy", "brier", "ece", "auroc", "squared_error"}
+_COMPARED = {
+    "negative_elbo",
+    "nll",
+    "accuracy",
+    "brier",
+    "ece",
+    "auroc",
+    "auc_pr",
+    "squared_error",
+}
 
 
 def write_report(

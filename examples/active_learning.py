@@ -1,0 +1,107 @@
+"""Ask for the labels that teach most: images about which the model disagrees with itself.
+
+Both learners begin with the same 20 digits and ask for 20 more in every round. One takes images at
+random, the other those with the highest mutual information between label and weights. Every round
+trains anew. Needs ``pip install -c constraints.txt -e '.[lab]'``.
+"""
+
+import argparse
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from sklearn.datasets import load_digits
+from torch import nn
+
+import leanbayes as lb
+
+FIRST, MORE = 20, 20
+
+
+def digits():
+    """A pool and test images as vectors of 64 numbers between 0 and 1, with their labels."""
+    images, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    pool, test = order[:1200], order[1200:]
+    return x[pool], y[pool], x[test], y[test]
+
+
+def trained(x, y, steps):
+    """A new network, trained on the labels there are."""
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    model = lb.convert(net, posterior=lb.MeanField(0.03), prior=lb.Normal(0.3))
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(steps):
+        nll = F.cross_entropy(model(x), y)
+        loss = lb.elbo(nll, lb.kl(model), data_size=len(x), weight=0.05).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return model
+
+
+def at_random(model, x):
+    return torch.rand(len(x))
+
+
+def by_information(model, x):
+    return lb.predict(model, x, samples=30, seed=1).mutual_information
+
+
+LEARNERS = {"random": at_random, "mutual information": by_information}
+
+
+def learn(score, seed, rounds, steps):
+    """The test accuracy after every round."""
+    torch.manual_seed(seed)
+    x, y, x_test, y_test = digits()
+    known = torch.zeros(len(x), dtype=torch.bool)
+    known[torch.randperm(len(x))[:FIRST]] = True
+    accuracies = []
+    for _ in range(rounds):
+        model = trained(x[known], y[known], steps)
+        p = lb.predict(model, x_test, samples=30, seed=2)
+        accuracies.append((p.labels == y_test).float().mean().item())
+        values = score(model, x).masked_fill(known, -1.0)
+        known[values.topk(MORE).indices] = True
+    return accuracies
+
+
+def draw(path, curves):
+    figure = Figure(figsize=(5.5, 3.8), layout="constrained")
+    axis = figure.subplots()
+    for name, accuracies in curves.items():
+        labels = FIRST + MORE * torch.arange(accuracies.shape[1])
+        (line,) = axis.plot(labels, accuracies.mean(0), "o-", ms=4, label=name)
+        low, high = accuracies.amin(0), accuracies.amax(0)
+        axis.fill_between(labels, low, high, color=line.get_color(), alpha=0.2, lw=0)
+    axis.set(xlabel="labels asked for", ylabel="test accuracy")
+    axis.legend(title=f"mean and range of {len(next(iter(curves.values())))} seeds")
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one seed and a few rounds only")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--picture", default="active_learning.png")
+    options = parser.parse_args(arguments)
+    seeds, rounds, steps = (1, 3, 60) if options.quick else (3, 11, 150)
+
+    torch.set_num_threads(1)  # small networks run fastest on one
+    curves = {
+        name: torch.tensor([learn(score, options.seed + i, rounds, steps) for i in range(seeds)])
+        for name, score in LEARNERS.items()
+    }
+    draw(options.picture, curves)
+    print(f"labels  {'random':>20}  {'mutual information':>20}")
+    for i in range(rounds):
+        means = [f"{100 * curve[:, i].mean():18.1f} %" for curve in curves.values()]
+        print(f"{FIRST + MORE * i:6d}  {'  '.join(means)}")
+    print(f"mean of {seeds} seeds; see {options.picture}")
+    return {name: curve.mean(0).tolist() for name, curve in curves.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Serve a trained network to many requests at once: threads give the answers of one thread.
+
+One model stands behind a pool of threads. Every request has a seed, so its answer can be repeated,
+and does not depend on what other threads do meanwhile. The picture shows how long requests take
+and what they are told: the model disagrees with itself about images that are no digits. Needs
+``pip install -c constraints.txt -e '.[lab]'``.
+"""
+
+import argparse
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from sklearn.datasets import load_digits
+from torch import nn
+
+import leanbayes as lb
+
+THREADS = (1, 2, 4)
+
+
+def digits():
+    """Training and test images as vectors of 64 numbers between 0 and 1, with their labels."""
+    images, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    train, test = order[:1200], order[1200:]
+    return x[train], y[train], x[test], y[test]
+
+
+def train(model, x, y, epochs):
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(x)).split(100):
+            nll = F.cross_entropy(model(x[batch]), y[batch])
+            loss = lb.elbo(nll, lb.kl(model), data_size=len(x), weight=0.1).loss
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    return model
+
+
+class Server:
+    """Answers requests; a request is a few images and a seed."""
+
+    def __init__(self, model, samples):
+        self.model, self.samples = model, samples
+
+    def answer(self, images, seed):
+        p = lb.predict(self.model, images, samples=self.samples, seed=seed)
+        return p.probs, p.mutual_information
+
+    def timed(self, request):
+        began = time.perf_counter()
+        answer = self.answer(*request)
+        return answer, time.perf_counter() - began
+
+
+def serve(server, requests, threads):
+    """The answers in the order of the requests, with the seconds each took."""
+    with ThreadPoolExecutor(threads) as pool:
+        done = list(pool.map(server.timed, requests))
+    return [answer for answer, _ in done], [seconds for _, seconds in done]
+
+
+def draw(path, seconds, known, strange):
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.boxplot([[1000 * s for s in values] for values in seconds.values()], showfliers=False)
+    left.set_xticklabels([str(threads) for threads in seconds])
+    left.set(xlabel="threads", ylabel="milliseconds a request", ylim=(0, None))
+    bins = torch.linspace(0, float(torch.cat([known, strange]).max()), 30).numpy()
+    right.hist(known.numpy(), bins, alpha=0.7, label="digits")
+    right.hist(strange.numpy(), bins, alpha=0.7, label="shuffled pixels")
+    right.set(xlabel="mutual information (nats)", ylabel="images")
+    right.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a few epochs and requests only")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--picture", default="serve_threads.png")
+    options = parser.parse_args(arguments)
+    epochs, requests, samples = (5, 40, 10) if options.quick else (30, 200, 50)
+
+    torch.set_num_threads(1)  # threads serve requests; each computes on one core
+    torch.manual_seed(options.seed)
+    x, y, x_test, y_test = digits()
+    net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    model = lb.convert(net, posterior=lb.KTied(rank=2), prior=lb.Normal(0.2))
+    server = Server(train(model, x, y, epochs), samples)
+
+    images = torch.cat([x_test, x_test.gather(-1, torch.rand_like(x_test).argsort(-1))])
+    chosen = [torch.randint(len(images), (8,)) for _ in range(requests)]
+    asked = [(images[index], seed) for seed, index in enumerate(chosen)]
+    alone = [server.answer(*request) for request in asked]
+    seconds, equal = {}, {}
+    for threads in THREADS:
+        answers, seconds[threads] = serve(server, asked, threads)
+        pairs = zip(answers, alone, strict=True)
+        equal[threads] = all(
+            torch.equal(a, b) for ours, own in pairs for a, b in zip(ours, own, strict=True)
+        )
+
+    strange = torch.cat(chosen) >= len(x_test)
+    information = torch.cat([information for _, information in alone])
+    draw(options.picture, seconds, information[~strange], information[strange])
+    labels = torch.cat([probs.argmax(-1) for probs, _ in alone])
+    right = labels == y_test[torch.cat(chosen) % len(x_test)]
+    print("threads  equal answers  median ms a request")
+    for threads in THREADS:
+        median = sorted(seconds[threads])[requests // 2]
+        print(f"{threads:7d}  {equal[threads]!s:>13}  {1000 * median:19.1f}")
+    print(f"{requests} requests of 8 images each, {samples} samples; see {options.picture}")
+    return {
+        "equal": all(equal.values()),
+        "accuracy": right[~strange].float().mean().item(),
+        "known": information[~strange].mean().item(),
+        "strange": information[strange].mean().item(),
+    }
+
+
+if __name__ == "__main__":
+    main()

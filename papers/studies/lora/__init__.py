@@ -1,0 +1,1 @@
+"""Bayesian LoRA on a pretrained MiniLM: IMDB, foreign text, a table."""

@@ -1,0 +1,119 @@
+"""What a training step and a prediction of every network of the table cost, in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.errors import require
+from leanbayes.lab.architectures import Network
+from leanbayes.lab.build import build_model, likelihood_of
+from leanbayes.lab.files import write_json
+from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.recipe import Budget, Recipe
+from leanbayes.lab.recipe_files import read_recipe
+from leanbayes.lab.train import build_module
+from leanbayes.predict import predict
+
+__all__ = ["CostSettings", "measure_costs"]
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class CostSettings:
+    """How costs are measured.
+
+    Args:
+        recipes: whose networks; costs are relative to the first.
+        budget: of the recipes.
+        rounds: turns of every network.
+        images: in a batch.
+    """
+
+    recipes: tuple[str, ...]
+    budget: Budget = "paper"
+    rounds: int = 15
+    images: int = 128
+
+
+def measure_costs(settings: CostSettings, out: Path) -> dict[str, Any]:
+    """Median CPU time of steps and predictions relative to the first network's of the same round.
+
+    It runs in one thread. A prediction has as many samples as the recipe says.
+
+    Args:
+        settings: which networks, and how often.
+        out: the JSON file.
+    """
+    require(len(settings.recipes) >= 2, "give two recipes or more; costs are relative to the first")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        recipes = [read_recipe(name, budget=settings.budget) for name in settings.recipes]
+        works = {recipe.name: _works(recipe, settings.images) for recipe in recipes}
+        turns = _turns(works, settings.rounds)
+        found = {"settings": asdict(settings), "costs": _relative(turns), **surroundings()}
+    finally:
+        torch.set_num_threads(threads)
+    write_json(out, found)
+    return found
+
+
+def _works(recipe: Recipe, images: int) -> dict[str, Work]:
+    model = build_model(recipe)
+    module = build_module(recipe, model, likelihood_of(recipe), recipe.training.limit or 50_000)
+    optimizer = module.configure_optimizers()
+    x, y = _batch(model, recipe, images)
+
+    def step() -> None:
+        model.train()
+        optimizer.zero_grad()
+        module.objective((x, y)).loss.backward()
+        optimizer.step()
+
+    def prediction() -> None:
+        predict(model, x, samples=recipe.evaluation.samples, seed=0)
+
+    return {"step": step, "prediction": prediction}
+
+
+def _batch(model: nn.Module, recipe: Recipe, images: int) -> tuple[Tensor, Tensor]:
+    """Random images of the shape that the network takes."""
+    shapes = [part.input_shape for part in model.modules() if isinstance(part, Network)]
+    outputs = recipe.architecture.options.get("outputs", 10)
+    return torch.randn(images, *shapes[0]), torch.randint(outputs, (images,))
+
+
+def _turns(works: Mapping[str, Mapping[str, Work]], rounds: int) -> dict[str, dict[str, Any]]:
+    """CPU seconds of every work in every round; the first round is not counted."""
+    turns: dict[str, dict[str, Any]] = {name: {} for name in works}
+    for number in range(rounds + 1):
+        for name, kinds in works.items():
+            for kind, work in kinds.items():
+                started = time.process_time()
+                work()
+                if number:
+                    turns[name].setdefault(kind, []).append(time.process_time() - started)
+    return turns
+
+
+def _relative(turns: Mapping[str, Mapping[str, list[float]]]) -> dict[str, dict[str, Any]]:
+    first = next(iter(turns.values()))
+    return {
+        name: {
+            kind: {
+                "ratio": median(a / b for a, b in zip(seconds, first[kind], strict=True)),
+                "milliseconds": 1000 * median(seconds),
+            }
+            for kind, seconds in kinds.items()
+        }
+        for name, kinds in turns.items()
+    }

@@ -1,0 +1,1 @@
+"""What is left of sparse networks, and how good they are without the rest."""

@@ -1,0 +1,152 @@
+"""One forward pass as a graph, for batches of any size."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from leanbayes.context import one_pass
+from leanbayes.estimators import mean
+from leanbayes.export.answers import Answers
+from leanbayes.export.noise import Lifted, lift_noise
+from leanbayes.model import members, tile, using
+from leanbayes.modes import evaluating
+from leanbayes.passes import examples_first
+from leanbayes.predict import shared_layers
+
+__all__ = ["quietly", "sized", "traced_pass", "traced_prediction"]
+
+_SIZES = (11, 13, 17, 19, 23, 29, 31, 37)
+"""Numbers of examples to trace with: one that no other dimension has is not confused with it."""
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without torch's warnings and logs about its own parts."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+class _Pass(nn.Module):
+    """One draw for all examples: ``[members, examples, …]``."""
+
+    def __init__(self, model: nn.Module, dims: Sequence[int], shared: frozenset[nn.Module]) -> None:
+        super().__init__()
+        self.model, self.dims, self.shared = model, dims, shared
+        self.members = members(model)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        batch = [tile(t, self.members, d) for t, d in zip(inputs, self.dims, strict=True)]
+        rows = batch[0].shape[self.dims[0]]
+        with one_pass(rows, self.shared):
+            y = examples_first(self.model(*batch), rows, self.dims[0])
+        return y.unflatten(0, (self.members, y.shape[0] // self.members))
+
+
+def sized(inputs: Sequence[Tensor], dims: Sequence[int]) -> tuple[Tensor, ...]:
+    """The inputs with a number of examples to trace with, the given ones over and over."""
+    taken = {size for t in inputs for size in t.shape}
+    rows = next(size for size in _SIZES if size not in taken)
+    index = torch.arange(rows, device=inputs[0].device)
+    return tuple(
+        t.index_select(d, index.to(t.device) % t.shape[d])
+        for t, d in zip(inputs, dims, strict=True)
+    )
+
+
+def traced_pass(
+    model: nn.Module, inputs: tuple[Tensor, ...], dims: Sequence[int], *, noisy: bool
+) -> Lifted:
+    """A pass of a model, in eval mode, as a function of its inputs and of the noise that it draws.
+
+    Args:
+        model: any model.
+        inputs: examples, as :func:`sized` gives them.
+        dims: which dimension of each input counts them.
+        noisy: draw as layers do, or propagate means.
+    """
+    count = members(model)
+    tiled = [tile(t, count, d) for t, d in zip(inputs, dims, strict=True)]
+    shared = shared_layers(model, *tiled)
+    sizes = (tuple({d: Dim.AUTO} for d in dims),)
+    with (
+        torch.no_grad(),
+        evaluating(model),
+        quietly(),
+        nullcontext() if noisy else using(model, mean),
+    ):
+        one = _Pass(model, dims, shared)
+        one.training = False
+        with _told():
+            program = torch.export.export(one, inputs, dynamic_shapes=sizes, strict=False)
+            program = program.run_decompositions({})
+        return lift_noise(program, dims[0])
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What torch cannot trace comes as one sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(
+            f"the forward pass cannot be traced ({first}); let it not decide by values of tensors, "
+            "as torch.export asks of every model"
+        ) from error
+
+
+class _Prediction(nn.Module):
+    """One pass, and what is said of all samples: of its own, or of those that are given last."""
+
+    def __init__(self, lifted: Lifted, answers: Answers) -> None:
+        super().__init__()
+        self.one_pass, self.answers = lifted.module, answers
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        if not self.answers.stacked:
+            return self.answers(self.one_pass(*tensors)[0])
+        *inputs, samples = tensors
+        return self.one_pass(*inputs)[0], *self.answers(samples)
+
+
+def traced_prediction(
+    lifted: Lifted, answers: Answers, inputs: tuple[Tensor, ...], dims: Sequence[int], samples: int
+) -> ExportedProgram:
+    """From inputs to answers where answers are of one pass.
+
+    Where they are of several, it is from inputs, the noise of one pass and the samples of all to
+    the outputs of the pass and the answers.
+    """
+    rows = inputs[0].shape[dims[0]]
+    like: dict[str, Any] = {"dtype": lifted.dtype, "device": inputs[0].device}
+    given: list[tuple[Tensor, dict[int, Any]]] = [
+        (t, {d: Dim.AUTO}) for t, d in zip(inputs, dims, strict=True)
+    ]
+    if lifted.numbers:
+        given.append((torch.zeros(rows, lifted.numbers, **like), {0: Dim.AUTO}))
+    if lifted.shared:
+        given.append((torch.zeros(lifted.shared, **like), {}))
+    with torch.no_grad(), quietly():
+        if answers.stacked:
+            outputs = lifted.module(*(tensor for tensor, _ in given))[0]
+            given.append((outputs.expand(samples, *outputs.shape).clone(), {2: Dim.AUTO}))
+        whole = _Prediction(lifted, answers)
+        tensors, sizes = tuple(t for t, _ in given), tuple(size for _, size in given)
+        return torch.export.export(whole, tensors, dynamic_shapes=(sizes,), strict=False)

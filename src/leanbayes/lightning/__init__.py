@@ -1,0 +1,19 @@
+"""A door to Lightning: the ELBO as a LightningModule, and callbacks that work without the lab."""
+
+from leanbayes.lightning.callbacks import (
+    NonFiniteLossError,
+    PriorUpdates,
+    RecordSNR,
+    StopOnNonFinite,
+    first_non_finite,
+)
+from leanbayes.lightning.module import BayesianModule
+
+__all__ = [
+    "BayesianModule",
+    "NonFiniteLossError",
+    "PriorUpdates",
+    "RecordSNR",
+    "StopOnNonFinite",
+    "first_non_finite",
+]

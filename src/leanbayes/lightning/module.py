@@ -1,0 +1,303 @@
+"""The ELBO as a LightningModule.
+
+The noise of epoch *e* on rank *r* depends on (seed, e, r) alone, so that a run that is stopped and
+resumed at an epoch ends as an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from leanbayes.context import one_pass
+from leanbayes.errors import LoadError, require
+from leanbayes.io import described, rebuilt
+from leanbayes.lightning.batches import Called, Parts, parts_of
+from leanbayes.likelihoods import Categorical, Likelihood
+from leanbayes.model import kl, members, random_maps, tile
+from leanbayes.objective import Elbo, elbo, mixture_nll
+from leanbayes.parameters import parameter_groups
+from leanbayes.predict import Prediction, predict, shared_layers
+from leanbayes.schedules import SCHEDULES, Constant, Schedule
+from leanbayes.seeding import is_compiled
+
+__all__ = [
+    "BayesianModule",
+]
+
+Batch = Tensor | Mapping[str, Tensor] | Sequence[Any]
+"""A tensor, a pair ``(x, y)`` or a dictionary."""
+
+_KEY = "leanbayes"
+"""Under which a checkpoint says how its model was made."""
+
+_HEARD_OF = 50
+"""After how many steps Lightning hears of them; that takes as long as a small step itself."""
+
+
+class _Running:
+    """Averages over steps since they were last taken."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Tensor] = {}
+        self._size = 0
+
+    def add(self, values: Mapping[str, Tensor], size: int) -> None:
+        """Count the averages over so many examples."""
+        for name, value in values.items():
+            part = value.detach() * size
+            self._totals[name] = self._totals[name] + part if name in self._totals else part
+        self._size += size
+
+    def take(self) -> tuple[dict[str, Tensor], int]:
+        """The averages and over how many examples; then begin anew."""
+        averages, size = {n: total / self._size for n, total in self._totals.items()}, self._size
+        self._totals, self._size = {}, 0
+        return averages, size
+
+
+class BayesianModule(L.LightningModule):
+    """Trains a converted model on its ELBO.
+
+    Under DDP every rank draws its own noise, and the averaged gradient holds the KL once. A batch
+    is a pair ``(x, y)``, or a dictionary whose other entries are the model's keywords. Loggers get
+    the options that are numbers or specs as hyper-parameters.
+
+    Args:
+        model: a converted model.
+        data_size: how many training examples there are, over all ranks.
+        likelihood: what the outputs mean; categorical if not given.
+        schedule: the weight of the KL.
+        count: whether the schedule counts training steps or epochs.
+        lr: learning rate, of the default Adam or as given to ``optimizer`` in parameter groups.
+        optimizer: makes an optimiser from parameter groups.
+        scheduler: makes a learning-rate schedule, stepped once an epoch.
+        groups: makes the parameter groups from the model; by default one learning rate for all.
+        train_samples: draws in each training step.
+        loss: what is taken of the NLLs of draws and members: their ``"average"`` [rank-1, eq. 13],
+            of which the ELBO is made, or that of their ``"mixture"`` [rank-1, eq. 14].
+        validation_samples: draws of which validation takes the mixture.
+        samples: draws of a prediction and of a test.
+        batch_dim: which dimension of the inputs counts examples: 1 for ``[time, batch, …]``.
+        target: the key of targets in batches that are dictionaries.
+        output: from what the model gives to the tensor that the likelihood is about; by default
+            that tensor itself, or its ``logits``.
+        seed: seed of the noise.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> net = lb.convert(nn.Linear(3, 2), lb.KTied(2), lb.Normal(1.0))
+        >>> module = BayesianModule(net, data_size=100)
+        >>> batch = torch.randn(8, 3), torch.zeros(8, dtype=torch.long)
+        >>> module.objective(batch).loss.shape
+        torch.Size([])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        data_size: int,
+        likelihood: Likelihood | None = None,
+        schedule: Schedule | None = None,
+        count: Literal["step", "epoch"] = "step",
+        lr: float = 1e-3,
+        optimizer: Callable[[list[dict[str, Any]]], Optimizer] = torch.optim.Adam,
+        scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+        groups: Callable[[nn.Module, float], list[dict[str, Any]]] = parameter_groups,
+        train_samples: int = 1,
+        loss: Literal["average", "mixture"] = "average",
+        validation_samples: int = 1,
+        samples: int = 100,
+        batch_dim: int = 0,
+        target: str = "labels",
+        output: Callable[[Any], Tensor] | None = None,
+        seed: int = 42,
+    ) -> None:
+        super().__init__()
+        require(count in ("step", "epoch"), f"count is {count!r}; it is 'step' or 'epoch'")
+        require(loss in ("average", "mixture"), f"loss is {loss!r}; it is 'average' or 'mixture'")
+        require(data_size > 0, f"data_size is {data_size}; give the number of training examples")
+        self.model, self.data_size = model, data_size
+        self.likelihood = likelihood or Categorical()
+        self.schedule, self.count = schedule or Constant(), count
+        self.lr, self.seed = lr, seed
+        self.train_samples, self.validation_samples = train_samples, validation_samples
+        self.loss: Literal["average", "mixture"] = loss
+        self.samples, self.batch_dim = samples, batch_dim
+        self.target, self.output = target, output
+        self._make_optimizer, self._make_scheduler = optimizer, scheduler
+        self._make_groups = groups
+        self._shared: frozenset[nn.Module] | None = None
+        self._scores, self._weights = _Running(), _Running()
+        self.save_hyperparameters(self._options() | _families(model))
+
+    def _options(self) -> dict[str, Any]:
+        """What a logger shows and a checkpoint remembers: numbers and words."""
+        names = ("data_size", "count", "lr", "train_samples", "validation_samples", "samples")
+        numbers = {name: getattr(self, name) for name in (*names, "batch_dim", "target", "seed")}
+        return numbers | {"schedule": repr(self.schedule), "likelihood": repr(self.likelihood)}
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.model(*inputs, **named)
+
+    def _called(self, parts: Parts) -> Called:
+        """The model, called with tensors by position."""
+        return Called(self.model, parts.names, self.output)
+
+    @property
+    def kl_weight(self) -> float:
+        """The weight of the KL at this step or epoch."""
+        if self._trainer is None:
+            return self.schedule(0)
+        return self.schedule(self.global_step if self.count == "step" else self.current_epoch)
+
+    def model_kl(self) -> Tensor:
+        """The KL of the model; zero for a plain network."""
+        if any(True for _ in random_maps(self.model)):
+            return kl(self.model)
+        return next(self.model.parameters()).new_zeros(())
+
+    def objective(self, batch: Batch) -> Elbo:
+        """The ELBO of one batch, which every member sees whole, by ``train_samples`` draws."""
+        parts, count = parts_of(batch, self.target), members(self.model)
+        x, y = parts.inputs, parts.with_target(self.target)
+        if count > 1:
+            x = tuple(tile(value, count, self.batch_dim) for value in x)
+        model = self._called(parts)
+        if self._shared is None:
+            self._shared = frozenset() if is_compiled(model) else shared_layers(model, *x)
+        outputs = []
+        for _ in range(self.train_samples):
+            with one_pass(shared=self._shared):
+                outputs.append(model(*x))
+        nll = self._nll_of(outputs, y, count)
+        return elbo(nll, self.model_kl(), data_size=self.data_size, weight=self.kl_weight)
+
+    def _nll_of(self, outputs: list[Tensor], y: Tensor, count: int) -> Tensor:
+        """By draws ``[members · batch, …]`` of a batch with these targets."""
+        if self.loss == "average":
+            tiled = tile(y, count) if count > 1 else y
+            return torch.stack([self.likelihood.nll(drawn, tiled) for drawn in outputs]).mean()
+        apart = [drawn.unflatten(0, (count, len(y))) for drawn in outputs]
+        return mixture_nll(torch.cat(apart), y, self.likelihood)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        parts = self.objective(batch)
+        values = {"nll": parts.nll, "kl": parts.kl, "negative_elbo": parts.nll + parts.kl}
+        self._scores.add(values, len(parts_of(batch, self.target).with_target(self.target)))
+        self._weights.add({"kl_weight": torch.tensor(parts.weight)}, 1)
+        if (batch_idx + 1) % _HEARD_OF == 0 or self._may_be_last():
+            self._log("train", *self._scores.take())
+            averages, steps = self._weights.take()
+            self.log_dict(averages, on_step=False, on_epoch=True, batch_size=steps)
+        return parts.loss
+
+    def _may_be_last(self) -> bool:
+        trainer = self.trainer
+        return trainer.is_last_batch or 0 < trainer.max_steps <= trainer.global_step + 1
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self._judge("validation", batch, self.validation_samples)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self._judge("test", batch, self.samples)
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Prediction:
+        """The prediction of a batch; a target in it is not looked at."""
+        return self._predicted(parts_of(batch, self.target), self.samples)
+
+    def _predicted(self, parts: Parts, samples: int) -> Prediction:
+        model, dim = self._called(parts), self.batch_dim
+        options: dict[str, Any] = {"samples": samples, "likelihood": self.likelihood}
+        return predict(model, parts.inputs, batch_dim=dim, **options)
+
+    def _judge(self, stage: str, batch: Batch, samples: int) -> None:
+        """Log how good the mixture of samples is on a batch, and what its ELBO would be."""
+        parts = parts_of(batch, self.target)
+        y, outputs = parts.with_target(self.target), self._predicted(parts, samples).samples
+        values = {
+            "nll": mixture_nll(outputs, y, self.likelihood),
+            "negative_elbo": self.likelihood.nll(outputs, y) + self.model_kl() / self.data_size,
+        }
+        if self.likelihood.has_classes(outputs):
+            values["accuracy"] = (self.likelihood.labels(outputs) == y).float().mean()
+        self._log(stage, values, len(y))
+
+    def _log(self, stage: str, values: dict[str, Tensor], size: int) -> None:
+        named = {f"{stage}/{name}": value.detach() for name, value in values.items()}
+        self.log_dict(named, on_step=False, on_epoch=True, batch_size=size, sync_dist=True)
+
+    def on_train_epoch_start(self) -> None:
+        """Noise that depends on seed, epoch and rank alone."""
+        self._scores, self._weights = _Running(), _Running()
+        entropy = (self.seed * 1_000_003 + self.current_epoch) * 1_009 + self.global_rank
+        torch.manual_seed(entropy % 2**63)
+
+    def configure_optimizers(self) -> Any:
+        groups = self._make_groups(self.model, self.lr)
+        extra = list(self.likelihood.parameters())
+        if extra:
+            groups = [*groups, {"role": "likelihood", "params": extra, "lr": self.lr}]
+        optimizer = self._make_optimizer(groups)
+        if self._make_scheduler is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": self._make_scheduler(optimizer)}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Remember how the model and the likelihood were made, for :meth:`from_checkpoint`."""
+        random = any(True for _ in random_maps(self.model))
+        made: dict[str, Any] = {"layers": described(self.model) if random else {}}
+        made |= {"likelihood": self.likelihood.to_dict(), "schedule": _schedule(self.schedule)}
+        checkpoint[_KEY] = json.dumps(made)
+
+    @classmethod
+    def from_checkpoint(cls, net: nn.Module, path: str | os.PathLike[str], **options: Any) -> Self:
+        """The module of a checkpoint, with its trained numbers, to predict, test or go on with.
+
+        Args:
+            net: the deterministic network that was converted, with any weights; it stays as it is.
+            path: a checkpoint that Lightning wrote.
+            **options: of the module. Functions have to be given again, for a checkpoint does not
+                hold them; everything else is that of the checkpoint unless given.
+        """
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        if _KEY not in checkpoint:
+            raise LoadError(f"{path} was not written by a BayesianModule of this version")
+        made = json.loads(checkpoint[_KEY])
+        model = rebuilt(net, made["layers"]) if made["layers"] else copy.deepcopy(net)
+        known = inspect.signature(cls).parameters.keys() - {"schedule", "likelihood"}
+        numbers = {k: v for k, v in checkpoint["hyper_parameters"].items() if k in known}
+        if made["schedule"] is not None:
+            kind, arguments = made["schedule"]
+            numbers["schedule"] = SCHEDULES[kind](**arguments)
+        numbers["likelihood"] = Likelihood.from_dict(made["likelihood"])
+        module = cls(model, **{**numbers, **options})
+        module.load_state_dict(checkpoint["state_dict"])
+        return module
+
+
+def _schedule(schedule: Schedule) -> tuple[str, dict[str, Any]] | None:
+    """The name and the arguments of a registered schedule; a function of your own has none."""
+    names = [name for name, kind in SCHEDULES.items() if type(schedule) is kind]
+    return (names[0], vars(schedule)) if names else None
+
+
+def _families(model: nn.Module) -> dict[str, str]:
+    """The posteriors and priors of a model, each named once."""
+    maps = [layer for _, layer in random_maps(model)]
+    specs = {
+        "posterior": [layer.posterior.spec for layer in maps],
+        "prior": [layer.prior.spec for layer in maps],
+    }
+    return {name: ", ".join(dict.fromkeys(map(repr, given))) for name, given in specs.items()}

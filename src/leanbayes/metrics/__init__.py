@@ -1,0 +1,58 @@
+"""Metrics, each with its standard error over examples."""
+
+from leanbayes.metrics.calibration import (
+    Bins,
+    adaptive_calibration_error,
+    calibration_bins,
+    calibration_error,
+)
+from leanbayes.metrics.classes import accuracy, brier, nll
+from leanbayes.metrics.diversity import (
+    disagreement,
+    disagreements,
+    diversity,
+    kl_diversity,
+    member_log_probs,
+)
+from leanbayes.metrics.intervals import (
+    Coverage,
+    coverage_curve,
+    interval_coverage,
+    interval_width,
+)
+from leanbayes.metrics.numbers import crps, of_examples, rmse
+from leanbayes.metrics.ranking import auroc, average_precision, placements
+from leanbayes.metrics.rejection import Rejection, aurc, rejection_curve
+from leanbayes.metrics.scores import Score, average, average_over_ties, bootstrap
+
+__all__ = [
+    "Bins",
+    "Coverage",
+    "Rejection",
+    "Score",
+    "accuracy",
+    "adaptive_calibration_error",
+    "aurc",
+    "auroc",
+    "average",
+    "average_over_ties",
+    "average_precision",
+    "bootstrap",
+    "brier",
+    "calibration_bins",
+    "calibration_error",
+    "coverage_curve",
+    "crps",
+    "disagreement",
+    "disagreements",
+    "diversity",
+    "interval_coverage",
+    "interval_width",
+    "kl_diversity",
+    "member_log_probs",
+    "nll",
+    "of_examples",
+    "placements",
+    "rejection_curve",
+    "rmse",
+]

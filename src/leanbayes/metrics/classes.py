@@ -1,0 +1,72 @@
+"""Metrics of class probabilities."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leanbayes.errors import require
+from leanbayes.metrics.scores import Score, average
+
+__all__ = ["accuracy", "brier", "check_classes", "nll"]
+
+
+def nll(log_probs: Tensor, y: Tensor) -> Score:
+    """The negative log likelihood, in nats.
+
+    Args:
+        log_probs: log probabilities ``[examples, classes]``, such as ``Prediction.log_probs``.
+        y: the true classes ``[examples]``.
+
+    Example:
+        >>> nll(torch.full((2, 4), 0.25).log(), torch.tensor([3, 0]))
+        Score(value=1.3862943649291992, error=0.0)
+    """
+    check_classes(log_probs, y)
+    return average(-log_probs.gather(-1, y.unsqueeze(-1)).squeeze(-1))
+
+
+def brier(probs: Tensor, y: Tensor) -> Score:
+    """The Brier score ``Σ_c (p_c − [c = y])²``: 0 is perfect, 2 is surely wrong.
+
+    Published tables [k-tied] print it without its constant, as ``Σ p² − 2 p_y``: one less.
+
+    Args:
+        probs: probabilities ``[examples, classes]``.
+        y: the true classes ``[examples]``.
+
+    Example:
+        >>> brier(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([0, 1]))
+        Score(value=1.25, error=0.5303300858899106)
+    """
+    check_classes(probs, y)
+    truth = torch.nn.functional.one_hot(y, probs.shape[-1])
+    return average((probs - truth).square().sum(-1))
+
+
+def accuracy(probs: Tensor, y: Tensor) -> Score:
+    """The share of examples whose most probable class is the true one.
+
+    Args:
+        probs: probabilities (or any scores) ``[examples, classes]``.
+        y: the true classes ``[examples]``.
+
+    Example:
+        >>> accuracy(torch.eye(4), torch.tensor([0, 1, 2, 0]))
+        Score(value=0.75, error=0.21650635094610965)
+    """
+    check_classes(probs, y)
+    return average((probs.argmax(-1) == y).double())
+
+
+def check_classes(probs: Tensor, y: Tensor) -> None:
+    """Raise unless there is one class for each example, out of those that have a probability."""
+    require(
+        probs.ndim == 2 and y.shape == probs.shape[:1],
+        f"probabilities have shape {tuple(probs.shape)} and classes {tuple(y.shape)}; "
+        "give [examples, classes] and [examples]",
+    )
+    require(
+        not y.is_floating_point() and bool(((y >= 0) & (y < probs.shape[-1])).all()),
+        f"classes must be whole numbers from 0 to {probs.shape[-1] - 1}",
+    )

@@ -1,0 +1,82 @@
+"""Whether intervals hold what they promise, and how wide they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from leanbayes.errors import require
+from leanbayes.metrics.numbers import check_alike, of_examples
+from leanbayes.metrics.scores import Score, average
+
+__all__ = ["Coverage", "coverage_curve", "interval_coverage", "interval_width"]
+
+_LEVELS = tuple(i / 20 for i in range(1, 20))
+
+
+class Coverage(NamedTuple):
+    """How often central intervals of nominal levels hold the truth.
+
+    Attributes:
+        nominal: what the intervals promise.
+        observed: the share of targets inside.
+        examples: how many targets there are.
+    """
+
+    nominal: Tensor
+    observed: Tensor
+    examples: int
+
+
+def coverage_curve(u: Tensor, levels: Sequence[float] = _LEVELS) -> Coverage:
+    """The share of targets inside the central predictive interval of each level.
+
+    With ``u = P(target ≤ y)``, the interval of level ``p`` holds ``y`` where ``|u − ½| ≤ p / 2``.
+
+    Args:
+        u: the predictive distribution functions at the targets, such as ``Prediction.cdf(y)``.
+        levels: between 0 and 1.
+
+    Example:
+        >>> coverage_curve(torch.tensor([0.5, 0.99]), [0.5, 0.9]).observed
+        tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    require(u.numel() > 0, "there are no targets to cover; give at least one")
+    nominal = torch.tensor(levels, dtype=torch.float64, device=u.device)
+    off = 2 * (u.detach().double().flatten() - 0.5).abs()
+    return Coverage(nominal, (off <= nominal[:, None]).double().mean(1), u.numel())
+
+
+def interval_coverage(low: Tensor, high: Tensor, y: Tensor) -> Score:
+    """The share of targets that lie in their intervals, ends included.
+
+    Args:
+        low: lower ends ``[examples, …]``.
+        high: upper ends.
+        y: the truth.
+
+    Example:
+        >>> low, high = torch.zeros(4), torch.ones(4)
+        >>> interval_coverage(low, high, torch.tensor([0.5, 0.0, 2.0, 1.0])).value
+        0.75
+    """
+    check_alike(low, y)
+    return average(of_examples((low <= y) & (y <= high)))
+
+
+def interval_width(low: Tensor, high: Tensor) -> Score:
+    """How wide intervals are on average.
+
+    Args:
+        low: lower ends ``[examples, …]``.
+        high: upper ends.
+
+    Example:
+        >>> interval_width(torch.zeros(2), torch.tensor([1.0, 3.0]))
+        Score(value=2.0, error=0.7071067811865475)
+    """
+    check_alike(low, high)
+    return average(of_examples(high - low))

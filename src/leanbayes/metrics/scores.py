@@ -1,0 +1,111 @@
+"""An average over examples and its standard error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from leanbayes.errors import require
+
+__all__ = ["Score", "average", "average_over_ties", "bootstrap"]
+
+
+class Score(NamedTuple):
+    """An average over examples and its standard error.
+
+    Attributes:
+        value: the average.
+        error: the standard deviation over examples divided by √examples; of an accuracy ``p``
+            it is ``√(p (1 − p) / examples)``.
+
+    Example:
+        >>> print(Score(0.9759, 0.0048))
+        0.9759 ± 0.0048
+        >>> float(Score(0.9759, 0.0048))
+        0.9759
+    """
+
+    value: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f} ± {self.error:.4f}"
+
+    def __float__(self) -> float:
+        return self.value
+
+
+def average(values: Tensor) -> Score:
+    """The average of one number per example, with its standard error.
+
+    Args:
+        values: ``[examples]``, such as minus ``Prediction.log_likelihood(y)``.
+
+    Example:
+        >>> average(torch.tensor([0.0, 1.0, 1.0, 0.0]))
+        Score(value=0.5, error=0.25)
+    """
+    require(
+        values.ndim == 1 and len(values) > 0,
+        f"values have shape {tuple(values.shape)}; give one number for each of several examples",
+    )
+    values = values.detach().double()
+    error = values.std(correction=0) / math.sqrt(len(values))
+    return Score(float(values.mean()), float(error))
+
+
+def bootstrap(
+    metric: Callable[..., Any],
+    *values: Tensor,
+    strata: Tensor | None = None,
+    draws: int = 100,
+    seed: int = 0,
+) -> Score:
+    """Any metric of a whole test set, with its spread over test sets drawn from this one.
+
+    Args:
+        metric: a function of tensors that gives one number.
+        values: its arguments, each with one entry an example.
+        strata: classes ``[examples]`` whose sizes every drawn test set keeps.
+        draws: how many test sets.
+        seed: of the draws.
+
+    Example:
+        >>> bootstrap(torch.median, torch.ones(10))
+        Score(value=1.0, error=0.0)
+    """
+    require(draws >= 2, f"draws is {draws}; a spread needs at least 2")
+    require(
+        len(values) > 0 and all(len(v) == len(values[0]) > 0 for v in values),
+        "give tensors with one entry for each of several examples, all equally long",
+    )
+    classes = torch.zeros(len(values[0])) if strata is None else strata.cpu()
+    groups = [(classes == c).nonzero().squeeze(-1) for c in classes.unique()]
+    generator = Generator().manual_seed(seed)
+    drawn = []
+    for _ in range(draws):
+        index = torch.cat([g[torch.randint(len(g), g.shape, generator=generator)] for g in groups])
+        drawn.append(float(metric(*(v[index.to(v.device)] for v in values))))
+    error = torch.tensor(drawn, dtype=torch.float64).std()
+    return Score(float(metric(*values)), float(error))
+
+
+def average_over_ties(key: Tensor, values: Tensor) -> Tensor:
+    """Values in the order of a key; those of equal keys are their average, whatever their order.
+
+    Args:
+        key: what to sort by, ``[examples]``.
+        values: ``[examples]``.
+
+    Example:
+        >>> average_over_ties(torch.tensor([2, 1, 2]), torch.tensor([0.0, 5.0, 1.0]))
+        tensor([5.0000, 0.5000, 0.5000], dtype=torch.float64)
+    """
+    _, group, count = key.unique(return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(count), dtype=torch.float64, device=key.device)
+    means = sums.index_add(0, group, values.double()) / count
+    return means.repeat_interleave(count)

@@ -1,0 +1,105 @@
+"""The study of the KL's weight: what it measures at tiny size, and what its page concludes."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from benchmarks import kl_weight, kl_weight_page
+from leanbayes.lab.data import load_dataset
+
+pytest.importorskip("matplotlib")
+
+
+def result(data, weight, seed, nll, coverage=0.9):
+    metrics = {"nll": nll, "ece": 0.1, "coverage": coverage, "auroc": 0.5 + weight / 100}
+    _, settings = kl_weight.TASKS[data]
+    return {
+        "data": data,
+        "weight": weight,
+        "seed": seed,
+        "config": kl_weight.asdict(settings),
+        "metrics": metrics,
+        "seconds": 60.0,
+    }
+
+
+def curves(best):
+    """Results whose NLL is least at a weight of its own for each data set, with some noise."""
+    return [
+        result(data, weight, seed, abs(weight - middle) + 0.001 * seed)
+        for data, middle in best.items()
+        for weight in (0.1, 0.3, 1.0)
+        for seed in (1, 2, 3)
+    ]
+
+
+def test_the_rule_is_a_weight_that_is_good_everywhere():
+    found = kl_weight_page.cells(curves({"concrete": 0.3, "mnist": 0.3}))
+    assert kl_weight_page.rule(found).startswith("**Take a weight of 0.3.** It is the largest")
+    lines = list(kl_weight_page.conclusions(found))
+    assert "UCI concrete: NLL is best at a weight of 0.3" in lines[0]
+    assert "weight of 1 costs 0.700 nats of NLL" in lines[0]
+
+
+def test_the_rule_is_to_choose_where_no_weight_is_good_everywhere():
+    found = kl_weight_page.cells(curves({"concrete": 1.0, "mnist": 0.1}))
+    said = kl_weight_page.rule(found)
+    assert said.startswith("**Choose the weight on validation data, by NLL.**")
+    assert "UCI concrete 1; MNIST 0.1" in said
+
+
+def test_weights_within_chance_of_the_best_are_as_good():
+    files = [result("mnist", w, s, n) for w, s, n in ((1.0, 1, 0.5), (1.0, 2, 0.7), (0.1, 1, 0.6))]
+    files.append(result("mnist", 0.1, 2, 0.59))
+    by_weight = kl_weight_page.cells(files)["mnist"]
+    assert kl_weight_page.as_good_as_best(by_weight) == [0.1, 1.0]
+    cell = by_weight[1.0]["nll"]
+    assert (cell.mean, cell.error) == pytest.approx((0.6, 0.1))
+
+
+def test_the_page_begins_with_the_rule_and_shows_every_number(tmp_path):
+    for number, file in enumerate(curves({"concrete": 0.3, "mnist": 0.3, "fashion-mnist": 0.3})):
+        (tmp_path / f"{number}.json").write_text(json.dumps(file))
+    page = kl_weight_page.write(tmp_path, tmp_path / "docs").read_text(encoding="utf-8")
+    assert page.splitlines()[2].startswith("- **Take a weight of 0.3.**")
+    assert "| 0.1 | 0.202 ± 0.001 |" in page
+    for picture in re.findall(r"\((kl_weight/\w+\.png)\)", page):
+        assert (tmp_path / "docs" / picture).stat().st_size > 5000
+    with pytest.raises(SystemExit, match="holds no results"):
+        kl_weight_page.write(tmp_path / "docs", tmp_path)
+
+
+def test_credible_sets_reach_their_level():
+    probs = torch.rand(400, 6).softmax(-1)
+    y = torch.randint(6, (400,))
+    inside = 0
+    for row, truth in zip(probs.tolist(), y.tolist(), strict=True):
+        kept, total = [], 0.0
+        for share, label in sorted(((p, i) for i, p in enumerate(row)), reverse=True):
+            if total < 0.9:
+                kept.append(label)
+                total += share
+        inside += truth in kept
+    assert kl_weight.credible_sets(probs, y) == pytest.approx(inside / 400)
+
+
+def test_a_tiny_study_runs_and_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+    try:
+        load_dataset("concrete", download=False)
+    except FileNotFoundError:
+        pytest.skip("UCI concrete is not here; set LEANBAYES_DATA")
+    monkeypatch.setattr(kl_weight, "WEIGHTS", (0.1, 1.0))
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    options = ["--quick", "--data", "concrete", "--results", str(tmp_path), "--docs", str(tmp_path)]
+    kl_weight.main(options)
+    assert "4/4 concrete, weight 1, seed 2: nll" in capsys.readouterr().out
+    (tmp_path / "concrete-weight1-seed2.json").unlink()
+    kl_weight.main(options)
+    said = capsys.readouterr().out
+    assert said.count("concrete, weight") == 1
+    stored = json.loads((tmp_path / "concrete-weight0.1-seed1.json").read_text())
+    assert stored["seed"] == 1
+    assert set(stored["metrics"]) == {"nll", "rmse", "ece", "coverage", "auroc"}
+    assert {"versions", "threads", "config", "seconds"} <= stored.keys()
