@@ -19,8 +19,9 @@ bench: $(INSTALLED)  ## what everything costs, relative to the plain network and
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks scaling
 
-pages: $(INSTALLED)  ## the papers' tables and pictures, anew from results/
+pages: $(INSTALLED)  ## the tables and pictures of papers and studies, anew from results/
 	$(BIN)/python -m papers page
+	$(BIN)/python -m studies page
 
 clean:
 	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache build dist

@@ -19,7 +19,7 @@ from papers.tools.blocks import Blocks
 from papers.tools.compression import compress_run
 from papers.tools.lists import list_makers
 from papers.tools.page import refresh
-from papers.tools.paper import DOCS, ROOT
+from papers.tools.paper import DOCS
 from papers.tools.results import compressed_runs, truncations
 from papers.tools.results import table as rows_of
 from papers.tools.rows import experiments, markdown, merge_seeds
@@ -68,10 +68,6 @@ def page(
             print(f"Written to {refresh(path, blocks.makers(path))}")
         for name, png in blocks.pictures.items():
             write_bytes(chosen.folder / name, png)
-    if paper is None and (ROOT / "results" / "lora" / "minilm.json").exists():
-        from papers.studies.lora.page import write_page  # peft takes seconds to import
-
-        print(f"Written to {write_page()}")
     for path in () if paper else LISTS:
         print(f"Written to {refresh(path, list_makers(PAPERS.values(), path))}")
 

@@ -1,4 +1,4 @@
-"""``python -m studies``: studies of defaults and their pages, from a checkout.
+"""``python -m studies``: our own studies and their pages, from a checkout.
 
 Annotations are read by typer, so they are ordinary objects here.
 """
@@ -11,22 +11,23 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from leanbayes.errors import choose
 from leanbayes.lab.console import one_line
 from papers.tools.page import refresh
 from papers.tools.paper import DOCS, ROOT
+from studies.kl_weight.page import write as write_kl_weight
+from studies.kl_weight.study import TASKS, everything
 from studies.uci.published import SETS
 from studies.uci.study import Row, fit_splits
 from studies.uci.tables import makers
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="What defaults are worth, on real data."
+    no_args_is_help=True,
+    add_completion=False,
+    help="What defaults and choices are worth, on real data.",
 )
-_UCI = ROOT / "results" / "uci"
-
-
-@app.callback()
-def _studies() -> None:
-    """Let a command be named even if it is the only one."""
+_RESULTS = ROOT / "results"
+_UCI, _KL_WEIGHT = _RESULTS / "uci", _RESULTS / "kl_weight"
 
 
 @app.command(epilog="Example: python -m studies uci --data concrete --posterior k-tied")
@@ -63,10 +64,65 @@ def _telling(row: Row) -> Any:
     return tell
 
 
+@app.command(epilog="Example: python -m studies kl-weight --data concrete")
+def kl_weight(
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="concrete, mnist or fashion-mnist; may be repeated. All."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder; a stopped study goes on.")] = _KL_WEIGHT,
+) -> None:
+    """Train with eight weights of the KL: NLL, calibration, coverage and foreign data."""
+    torch.set_num_threads(1)
+    tasks = {name: choose("data set", name, TASKS)[1] for name in data or TASKS}
+    everything(out, tasks)
+
+
+@app.command(epilog="Example: python -m studies lora --seeds 3")
+def lora(
+    out: Annotated[
+        Path, typer.Option(help="The JSON file; a stopped study goes on with it.")
+    ] = _RESULTS / "lora" / "minilm.json",
+    states: Annotated[Path, typer.Option(help="The folder of trained adapters.")] = Path(
+        "runs/lora"
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="How many, for every row.")] = 3,
+    train: Annotated[int, typer.Option(min=1, help="Reviews to learn from.")] = 2000,
+    test: Annotated[int, typer.Option(min=2, help="Reviews to judge by.")] = 800,
+    foreign: Annotated[int, typer.Option(min=1, help="Foreign texts of each kind.")] = 200,
+    epochs: Annotated[int, typer.Option(min=1, help="Of training.")] = 2,
+    samples: Annotated[int, typer.Option(min=2, help="Predictive draws.")] = 8,
+) -> None:
+    """Fine-tune MiniLM on IMDB by plain and Bayesian LoRA: a table, and docs/lora.md from it."""
+    from studies.lora.page import RESULTS, write_page  # transformers takes seconds to import
+    from studies.lora.study import LoraSettings, study_lora
+    from studies.lora.texts import Sizes
+
+    torch.set_num_threads(1)
+    settings = LoraSettings(Sizes(train, test, foreign), epochs=epochs, samples=samples)
+    study_lora(settings, out, states=states, seeds=seeds, progress=True, tell=_tell_row)
+    print(f"Written to {out}")
+    if out.resolve() == RESULTS:
+        print(f"Written to {write_page()}")
+
+
+def _tell_row(key: str, part: Mapping[str, Any]) -> None:
+    print(
+        f"{key}: accuracy {part['accuracy']['value']:.3f}, NLL {part['nll']['value']:.4f}, ECE "
+        f"{part['ece']['value']:.4f}; {part['seconds']:.0f} + {part['predict_seconds']:.0f} s"
+    )
+
+
 @app.command(epilog="Example: python -m studies page")
 def page() -> None:
-    """Make the tables of all pages anew, from the files of results."""
+    """Make the pages of all studies anew, from the files of results."""
     print(f"Written to {refresh(DOCS / 'uci.md', makers(_UCI))}")
+    if _KL_WEIGHT.is_dir():
+        print(f"Written to {write_kl_weight(_KL_WEIGHT, DOCS)}")
+    if (_RESULTS / "lora" / "minilm.json").exists():
+        from studies.lora.page import write_page  # peft takes seconds to import
+
+        print(f"Written to {write_page()}")
 
 
 def main() -> None:

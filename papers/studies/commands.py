@@ -51,7 +51,6 @@ def add_studies(app: typer.Typer) -> None:
     app.command(epilog="Example: python -m papers records runs/ehr/*")(records)
     add_rank1(app)
     add_sparse(app)
-    app.command(epilog="Example: python -m papers lora --seeds 3")(lora)
 
 
 def toy(
@@ -181,37 +180,3 @@ def _tell_record(name: str, part: Mapping[str, Any]) -> None:
     metrics = part["metrics"]
     shown = ("nll", "excess", "auroc", "auc_pr", "ece")
     print(f"{name:<32}", *(f"{column} {metrics[column]['value']:.4f} " for column in shown))
-
-
-def lora(
-    out: Annotated[
-        Path, typer.Option(help="The JSON file; a stopped study goes on with it.")
-    ] = ROOT / "results" / "lora" / "minilm.json",
-    states: Annotated[Path, typer.Option(help="The folder of trained adapters.")] = Path(
-        "runs/lora"
-    ),
-    seeds: Annotated[int, typer.Option(min=1, help="How many, for every row.")] = 3,
-    train: Annotated[int, typer.Option(min=1, help="Reviews to learn from.")] = 2000,
-    test: Annotated[int, typer.Option(min=2, help="Reviews to judge by.")] = 800,
-    foreign: Annotated[int, typer.Option(min=1, help="Foreign texts of each kind.")] = 200,
-    epochs: Annotated[int, typer.Option(min=1, help="Of training.")] = 2,
-    samples: Annotated[int, typer.Option(min=2, help="Predictive draws.")] = 8,
-) -> None:
-    """Fine-tune MiniLM on IMDB by plain and Bayesian LoRA: a table, and docs/lora.md from it."""
-    from papers.studies.lora.page import RESULTS, write_page  # transformers takes seconds to import
-    from papers.studies.lora.study import LoraSettings, study_lora
-    from papers.studies.lora.texts import Sizes
-
-    torch.set_num_threads(1)
-    settings = LoraSettings(Sizes(train, test, foreign), epochs=epochs, samples=samples)
-    study_lora(settings, out, states=states, seeds=seeds, progress=True, tell=_tell_row)
-    print(f"Written to {out}")
-    if out.resolve() == RESULTS:
-        print(f"Written to {write_page()}")
-
-
-def _tell_row(key: str, part: Mapping[str, Any]) -> None:
-    print(
-        f"{key}: accuracy {part['accuracy']['value']:.3f}, NLL {part['nll']['value']:.4f}, ECE "
-        f"{part['ece']['value']:.4f}; {part['seconds']:.0f} + {part['predict_seconds']:.0f} s"
-    )

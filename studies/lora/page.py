@@ -10,9 +10,9 @@ from typing import Any
 
 from leanbayes.errors import require
 from leanbayes.lab.files import read_object, write_text
-from papers.studies.lora.rows import ROWS
 from papers.tools.paper import DOCS, ROOT
 from papers.tools.rows import count, grid
+from studies.lora.rows import ROWS
 
 __all__ = ["PAGE", "RESULTS", "page_text", "read_trials", "write_page"]
 
@@ -38,7 +38,7 @@ _COLUMNS: Mapping[str, tuple[str, int, float]] = {
 
 def write_page(results: Path = RESULTS, page: Path = PAGE) -> Path:
     """Write the page from a file of results."""
-    study = read_object(results, {"settings", "parts"}, "a study", "run python -m papers lora")
+    study = read_object(results, {"settings", "parts"}, "a study", "run python -m studies lora")
     return write_text(page, page_text(study, read_trials()))
 
 
@@ -58,7 +58,7 @@ def page_text(study: Mapping[str, Any], trials: Sequence[Part]) -> str:
     parts: dict[str, list[Part]] = {name: [] for name in ROWS}
     for part in study["parts"].values():
         parts[part["row"]].append(part)
-    require(all(parts.values()), "the study is not finished; go on with python -m papers lora")
+    require(all(parts.values()), "the study is not finished; go on with python -m studies lora")
     sections = (
         "# Bayesian LoRA on a pretrained network",
         "\n".join(_conclusions(parts)),
@@ -168,7 +168,7 @@ which sees every batch) have random LoRA factors and a plain head. Disagreement 
 information, which one network without noise has not.
 - **Versions.** {versions}; one thread. Seconds are those of the processor.
 
-`python -m papers lora` makes all of it: [{RESULTS.relative_to(ROOT).as_posix()}](../\
+`python -m studies lora` makes all of it: [{RESULTS.relative_to(ROOT).as_posix()}](../\
 {RESULTS.relative_to(ROOT).as_posix()})."""
 
 

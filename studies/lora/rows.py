@@ -13,7 +13,7 @@ from torch import Tensor
 
 import leanbayes as lb
 from leanbayes.estimators import Estimator
-from papers.studies.lora.network import Upper
+from studies.lora.network import Upper
 
 __all__ = ["ROWS", "Row", "adapted", "predicted", "trained_tensors"]
 

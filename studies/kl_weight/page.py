@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.tables import table
 from leanbayes import plots as draw
 from leanbayes.files import replace_file
 from leanbayes.lab import plots
+from papers.tools.rows import grid
 
 __all__ = ["Cell", "cells", "rule", "text", "write"]
 
@@ -41,7 +41,7 @@ def write(results: Path, docs: Path) -> Path:
     """Write the page and its pictures."""
     files = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(results.glob("*.json"))]
     if not files:
-        raise SystemExit(f"{results} holds no results; run python -m benchmarks.kl_weight first")
+        raise FileNotFoundError(f"{results} has no results; run python -m studies kl-weight first")
     found = cells(files)
     folder = docs / "kl_weight"
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,14 +139,16 @@ def _table(by_weight: Mapping[float, Mapping[str, Cell]]) -> str:
         [f"{weight:g}", *(f"{found[m].mean:.3f} ± {found[m].error:.3f}" for m in metrics)]
         for weight, found in by_weight.items()
     ]
-    return table(["weight", *metrics], rows)
+    return grid(["weight", *metrics], rows)
 
 
 def _how(files: Sequence[Mapping[str, Any]]) -> str:
     sizes = {f["data"]: f["config"] for f in files}
     each = "; ".join(
         f"{NAMES[name]}: {c['examples']} examples, one hidden layer of {c['hidden']}, {c['steps']} "
-        f"steps of Adam in batches of {c['batch']} from a rate of {c['lr']:g} that falls to zero"
+        f"steps of Adam in batches of {c['batch']} from a rate of {c['lr']:g} that falls to "
+        "zero, while the weight of the KL rises over the first "
+        f"{100 * c['warmup']:.0f} % of them"
         for name, c in sizes.items()
     )
     seeds = "; ".join(f"{NAMES[name]} {c['seeds']}" for name, c in sizes.items())
@@ -159,7 +161,7 @@ def _how(files: Sequence[Mapping[str, Any]]) -> str:
         "coverage of central intervals, and foreign rows have the columns of test rows, each in an "
         "order of its own, told by the predictive variance. Of classes, coverage is how often the "
         "true one is among the most probable that reach 90 % together, and foreign images are "
-        "those of the other data set, told by entropy. `python -m benchmarks.kl_weight` measures "
+        "those of the other data set, told by entropy. `python -m studies kl-weight` measures "
         f"it again, in {minutes:.0f} minutes of one core here."
     )
 
@@ -168,7 +170,7 @@ def picture(found: Cells, metric: str, label: str) -> bytes:
     """A metric over the weight, a line a data set; NLL is shown above each one's best."""
     above = metric == "nll"
 
-    def curves(axes: Any) -> None:
+    def curves(axes: Any) -> Any:
         draw.style(axes, "weight of the KL", f"{label}, above the best" if above else label)
         for index, (name, by_weight) in enumerate(found.items()):
             means = [by_weight[w][metric].mean for w in by_weight]
@@ -181,6 +183,7 @@ def picture(found: Cells, metric: str, label: str) -> bytes:
             axes.axhline(PROMISED, **draw.DASHED)
         axes.set_xscale("log")
         draw.add_legend(axes, len(found))
+        return axes
 
     return plots.png(curves)
 

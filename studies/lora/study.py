@@ -23,9 +23,9 @@ from leanbayes.lab.provenance import surroundings
 from leanbayes.metrics import auroc
 from leanbayes.parameters import parameter_groups
 from papers.studies.kept import begun, keep
-from papers.studies.lora.network import Upper, lower_activations, pretrained, tokens
-from papers.studies.lora.rows import ROWS, Inputs, Row, adapted, predicted, trained_tensors
-from papers.studies.lora.texts import Sizes, Texts, read_texts
+from studies.lora.network import Upper, lower_activations, pretrained, tokens
+from studies.lora.rows import ROWS, Inputs, Row, adapted, predicted, trained_tensors
+from studies.lora.texts import Sizes, Texts, read_texts
 
 __all__ = ["LoraSettings", "study_lora"]
 

@@ -2,12 +2,14 @@
 
 import json
 import re
+from dataclasses import asdict
 
 import pytest
 import torch
 
-from benchmarks import kl_weight, kl_weight_page
 from leanbayes.lab.data import load_dataset
+from studies.kl_weight import page as kl_weight_page
+from studies.kl_weight import study as kl_weight
 
 pytest.importorskip("matplotlib")
 
@@ -19,7 +21,7 @@ def result(data, weight, seed, nll, coverage=0.9):
         "data": data,
         "weight": weight,
         "seed": seed,
-        "config": kl_weight.asdict(settings),
+        "config": asdict(settings),
         "metrics": metrics,
         "seconds": 60.0,
     }
@@ -67,7 +69,7 @@ def test_the_page_begins_with_the_rule_and_shows_every_number(tmp_path):
     assert "| 0.1 | 0.202 ± 0.001 |" in page
     for picture in re.findall(r"\((kl_weight/\w+\.png)\)", page):
         assert (tmp_path / "docs" / picture).stat().st_size > 5000
-    with pytest.raises(SystemExit, match="holds no results"):
+    with pytest.raises(FileNotFoundError, match="has no results"):
         kl_weight_page.write(tmp_path / "docs", tmp_path)
 
 
@@ -91,12 +93,11 @@ def test_a_tiny_study_runs_and_goes_on_where_it_was(tmp_path, monkeypatch, capsy
     except FileNotFoundError:
         pytest.skip("UCI concrete is not here; set LEANBAYES_DATA")
     monkeypatch.setattr(kl_weight, "WEIGHTS", (0.1, 1.0))
-    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
-    options = ["--quick", "--data", "concrete", "--results", str(tmp_path), "--docs", str(tmp_path)]
-    kl_weight.main(options)
+    tiny = {"concrete": kl_weight.Settings(8, 60, 50, 20, 20, samples=4, seeds=2)}
+    kl_weight.everything(tmp_path, tiny)
     assert "4/4 concrete, weight 1, seed 2: nll" in capsys.readouterr().out
     (tmp_path / "concrete-weight1-seed2.json").unlink()
-    kl_weight.main(options)
+    kl_weight.everything(tmp_path, tiny)
     said = capsys.readouterr().out
     assert said.count("concrete, weight") == 1
     stored = json.loads((tmp_path / "concrete-weight0.1-seed1.json").read_text())

@@ -1,15 +1,8 @@
-"""What the weight of the KL does: NLL, calibration, coverage and foreign data on three data sets.
-
-``python -m benchmarks.kl_weight`` trains a network for every data set, weight and seed that
-``results/kl_weight`` does not hold yet, and writes ``docs/kl_weight.md``. Stop it whenever you
-like; it goes on where it was. ``--page`` writes the page alone.
-"""
+"""Train and judge a network for every data set, weight of the KL and seed."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
-from benchmarks import kl_weight_page
 from leanbayes.lab.data import Dataset, load_dataset
 from leanbayes.lab.files import write_json
 from leanbayes.lab.provenance import surroundings
+from leanbayes.metrics.intervals import Coverage
 
-ROOT = Path(__file__).parents[1]
-RESULTS, DOCS = ROOT / "results" / "kl_weight", ROOT / "docs"
+__all__ = ["TASKS", "WEIGHTS", "Settings", "Task", "credible_sets", "everything", "judge", "train"]
+
 WEIGHTS = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
@@ -44,6 +37,7 @@ class Settings:
         lr: the first rate.
         samples: predictive samples.
         seeds: how many networks; of concrete, each has another split.
+        warmup: over which share of the steps the weight rises to its value.
     """
 
     hidden: int
@@ -54,6 +48,7 @@ class Settings:
     lr: float = 0.01
     samples: int = 50
     seeds: int = 3
+    warmup: float = 0.8
 
 
 @dataclass(frozen=True)
@@ -137,15 +132,16 @@ def train(
     optimizer = torch.optim.Adam(parameters, settings.lr)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps)
     history = []
-    for _ in range(settings.steps):
+    for step in range(settings.steps):
+        now = weight * min(1.0, (step + 1) / (settings.warmup * settings.steps))
         chosen = torch.randint(len(task.x), (settings.batch,))
         nll = task.likelihood.nll(model(task.x[chosen]), task.y[chosen])
-        parts = lb.elbo(nll, lb.kl(model), data_size=len(task.x), weight=weight)
+        parts = lb.elbo(nll, lb.kl(model), data_size=len(task.x), weight=now)
         optimizer.zero_grad()
         parts.loss.backward()
         optimizer.step()
         scheduler.step()
-        history.append({"nll": nll.item(), "kl": parts.kl.item(), "weight": weight})
+        history.append({"nll": nll.item(), "kl": parts.kl.item(), "weight": now})
     return model, history
 
 
@@ -163,6 +159,7 @@ def judge(model: nn.Module, task: Task, settings: Settings, seed: int) -> dict[s
             doubts = own.entropy, foreign.entropy
         else:
             curve = own.calibration(task.test_y)
+            assert isinstance(curve, Coverage)
             found["rmse"] = scores["rmse"].value
             found["ece"] = float((curve.observed - curve.nominal).abs().mean())
             found["coverage"] = scores["coverage_90"].value
@@ -206,7 +203,7 @@ def one(name: str, weight: float, seed: int, settings: Settings) -> dict[str, An
 
 
 def everything(folder: Path, tasks: dict[str, Settings]) -> None:
-    """All that is not there yet, with the same settings."""
+    """Train and judge what a folder does not hold yet with these settings, and write it there."""
     cells = [(n, s, w) for n in tasks for s in range(1, tasks[n].seeds + 1) for w in WEIGHTS]
     for number, (name, seed, weight) in enumerate(cells, 1):
         path = folder / f"{name}-weight{weight:g}-seed{seed}.json"
@@ -219,31 +216,3 @@ def everything(folder: Path, tasks: dict[str, Settings]) -> None:
         write_json(path, result)
         told = ", ".join(f"{k} {v:.3f}" for k, v in result["metrics"].items())
         print(f"{number}/{len(cells)} {name}, weight {weight:g}, seed {seed}: {told}", flush=True)
-
-
-def quick(settings: Settings) -> Settings:
-    """The same at a size that shows only that it runs."""
-    return Settings(8, 60, 50, 20, 20, settings.lr, 4, 2)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--page", action="store_true", help="write the page alone")
-    parser.add_argument("--quick", action="store_true", help="tiny networks, to try it out")
-    parser.add_argument("--data", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--docs", type=Path, default=DOCS)
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    chosen = {name: TASKS[name][1] for name in options.data}
-    if options.quick:
-        chosen = {name: quick(settings) for name, settings in chosen.items()}
-    if not options.page:
-        begin = time.monotonic()
-        everything(options.results, chosen)
-        print(f"{math.ceil((time.monotonic() - begin) / 60)} minutes")
-    print(f"Written to {kl_weight_page.write(options.results, options.docs)}.")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""What the weight of the KL does, on three data sets."""
