@@ -17,6 +17,8 @@ from papers.tools.page import refresh
 from papers.tools.paper import DOCS, ROOT
 from studies.kl_weight.page import write as write_kl_weight
 from studies.kl_weight.study import TASKS, everything
+from studies.overview.page import write as write_overview
+from studies.overview.study import Settings, study_costs, study_methods
 from studies.uci.published import SETS
 from studies.uci.study import Row, fit_splits
 from studies.uci.tables import makers
@@ -26,8 +28,9 @@ app = typer.Typer(
     add_completion=False,
     help="What defaults and choices are worth, on real data.",
 )
+OVERVIEW = Settings()
 _RESULTS = ROOT / "results"
-_UCI, _KL_WEIGHT = _RESULTS / "uci", _RESULTS / "kl_weight"
+_UCI, _KL_WEIGHT, _OVERVIEW = (_RESULTS / name for name in ("uci", "kl_weight", "overview.json"))
 
 
 @app.command(epilog="Example: python -m studies uci --data concrete --posterior k-tied")
@@ -113,10 +116,39 @@ def _tell_row(key: str, part: Mapping[str, Any]) -> None:
     )
 
 
+@app.command(epilog="Example: python -m studies overview --seeds 3")
+def overview(
+    seeds: Annotated[int, typer.Option(min=1, help="How many, for every method.")] = 3,
+    images: Annotated[int, typer.Option(min=1, help="Training images.")] = OVERVIEW.images,
+    epochs: Annotated[int, typer.Option(min=1, help="Of training.")] = OVERVIEW.epochs,
+    only_costs: Annotated[
+        bool, typer.Option("--only-costs", help="Measure steps alone, on a quiet machine.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="The JSON file; a stopped study goes on.")] = _OVERVIEW,
+) -> None:
+    """Train one network in five ways on Fashion-MNIST: what uncertainty buys and costs."""
+    settings = Settings(images=images, epochs=epochs)
+    if not only_costs:
+        study_methods(settings, out, seeds=seeds, tell=_tell_method)
+    study_costs(settings, out)
+    print(f"Written to {out}")
+
+
+def _tell_method(key: str, part: Mapping[str, Any]) -> None:
+    print(
+        f"{key}: accuracy {part['accuracy']:.4f}, NLL {part['nll']:.4f}, ECE {part['ece']:.4f}, "
+        f"AUROC {part['auroc']:.4f}; {part['duration']:.0f} s",
+        flush=True,
+    )
+
+
 @app.command(epilog="Example: python -m studies page")
 def page() -> None:
     """Make the pages of all studies anew, from the files of results."""
     print(f"Written to {refresh(DOCS / 'uci.md', makers(_UCI))}")
+    if _OVERVIEW.exists():
+        write_overview(_OVERVIEW, ROOT / "README.md", DOCS / "overview.png")
+        print("Written to README.md")
     if _KL_WEIGHT.is_dir():
         print(f"Written to {write_kl_weight(_KL_WEIGHT, DOCS)}")
     if (_RESULTS / "lora" / "minilm.json").exists():

@@ -31,6 +31,7 @@ __all__ = [
     "intervals",
     "paths",
     "png",
+    "side_by_side",
     "spectra_of",
 ]
 
@@ -63,6 +64,19 @@ def png(function: Callable[..., Axes], *values: Any, **options: Any) -> bytes:
     """What a function of :mod:`leanbayes.plots` draws."""
     figure = _figure()
     function(*values, axes=figure.add_subplot(), **options)
+    return _png(figure)
+
+
+def side_by_side(panels: Mapping[str, Callable[[Axes], object]]) -> bytes:
+    """What functions draw, one after another on axes with a common height, under their names."""
+    width, height = _SIZE
+    figure = _figure((0.8 * width * len(panels), height))
+    first = None
+    for place, (title, function) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(1, len(panels), place, sharey=first)
+        function(axes)
+        axes.set_title(_plain(title))
+        first = first or axes
     return _png(figure)
 
 

@@ -49,7 +49,8 @@ class BayesClassifier(ClassifierMixin, BayesEstimator):
             ``"balanced"`` to let all classes weigh the same.
         samples: how many functions a prediction averages over, of all members together.
         kl_weight: what the KL is multiplied with; 1 is the ELBO, less is a cold posterior.
-        kl_warmup: the share of steps in which that weight rises from zero.
+        kl_warmup: the share of steps in which that weight rises from zero; ``partial_fit``, which
+            knows no end, always has the whole weight.
         epochs: how often all rows are seen; ``None`` gives three steps a row, at least 150 and at
             most 5000, and at least 20 epochs.
         batch_size: rows in a step; ``None`` for 200, or all if there are fewer.
@@ -84,7 +85,7 @@ class BayesClassifier(ClassifierMixin, BayesEstimator):
         class_weight: Mapping[Any, float] | str | None = None,
         samples: int = 100,
         kl_weight: float = 1.0,
-        kl_warmup: float = 0.0,
+        kl_warmup: float = 0.8,
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float = 0.02,

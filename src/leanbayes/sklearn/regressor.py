@@ -58,7 +58,8 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
         noise: ``"learnt"``, one level for all rows; or ``"predicted"``, one for each.
         samples: how many functions a prediction averages over, of all members together.
         kl_weight: what the KL is multiplied with; 1 is the ELBO, less is a cold posterior.
-        kl_warmup: the share of steps in which that weight rises from zero.
+        kl_warmup: the share of steps in which that weight rises from zero; ``partial_fit``, which
+            knows no end, always has the whole weight.
         epochs: how often all rows are seen; ``None`` gives three steps a row, at least 150 and at
             most 5000, and at least 20 epochs.
         batch_size: rows in a step; ``None`` for 200, or all if there are fewer.
@@ -94,7 +95,7 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
         noise: Literal["learnt", "predicted"] = "learnt",
         samples: int = 100,
         kl_weight: float = 1.0,
-        kl_warmup: float = 0.0,
+        kl_warmup: float = 0.8,
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float = 0.02,

@@ -1,0 +1,1 @@
+"""What honest uncertainty buys and costs: the first screen of the README."""

@@ -1,0 +1,92 @@
+"""The first screen of the README, from the file of the study: a table and a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from leanbayes import plots as draw
+from leanbayes.lab import plots
+from leanbayes.lab.files import read_object, write_bytes
+from papers.tools.page import refresh
+from papers.tools.rows import grid
+from studies.overview.study import COSTS, METHODS
+
+__all__ = ["picture", "table", "write"]
+
+_SHOWN = ("plain network", "k-tied")
+_HIGHEST = 30
+_GROUPS = ("clothes (known)", "digits (foreign)")
+
+
+def write(results: Path, readme: Path, image: Path) -> Path:
+    """Make the table of the README and its picture anew."""
+    study = read_object(results, {"settings", "parts"}, "a study", "run python -m studies overview")
+    write_bytes(image, picture(study))
+    return refresh(readme, {"overview": lambda _: table(study)})
+
+
+def _parts(study: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """What came out for every method, by seed."""
+    return {
+        name: [part for part in study["parts"].values() if part.get("method") == name]
+        for name in METHODS
+    }
+
+
+def table(study: Mapping[str, Any]) -> str:
+    """What every method buys and costs: means over seeds ± standard errors."""
+    parts = _parts(study)
+    plain = parts["plain network"][0]["parameters"]
+    steps = study["parts"][COSTS]["step"]
+    header = ["", "foreign images found, AUROC %", "NLL", "calibration error, %", "accuracy, %"]
+    header += ["parameters", "training step"]
+    return grid(
+        header,
+        (
+            [
+                name,
+                _mean(found, "auroc", 100, 1),
+                _mean(found, "nll", 1, 3),
+                _mean(found, "ece", 100, 1),
+                _mean(found, "accuracy", 100, 1),
+                f"× {found[0]['parameters'] / plain:.2f}",
+                f"× {steps[name]['median']:.2f}" if name in steps else "× 1.00",
+            ]
+            for name, found in parts.items()
+        ),
+    )
+
+
+def _mean(parts: list[Mapping[str, Any]], name: str, factor: float, digits: int) -> str:
+    values = [factor * part[name] for part in parts]
+    mean = f"{fmean(values):.{digits}f}"
+    if len(values) == 1:
+        return mean
+    return f"{mean} ± {stdev(values) / math.sqrt(len(values)):.{digits}f}"
+
+
+def picture(study: Mapping[str, Any]) -> bytes:
+    """Entropies of known and foreign images under the plain network and the k-tied one."""
+    parts = _parts(study)
+
+    def entropies(name: str) -> Callable[[Any], None]:
+        known, foreign = parts[name][0]["entropies"]
+
+        def drawn(axes: Any) -> None:
+            edges = [math.log(10) * i / len(known) for i in range(len(known) + 1)]
+            draw.style(axes, "uncertainty (entropy, nats)", "share of images, %")
+            for index, (title, shares) in enumerate(zip(_GROUPS, (known, foreign), strict=True)):
+                heights = [100 * share for share in shares]
+                line = draw.look(index, title)
+                axes.stairs(heights, edges, linewidth=1.8, **line)
+                axes.stairs(heights, edges, fill=True, alpha=0.15, color=line["color"])
+            axes.set_ylim(0, _HIGHEST)
+            draw.add_legend(axes, len(_GROUPS))
+
+        return drawn
+
+    return plots.side_by_side({name: entropies(name) for name in _SHOWN})

@@ -1,0 +1,249 @@
+"""One network in five ways on Fashion-MNIST, with digits of MNIST as foreign images."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import leanbayes as lb
+from benchmarks.harness import as_json, facts, measure
+from leanbayes.errors import require_count, require_positive
+from leanbayes.lab.data import load_dataset
+from leanbayes.lab.provenance import surroundings
+from papers.studies.kept import begun, keep
+
+__all__ = ["COSTS", "METHODS", "Method", "Settings", "study_costs", "study_methods", "train"]
+
+COSTS = "costs"
+"""The part of a study that says what a step costs."""
+
+_BINS = 40
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How every network is trained and judged.
+
+    Args:
+        images: training images.
+        epochs: over them; the rate of Adam falls along a cosine to zero.
+        batch: images in a step.
+        rate: the first rate of Adam.
+        warmup: over which share of the steps the KL comes in.
+        samples: functions that a prediction averages over, where there are several.
+        hidden: units of both hidden layers.
+    """
+
+    images: int = 20_000
+    epochs: int = 20
+    batch: int = 128
+    rate: float = 1e-3
+    warmup: float = 0.8
+    samples: int = 20
+    hidden: int = 400
+
+    def __post_init__(self) -> None:
+        for name in ("images", "epochs", "batch", "samples", "hidden"):
+            require_count(name, getattr(self, name), 1)
+        require_positive(rate=self.rate, warmup=self.warmup)
+
+
+def network(settings: Settings, dropout: float = 0.0) -> nn.Sequential:
+    """The network of the README."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs in (784, settings.hidden):
+        layers += [nn.Linear(inputs, settings.hidden), nn.ReLU()]
+        layers += [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(*layers, nn.Linear(settings.hidden, 10))
+
+
+def _bayesian(posterior: lb.Posterior, settings: Settings) -> nn.Module:
+    return lb.convert(network(settings), posterior, lb.Normal(0.2, learn="layer"))
+
+
+class Method(NamedTuple):
+    """A way to make the network.
+
+    Attributes:
+        build: gives a new one.
+        bayesian: whether the KL is trained with it.
+        networks: how many are trained.
+    """
+
+    build: Callable[[Settings], nn.Module]
+    bayesian: bool = False
+    networks: int = 1
+
+
+METHODS = {
+    "plain network": Method(network),
+    "ensemble of 5": Method(network, networks=5),
+    "MC dropout": Method(partial(network, dropout=0.2)),
+    "mean field": Method(partial(_bayesian, lb.MeanField()), bayesian=True),
+    "k-tied": Method(partial(_bayesian, lb.KTied(2)), bayesian=True),
+}
+
+
+class Images(NamedTuple):
+    """Images and their classes; those of another kind have none."""
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    foreign: Tensor
+
+
+def read_images(settings: Settings) -> Images:
+    """The first training images of Fashion-MNIST, its test images, and those of MNIST."""
+    own, other = (
+        load_dataset(name, download=False, scaling="unit") for name in ("fashion-mnist", "mnist")
+    )
+    train = own.train[: settings.images]
+    return Images(train.x, train.y, own.test.x, own.test.y, other.test.x)
+
+
+def train(model: nn.Module, images: Images, settings: Settings, *, bayesian: bool) -> nn.Module:
+    """Adam on the cross-entropy; on the ELBO, with a KL that comes in, if the model has one."""
+    optimizer = torch.optim.Adam(model.parameters(), settings.rate)
+    batches = list(_batches(len(images.x), settings))
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(batches))
+    model.train()
+    for step, chosen in enumerate(batches, 1):
+        loss = F.cross_entropy(model(images.x[chosen]), images.y[chosen])
+        if bayesian:
+            weight = min(1.0, step / (settings.warmup * len(batches)))
+            loss = lb.elbo(loss, lb.kl(model), data_size=len(images.x), weight=weight).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+    return model.eval()
+
+
+def _batches(size: int, settings: Settings) -> Iterator[Tensor]:
+    for _ in range(settings.epochs):
+        yield from torch.randperm(size).split(settings.batch)
+
+
+def _trained(method: Method, images: Images, settings: Settings) -> nn.Module:
+    networks = [
+        train(method.build(settings), images, settings, bayesian=method.bayesian)
+        for _ in range(method.networks)
+    ]
+    if len(networks) > 1:
+        return lb.DeepEnsemble(networks)
+    drops = any(isinstance(layer, nn.Dropout) for layer in networks[0].modules())
+    return lb.mc_dropout(networks[0]) if drops else networks[0]
+
+
+def _judged(model: nn.Module, images: Images, settings: Settings, seed: int) -> dict[str, Any]:
+    """Scores of the test images, how well foreign ones are told, and entropies of both."""
+    counted = 1 if isinstance(model, lb.DeepEnsemble) else settings.samples
+    own, foreign = (
+        lb.predict(model, x, samples=counted, seed=seed, batch_size=1000)
+        for x in (images.test_x, images.foreign)
+    )
+    scores = own.metrics(images.test_y)
+    both = torch.cat([own.entropy, foreign.entropy])
+    told = lb.metrics.auroc(both, torch.arange(len(both)) >= len(own.entropy))
+    return {
+        **{name: scores[name].value for name in ("accuracy", "nll", "ece")},
+        "auroc": told.value,
+        "sure": float((foreign.probs.amax(-1) > 0.9).float().mean()),
+        "entropies": [_histogram(each.entropy) for each in (own, foreign)],
+    }
+
+
+def _histogram(entropy: Tensor) -> list[float]:
+    """The share of images in each of some bins from 0 to the entropy of ten equal classes."""
+    top = float(torch.tensor(10.0).log())
+    counts = torch.histc(entropy.clamp(0, top), _BINS, 0.0, top)
+    return [round(float(count) / len(entropy), 5) for count in counts]
+
+
+def study_methods(
+    settings: Settings,
+    out: str | Path,
+    *,
+    seeds: int = 3,
+    tell: Callable[[str, Mapping[str, Any]], object] | None = None,
+) -> dict[str, Any]:
+    """Train and judge every method with every seed, and write what came out after each.
+
+    Args:
+        settings: how to train and judge.
+        out: the JSON file; what it holds is not trained again.
+        seeds: how many.
+        tell: is called with every new part.
+
+    Returns:
+        What the file holds.
+    """
+    require_count("seeds", seeds, 1)
+    out = Path(out)
+    study = begun(out, "overview", asdict(settings))
+    images = read_images(settings)
+    for seed in range(seeds):
+        for name, method in METHODS.items():
+            key = f"{name}, seed {seed}"
+            if key in study["parts"]:
+                continue
+            torch.manual_seed(seed)
+            began = time.monotonic()
+            model = _trained(method, images, settings)
+            part = {
+                "method": name,
+                "seed": seed,
+                "parameters": sum(p.numel() for p in model.parameters()),
+                **_judged(model, images, settings, seed),
+                "duration": round(time.monotonic() - began, 1),
+                **surroundings(),
+            }
+            keep(out, study, key, part)
+            if tell is not None:
+                tell(key, part)
+    return study
+
+
+def study_costs(settings: Settings, out: str | Path, *, rounds: int = 40) -> dict[str, Any]:
+    """Measure a training step of every method against that of the plain network, in turns.
+
+    Args:
+        settings: of the networks and batches.
+        out: the JSON file.
+        rounds: turns of every method that must count.
+    """
+    out = Path(out)
+    study = begun(out, "overview", asdict(settings))
+    torch.manual_seed(0)
+    x, y = torch.rand(settings.batch, 1, 28, 28), torch.randint(10, (settings.batch,))
+    steps = {name: _step(method, x, y, settings) for name, method in METHODS.items()}
+    costs = measure(steps.pop("plain network"), steps, rounds=rounds)
+    keep(out, study, COSTS, {"step": as_json(costs), "rounds": rounds, **facts()})
+    return study
+
+
+def _step(method: Method, x: Tensor, y: Tensor, settings: Settings) -> Callable[[], None]:
+    """A step of every network that the method trains."""
+    models = [method.build(settings).train() for _ in range(method.networks)]
+    optimizers = [torch.optim.Adam(model.parameters(), settings.rate) for model in models]
+
+    def step() -> None:
+        for model, optimizer in zip(models, optimizers, strict=True):
+            loss = F.cross_entropy(model(x), y)
+            if method.bayesian:
+                loss = lb.elbo(loss, lb.kl(model), data_size=settings.images).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return step
