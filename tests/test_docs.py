@@ -283,6 +283,16 @@ def test_example_tabular_intervals(request, capsys, tmp_path):
     assert "coverage of 90 %" in capsys.readouterr().out
 
 
+def test_example_shrink_network(request, capsys, tmp_path):
+    results = run_example("shrink_network", request)
+    (whole, accuracy), (small, left) = results["whole"], results["shrunk"]
+    assert whole == 64 * 200 + 200 * 200 + 200 * 10
+    assert small < whole / 2
+    assert left > accuracy - 0.03 > 0.8
+    assert is_picture(tmp_path / "shrink_network.png")
+    assert "<- chosen" in capsys.readouterr().out
+
+
 def test_example_active_learning(request, capsys, tmp_path):
     results = run_example("active_learning", request)
     for curve in results.values():
