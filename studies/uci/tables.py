@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from papers.tools.rows import Cell, grid
-from studies.uci.published import DROPOUT, LOG_LIKELIHOOD, RMSE, SETS, Printed
+from studies.uci.published import DROPOUT, KFAC, LOG_LIKELIHOOD, RMSE, SETS, Printed
 
 __all__ = ["Measured", "makers", "read_rows"]
 
@@ -78,6 +78,7 @@ def makers(folder: Path) -> dict[str, Callable[[str], str]]:
         "uci-intervals": lambda noise: _intervals(rows, noise),
         "uci-differences": lambda pair: _differences(rows, *pair.split(" − ")),
         "uci-ranks": lambda noise: _ranks(rows, noise),
+        "uci-says": lambda noise: _says(rows, noise),
         "uci-seconds": lambda noise: _table(rows, "duration", noise),
     }
 
@@ -153,3 +154,40 @@ def _ranks(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
         lines.append([name, f"{mine:.2f}", f"{3 - mine:.2f}", ", ".join(ahead) or "none"])
     header = ["", "mean rank", f"mean rank of {DROPOUT}", "ahead on"]
     return grid(header, lines) if lines else "Not measured yet."
+
+
+def _says(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
+    """In sentences: rank, intervals and time of ours, and how the matrix normal compares."""
+    lines = [_sentence(name, sets) for name, sets in _ours(rows, noise)]
+    matrix = rows.get(("matrix-normal", noise))
+    if matrix:
+        near = ", ".join(_not_below(matrix, LOG_LIKELIHOOD[KFAC])) or "none"
+        lines.append(f"- The matrix normal is within a standard error of {KFAC}, or above: {near}.")
+    return "\n".join(lines) if lines else "Not measured yet."
+
+
+def _sentence(name: str, sets: Mapping[str, Measured]) -> str:
+    """What one of ours comes to, over the sets that it was fitted to."""
+    bar, hmc = (LOG_LIKELIHOOD[row].means for row in (DROPOUT, "HMC"))
+    means = {data: each.cell("log_likelihood").ours or 0.0 for data, each in sets.items()}
+    ahead = sum(value > bar[data] for data, value in means.items())
+    away = fmean(hmc[data] - value for data, value in means.items())
+    inside, seconds = (
+        [each.cell(score).ours or 0.0 for each in sets.values()]
+        for score in ("coverage", "duration")
+    )
+    return (
+        f"- **{name}** has a better log likelihood than {DROPOUT}, on {ahead} of {len(sets)} sets, "
+        f"and is {away:.2f} nats from HMC on average; 90 % intervals hold {100 * min(inside):.0f} "
+        f"to {100 * max(inside):.0f} %; a fit takes {min(seconds):.0f} to {max(seconds):.0f} "
+        "seconds on one core."
+    )
+
+
+def _not_below(sets: Mapping[str, Measured], bar: Printed) -> Iterator[str]:
+    """The sets on which ours is not below a printed row by more than both errors together."""
+    for data, measured in sets.items():
+        cell = measured.cell("log_likelihood")
+        error = math.hypot(cell.error or 0.0, (bar.errors or {}).get(data, 0.0))
+        if cell.ours is not None and cell.ours > bar.means[data] - error:
+            yield data

@@ -54,6 +54,10 @@ def test_tables_say_who_is_ahead(quick, tmp_path):
     assert "**k-tied**" in beside
     assert "-2.937 ± 0.025" in beside
     assert "90" in made["uci-intervals"]("learnt")
+    says = made["uci-says"]("learnt")
+    assert says.startswith(f"- **k-tied** has a better log likelihood than {DROPOUT}, on 2 of 2")
+    assert "90 % intervals hold 90 to 90 %; a fit takes 2 to 2 seconds" in says
+    assert made["uci-says"]("predicted") == "Not measured yet."
     assert made["uci-seconds"]("predicted") == "Not measured yet."
     assert "NGBoost" in made["uci-rmse"]("predicted")
 
