@@ -78,7 +78,7 @@ def recipes_of(settings: NaturalSettings, seed: int) -> dict[str, Recipe]:
         for rate in settings.adam
     }
     steps = {"optimizer.lr": settings.natural, "optimizer.trust": settings.trust}
-    natural = {f"{NATURAL}, {settings.short} epochs": settings.short, NATURAL: settings.epochs}
+    natural = {f"{NATURAL} over {settings.short} epochs": settings.short, NATURAL: settings.epochs}
     for name, epochs in natural.items():
         if epochs:
             own = {**common, **steps, "training.epochs": epochs}

@@ -45,7 +45,7 @@ def curves_of(study):
 def test_a_second_natural_run_is_over_sooner():
     recipes = recipes_of(NaturalSettings(epochs=30, adam=(1e-3,), short=8), seed=0)
     epochs = {name: recipe.training.epochs for name, recipe in recipes.items()}
-    assert epochs == {"Adam 0.001": 30, NATURAL: 30, f"{NATURAL}, 8 epochs": 8}
+    assert epochs == {"Adam 0.001": 30, NATURAL: 30, f"{NATURAL} over 8 epochs": 8}
 
 
 def test_a_study_has_a_curve_for_every_optimiser_and_all_that_it_depends_on(digits, tmp_path):
@@ -196,11 +196,12 @@ def test_the_runs_are_fc_300_on_mnist_and_differ_in_the_optimiser_alone():
 def test_the_study_is_a_command(digits, tmp_path):
     out = tmp_path / "natural.json"
     options = ["--epochs", "1", "--images", "40", "--measured", "20", "--adam", "0.01"]
-    options += ["--short", "0"]
+    options += ["--short", "2"]
     done = CliRunner().invoke(app, ["natural", "--out", str(out), *options])
     assert done.exit_code == 0, done.output
     assert "natural gradient, seed 0: −ELBO" in done.output
-    assert list(json.loads(out.read_text())["parts"]) == ["Adam 0.01, seed 0", f"{NATURAL}, seed 0"]
+    names = ("Adam 0.01", f"{NATURAL} over 2 epochs", NATURAL)
+    assert list(json.loads(out.read_text())["parts"]) == [f"{name}, seed 0" for name in names]
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 3.0])
