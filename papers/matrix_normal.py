@@ -106,9 +106,8 @@ _CLAIMS = (
     ),
     Claim(
         "Riemannian optimisation would need fewer iterations (abstract, section 6).",
-        "FC 300 ends at a −ELBO of {value: natural/natural gradient negative_elbo} by natural "
-        "gradients, and of {value: natural/best Adam negative_elbo} by the best rate of Adam in as "
-        "many steps.",
+        "FC 300 ends at a −ELBO of {value: natural/best natural gradient negative_elbo} by natural "
+        "gradients, and of {value: natural/best Adam negative_elbo} by the best rate of Adam.",
         "[natural gradients](matrix_normal/natural.md)",
     ),
     Claim(

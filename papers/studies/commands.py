@@ -139,21 +139,25 @@ def variance(
 def natural(
     out: Annotated[Path, typer.Option(help="The JSON file; a stopped study goes on with it.")],
     seeds: Annotated[int, typer.Option(min=1, help="How many, for every optimiser.")] = 1,
-    epochs: Annotated[int, typer.Option(help="Of every run.")] = _NATURAL.epochs,
+    epochs: Annotated[int, typer.Option(help="Of Adam.")] = _NATURAL.epochs,
     adam: Annotated[
         list[float] | None, typer.Option(help="A rate of Adam; may be repeated. 1e-3, 3e-3, 1e-2.")
     ] = None,
     rate: Annotated[float, typer.Option(help="Of a natural step.")] = _NATURAL.natural,
     trust: Annotated[float, typer.Option(help="Bound on such a step.")] = _NATURAL.trust,
-    short: Annotated[
-        int, typer.Option(help="Epochs of a second natural run; none if 0.")
-    ] = _NATURAL.short,
+    natural_epochs: Annotated[
+        list[int] | None, typer.Option(help="Of a natural run; may be repeated. 8.")
+    ] = None,
+    warmup: Annotated[
+        float, typer.Option(help="Share of steps in which the KL comes in.")
+    ] = _NATURAL.warmup,
     images: Annotated[int | None, typer.Option(help="Training images; all.")] = None,
     measured: Annotated[int, typer.Option(help="Images measured on.")] = _NATURAL.measured,
 ) -> None:
     """Train FC-300 on MNIST by Adam and by natural gradients: −ELBO over steps and seconds."""
     rates = tuple(adam) if adam else _NATURAL.adam
-    settings = NaturalSettings(epochs, rates, rate, trust, short, images, measured)
+    runs = tuple(natural_epochs) if natural_epochs else _NATURAL.natural_epochs
+    settings = NaturalSettings(epochs, rates, rate, trust, runs, warmup, images, measured)
     compare_optimizers(settings, out, seeds=seeds, progress=True, tell=_tell_optimizer)
     print(f"Written to {out}")
 

@@ -35,11 +35,14 @@ class NaturalSettings:
     """How both optimisers are run and measured.
 
     Args:
-        epochs: of every run; learning rates fall to zero over them.
+        epochs: of Adam; learning rates fall to zero over them.
         adam: learning rates of Adam, a run for each.
         natural: length of a natural step; that of scales is a quarter, as in the recipe.
         trust: bound on a natural step.
-        short: epochs of a second natural run, whose rates are at zero sooner; none if 0.
+        natural_epochs: of natural gradients, a run for each.
+        warmup: over which share of its steps the KL comes in, in every run. Natural steps follow
+            the KL from the first step on; with all of it they switch weights off before the data
+            speak for them.
         images: how many training images; all if ``None``.
         measured: on how many of them the −ELBO is measured.
         points: how often it is measured in an epoch.
@@ -49,7 +52,8 @@ class NaturalSettings:
     adam: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
     natural: float = 0.2
     trust: float = 0.05
-    short: int = 8
+    natural_epochs: tuple[int, ...] = (8,)
+    warmup: float = 0.5
     images: int | None = None
     measured: int = 2000
     points: int = 4
@@ -57,13 +61,15 @@ class NaturalSettings:
     def __post_init__(self) -> None:
         for name in ("epochs", "measured", "points"):
             require_count(name, getattr(self, name), 1)
-        require_count("short", self.short, 0)
+        for epochs in self.natural_epochs:
+            require_count("natural_epochs", epochs, 1)
+        require(bool(self.natural_epochs), "natural_epochs is empty; give the epochs of a run")
         if self.images is not None:
             require_count("images", self.images, 1)
         require(bool(self.adam), "there is no rate of Adam to compare with; give one or more")
         for rate in self.adam:
             require_positive(adam=rate)
-        require_positive(natural=self.natural, trust=self.trust)
+        require_positive(natural=self.natural, trust=self.trust, warmup=self.warmup)
 
 
 def recipes_of(settings: NaturalSettings, seed: int) -> dict[str, Recipe]:
@@ -78,11 +84,9 @@ def recipes_of(settings: NaturalSettings, seed: int) -> dict[str, Recipe]:
         for rate in settings.adam
     }
     steps = {"optimizer.lr": settings.natural, "optimizer.trust": settings.trust}
-    natural = {f"{NATURAL}, {settings.short} epochs": settings.short, NATURAL: settings.epochs}
-    for name, epochs in natural.items():
-        if epochs:
-            own = {**common, **steps, "training.epochs": epochs}
-            runs[name] = read_recipe(_NATURAL_RECIPE, settings=own)
+    for epochs in settings.natural_epochs:
+        own = {**common, **steps, "training.epochs": epochs}
+        runs[f"{NATURAL} over {epochs} epochs"] = read_recipe(_NATURAL_RECIPE, settings=own)
     return runs
 
 
@@ -169,12 +173,18 @@ class _Run:
         began = time.process_time()
         for number, batch in enumerate(self.batches.epoch(epoch), 1):
             self.optimizer.zero_grad()
-            self.module.objective(batch).loss.backward()
+            parts = self.module.objective(batch)
+            (parts.nll + self._weight(epoch * size + number) * parts.kl).backward()
             self.optimizer.step()
             if number in due:
                 self.seconds += time.process_time() - began
                 self._measure(epoch * size + number)
                 began = time.process_time()
+
+    def _weight(self, step: int) -> float:
+        """Of the KL."""
+        steps = len(self.batches) * self.recipe.training.epochs
+        return min(1.0, step / (self.settings.warmup * steps))
 
     def _due(self) -> Iterator[int]:
         """After which batches of an epoch the −ELBO is measured: the last is one of them."""
@@ -183,12 +193,13 @@ class _Run:
 
     @torch.no_grad()
     def _measure(self, step: int) -> None:
-        """The −ELBO of training images with noise that is the same every time."""
+        """The −ELBO of training images, with the whole KL and the same noise every time."""
         total = 0.0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.recipe.seed)
             for batch in self.measured.in_order():
-                total += len(batch[1]) * float(self.module.objective(batch).loss)
+                parts = self.module.objective(batch)
+                total += len(batch[1]) * float(parts.nll + parts.kl)
         self.curve["steps"].append(step)
         self.curve["seconds"].append(round(self.seconds, 3))
         self.curve["negative_elbo"].append(round(total / len(self.measured.examples), 5))

@@ -21,8 +21,8 @@ Study = Mapping[str, Any]
 _AXES = {"steps": "step", "seconds": "seconds of a processor"}
 
 
-BEST = "best Adam"
-"""The name of the best rate of Adam in claims."""
+BEST, BEST_NATURAL = "best Adam", "best natural gradient"
+"""The names of the best run of either kind in claims."""
 
 
 def natural_blocks(results: Path) -> OwnBlocks:
@@ -30,7 +30,7 @@ def natural_blocks(results: Path) -> OwnBlocks:
 
     A claim names the last −ELBO of an optimiser by ``natural/OPTIMIZER negative_elbo``, and how
     long it takes to the last −ELBO of the best Adam by ``… steps`` or ``… seconds``. ``best Adam``
-    is an optimiser too.
+    and ``best natural gradient`` are optimisers too.
     """
 
     def study() -> Study:
@@ -66,13 +66,21 @@ def _curves(study: Study) -> dict[str, dict[str, list[float]]]:
     }
 
 
-def best_adam(curves: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+Curves = Mapping[str, Mapping[str, Sequence[float]]]
+
+
+def best_adam(curves: Curves) -> str:
     """The rate of Adam that ends with the lowest −ELBO."""
-    ends = {
-        name: c["negative_elbo"][-1] for name, c in curves.items() if not name.startswith(NATURAL)
-    }
-    require(bool(ends), "the study has no run of Adam yet; go on with python -m papers natural")
-    return min(ends, key=lambda name: ends[name])
+    return _best({name: curve for name, curve in curves.items() if not name.startswith(NATURAL)})
+
+
+def _best_natural(curves: Curves) -> str:
+    return _best({name: curve for name, curve in curves.items() if name.startswith(NATURAL)})
+
+
+def _best(curves: Curves) -> str:
+    require(bool(curves), "the study has too few runs; go on with python -m papers natural")
+    return min(curves, key=lambda name: curves[name]["negative_elbo"][-1])
 
 
 def reached(curve: Mapping[str, Sequence[float]], goal: float, axis: str) -> float | None:
@@ -119,7 +127,8 @@ def draw_optimizers(study: Study, axis: str) -> bytes:
 def _cell(study: Study, name: str, column: str) -> Cell:
     curves = _curves(study)
     best = curves[best_adam(curves)]
-    curve = choose("optimiser", name, {**curves, BEST: best})
+    named = {**curves, BEST: best, BEST_NATURAL: curves[_best_natural(curves)]}
+    curve = choose("optimiser", name, named)
     goal = best["negative_elbo"][-1]
     steps, seconds = (reached(curve, goal, axis) for axis in _AXES)
     cells = {
