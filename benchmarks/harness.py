@@ -144,7 +144,7 @@ def _turn(
         start = clock()
         work()
         seconds.append(clock() - start)
-    return Turn(*seconds, max(before, probe()))
+    return Turn(seconds[0], seconds[1], max(before, probe()))
 
 
 def _limit(probes: Iterable[float]) -> float:

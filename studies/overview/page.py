@@ -11,11 +11,11 @@ from typing import Any
 from leanbayes import plots as draw
 from leanbayes.lab import plots
 from leanbayes.lab.files import read_object, write_bytes
-from papers.tools.page import refresh
+from papers.tools.page import Makers, refresh
 from papers.tools.rows import grid
-from studies.overview.study import COSTS, METHODS
+from studies.overview.study import CHOICES, COSTS, METHODS
 
-__all__ = ["picture", "table", "write"]
+__all__ = ["how", "makers", "picture", "table", "write"]
 
 _SHOWN = ("plain network", "k-tied")
 _HIGHEST = 30
@@ -26,7 +26,12 @@ def write(results: Path, readme: Path, image: Path) -> Path:
     """Make the table of the README and its picture anew."""
     study = read_object(results, {"settings", "parts"}, "a study", "run python -m studies overview")
     write_bytes(image, picture(study))
-    return refresh(readme, {"overview": lambda _: table(study)})
+    return refresh(readme, makers(study))
+
+
+def makers(study: Mapping[str, Any]) -> Makers:
+    """What makes the blocks of the README."""
+    return {"overview": lambda _: table(study), "overview-how": lambda _: how(study)}
 
 
 def _parts(study: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
@@ -58,6 +63,20 @@ def table(study: Mapping[str, Any]) -> str:
             ]
             for name, found in parts.items()
         ),
+    )
+
+
+def how(study: Mapping[str, Any]) -> str:
+    """How it was measured, and which settings were chosen."""
+    settings, parts = study["settings"], _parts(study)
+    chosen = {name: min(found, key=found.get) for name, found in study["parts"][CHOICES].items()}
+    return (
+        f"Means over {len(parts['k-tied'])} seeds ± standard errors; {settings['images']} training "
+        f"images, {settings['epochs']} epochs, {settings['samples']} samples of a prediction, a KL "
+        f"that comes in over the first {100 * settings['warmup']:.0f} % of the steps. By the NLL "
+        f"of held-out training images, weights of the KL of {chosen['mean field']} (mean field) "
+        f"and {chosen['k-tied']} (k-tied) and a dropout rate of {chosen['MC dropout']} were "
+        "chosen. `python -m studies overview` measures it again."
     )
 
 

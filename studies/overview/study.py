@@ -20,10 +20,21 @@ from leanbayes.lab.data import load_dataset
 from leanbayes.lab.provenance import surroundings
 from papers.studies.kept import begun, keep
 
-__all__ = ["COSTS", "METHODS", "Method", "Settings", "study_costs", "study_methods", "train"]
+__all__ = [
+    "CHOICES",
+    "COSTS",
+    "METHODS",
+    "Images",
+    "Method",
+    "Settings",
+    "read_images",
+    "study_costs",
+    "study_methods",
+    "train",
+]
 
-COSTS = "costs"
-"""The part of a study that says what a step costs."""
+CHOICES, COSTS = "choices", "costs"
+"""The parts of a study that say which settings were chosen, and what a step costs."""
 
 _BINS = 40
 
@@ -40,6 +51,7 @@ class Settings:
         warmup: over which share of the steps the KL comes in.
         samples: functions that a prediction averages over, where there are several.
         hidden: units of both hidden layers.
+        held_out: the share of training images by which methods choose their setting, by NLL.
     """
 
     images: int = 20_000
@@ -49,6 +61,7 @@ class Settings:
     warmup: float = 0.8
     samples: int = 20
     hidden: int = 400
+    held_out: float = 0.25
 
     def __post_init__(self) -> None:
         for name in ("images", "epochs", "batch", "samples", "hidden"):
@@ -65,7 +78,11 @@ def network(settings: Settings, dropout: float = 0.0) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(settings.hidden, 10))
 
 
-def _bayesian(posterior: lb.Posterior, settings: Settings) -> nn.Module:
+def _plain(settings: Settings, choice: float) -> nn.Module:
+    return network(settings)
+
+
+def _bayesian(posterior: lb.Posterior, settings: Settings, choice: float) -> nn.Module:
     return lb.convert(network(settings), posterior, lb.Normal(0.2, learn="layer"))
 
 
@@ -73,22 +90,25 @@ class Method(NamedTuple):
     """A way to make the network.
 
     Attributes:
-        build: gives a new one.
-        bayesian: whether the KL is trained with it.
+        build: gives a new one, by the settings of the study and the method's own.
+        bayesian: whether the KL is trained with it; its own setting is then the KL's weight.
         networks: how many are trained.
+        choices: what its own setting may be.
     """
 
-    build: Callable[[Settings], nn.Module]
+    build: Callable[[Settings, float], nn.Module]
     bayesian: bool = False
     networks: int = 1
+    choices: tuple[float, ...] = ()
 
 
+_WEIGHTS = (1.0, 0.3, 0.1, 0.03, 0.01)
 METHODS = {
-    "plain network": Method(network),
-    "ensemble of 5": Method(network, networks=5),
-    "MC dropout": Method(partial(network, dropout=0.2)),
-    "mean field": Method(partial(_bayesian, lb.MeanField()), bayesian=True),
-    "k-tied": Method(partial(_bayesian, lb.KTied(2)), bayesian=True),
+    "plain network": Method(_plain),
+    "ensemble of 5": Method(_plain, networks=5),
+    "MC dropout": Method(network, choices=(0.05, 0.1, 0.2, 0.3, 0.5)),
+    "mean field": Method(partial(_bayesian, lb.MeanField()), bayesian=True, choices=_WEIGHTS),
+    "k-tied": Method(partial(_bayesian, lb.KTied(2)), bayesian=True, choices=_WEIGHTS),
 }
 
 
@@ -111,16 +131,16 @@ def read_images(settings: Settings) -> Images:
     return Images(train.x, train.y, own.test.x, own.test.y, other.test.x)
 
 
-def train(model: nn.Module, images: Images, settings: Settings, *, bayesian: bool) -> nn.Module:
-    """Adam on the cross-entropy; on the ELBO, with a KL that comes in, if the model has one."""
+def train(model: nn.Module, images: Images, settings: Settings, kl_weight: float = 0) -> nn.Module:
+    """Adam on the cross-entropy, plus a KL that comes in if it has a weight."""
     optimizer = torch.optim.Adam(model.parameters(), settings.rate)
     batches = list(_batches(len(images.x), settings))
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(batches))
     model.train()
     for step, chosen in enumerate(batches, 1):
         loss = F.cross_entropy(model(images.x[chosen]), images.y[chosen])
-        if bayesian:
-            weight = min(1.0, step / (settings.warmup * len(batches)))
+        if kl_weight:
+            weight = kl_weight * min(1.0, step / (settings.warmup * len(batches)))
             loss = lb.elbo(loss, lb.kl(model), data_size=len(images.x), weight=weight).loss
         optimizer.zero_grad()
         loss.backward()
@@ -134,15 +154,30 @@ def _batches(size: int, settings: Settings) -> Iterator[Tensor]:
         yield from torch.randperm(size).split(settings.batch)
 
 
-def _trained(method: Method, images: Images, settings: Settings) -> nn.Module:
+def _trained(method: Method, images: Images, settings: Settings, choice: float) -> nn.Module:
+    weight = choice if method.bayesian else 0.0
     networks = [
-        train(method.build(settings), images, settings, bayesian=method.bayesian)
+        train(method.build(settings, choice), images, settings, weight)
         for _ in range(method.networks)
     ]
     if len(networks) > 1:
         return lb.DeepEnsemble(networks)
     drops = any(isinstance(layer, nn.Dropout) for layer in networks[0].modules())
     return lb.mc_dropout(networks[0]) if drops else networks[0]
+
+
+def _chosen(method: Method, images: Images, settings: Settings) -> dict[str, float]:
+    """The NLL of held-out training images by each choice of a method."""
+    kept = round((1 - settings.held_out) * len(images.x))
+    x, y = images.x[kept:], images.y[kept:]
+    part = images._replace(x=images.x[:kept], y=images.y[:kept])
+    found = {}
+    for choice in method.choices:
+        torch.manual_seed(0)
+        model = _trained(method, part, settings, choice)
+        p = lb.predict(model, x, samples=settings.samples, seed=0, batch_size=1000)
+        found[f"{choice:g}"] = round(p.metrics(y)["nll"].value, 5)
+    return found
 
 
 def _judged(model: nn.Module, images: Images, settings: Settings, seed: int) -> dict[str, Any]:
@@ -177,7 +212,9 @@ def study_methods(
     seeds: int = 3,
     tell: Callable[[str, Mapping[str, Any]], object] | None = None,
 ) -> dict[str, Any]:
-    """Train and judge every method with every seed, and write what came out after each.
+    """Choose every method's setting, then train and judge it with every seed.
+
+    What came out is written after each.
 
     Args:
         settings: how to train and judge.
@@ -192,6 +229,12 @@ def study_methods(
     out = Path(out)
     study = begun(out, "overview", asdict(settings))
     images = read_images(settings)
+    choices = study["parts"].get(CHOICES, {})
+    for name, method in METHODS.items():
+        if method.choices and name not in choices:
+            choices = {**choices, name: _chosen(method, images, settings)}
+            keep(out, study, CHOICES, choices)
+    best = {name: float(min(found, key=found.__getitem__)) for name, found in choices.items()}
     for seed in range(seeds):
         for name, method in METHODS.items():
             key = f"{name}, seed {seed}"
@@ -199,9 +242,11 @@ def study_methods(
                 continue
             torch.manual_seed(seed)
             began = time.monotonic()
-            model = _trained(method, images, settings)
+            choice = best.get(name, 0.0)
+            model = _trained(method, images, settings, choice)
             part = {
                 "method": name,
+                "choice": choice,
                 "seed": seed,
                 "parameters": sum(p.numel() for p in model.parameters()),
                 **_judged(model, images, settings, seed),
@@ -234,7 +279,8 @@ def study_costs(settings: Settings, out: str | Path, *, rounds: int = 40) -> dic
 
 def _step(method: Method, x: Tensor, y: Tensor, settings: Settings) -> Callable[[], None]:
     """A step of every network that the method trains."""
-    models = [method.build(settings).train() for _ in range(method.networks)]
+    choice = method.choices[0] if method.choices else 0.0
+    models = [method.build(settings, choice).train() for _ in range(method.networks)]
     optimizers = [torch.optim.Adam(model.parameters(), settings.rate) for model in models]
 
     def step() -> None:

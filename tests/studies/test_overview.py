@@ -8,7 +8,15 @@ import torch
 from leanbayes.lab.data import load_dataset
 from studies.overview import study as overview
 from studies.overview.page import write
-from studies.overview.study import COSTS, METHODS, Images, Settings, study_costs, study_methods
+from studies.overview.study import (
+    CHOICES,
+    COSTS,
+    METHODS,
+    Images,
+    Settings,
+    study_costs,
+    study_methods,
+)
 
 pytest.importorskip("matplotlib")
 
@@ -31,6 +39,13 @@ def test_every_method_has_its_row_and_a_stopped_study_goes_on(noise, tmp_path, m
     both = study_methods(TINY, out, seeds=2, tell=lambda key, part: told.append(key))
     assert told[len(METHODS) :] == [f"{name}, seed 1" for name in METHODS]
     assert json.loads(out.read_text()) == both
+    chosen = first["parts"].pop(CHOICES)
+    assert list(chosen) == ["MC dropout", "mean field", "k-tied"]
+    assert all(len(found) == 5 for found in chosen.values())
+    for part in first["parts"].values():
+        own = chosen.get(part["method"], {"0": 0.0})
+        assert own[f"{part['choice']:g}"] == min(own.values())
+    del both["parts"][CHOICES]
     size = {part["method"]: part["parameters"] for part in first["parts"].values()}
     plain = size["plain network"]
     assert size["ensemble of 5"] == 5 * plain
@@ -49,12 +64,14 @@ def test_table_and_picture_come_from_the_file(noise, tmp_path):
     assert set(json.loads(out.read_text())["parts"][COSTS]["step"]) == set(METHODS) - {
         "plain network"
     }
-    readme.write_text("First.\n<!-- overview: all -->\nold\n<!-- end -->\nLast.\n")
+    blocks = "<!-- overview: all -->\nold\n<!-- end -->\n<!-- overview-how: all -->\n<!-- end -->\n"
+    readme.write_text(f"First.\n{blocks}Last.\n")
     write(out, readme, tmp_path / "overview.png")
     lines = readme.read_text().splitlines()
     assert (lines[0], lines[-1]) == ("First.", "Last.")
-    rows = {line.split(" | ")[0].strip("| ") for line in lines[4:-2]}
-    assert rows == set(METHODS)
+    rows = {line.split(" | ")[0].strip("| ") for line in lines if line.startswith("| ")}
+    assert rows == {*METHODS, "", "---"}
+    assert "Means over 2 seeds" in readme.read_text()
     assert (tmp_path / "overview.png").read_bytes().startswith(b"\x89PNG")
     assert "old" not in lines
 
