@@ -145,7 +145,8 @@ def _tell_method(key: str, part: Mapping[str, Any]) -> None:
 @app.command(epilog="Example: python -m studies page")
 def page() -> None:
     """Make the pages of all studies anew, from the files of results."""
-    print(f"Written to {refresh(DOCS / 'uci.md', makers(_UCI))}")
+    if _UCI.is_dir():
+        print(f"Written to {refresh(DOCS / 'uci.md', makers(_UCI))}")
     if _OVERVIEW.exists():
         write_overview(_OVERVIEW, ROOT / "README.md", DOCS / "overview.png")
         print("Written to README.md")
