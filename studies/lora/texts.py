@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -90,13 +91,18 @@ def docstrings(count: int) -> list[str]:
         >>> len(docstrings(3)), min(map(len, docstrings(3))) >= 400
         (3, True)
     """
-    found = sorted(set(_long_docstrings()))
+    found = _all_docstrings()
     require(
         len(found) >= count,
         f"Python's library has {len(found)} long docstrings here, and {count} are asked for; "
         "ask for fewer foreign texts",
     )
     return random.Random(2).sample(found, count)
+
+
+@cache
+def _all_docstrings() -> tuple[str, ...]:
+    return tuple(sorted(set(_long_docstrings())))
 
 
 def _long_docstrings() -> Iterator[str]:
