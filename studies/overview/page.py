@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from leanbayes import plots as draw
+from leanbayes.errors import require
 from leanbayes.lab import plots
 from leanbayes.lab.files import read_object, write_bytes
 from papers.tools.page import Makers, refresh
@@ -25,6 +26,10 @@ _GROUPS = ("clothes (known)", "digits (foreign)")
 def write(results: Path, readme: Path, image: Path) -> Path:
     """Make the table of the README and its picture anew."""
     study = read_object(results, {"settings", "parts"}, "a study", "run python -m studies overview")
+    require(
+        {CHOICES, COSTS} <= study["parts"].keys() and all(_parts(study).values()),
+        f"{results} is not finished; go on with python -m studies overview",
+    )
     write_bytes(image, picture(study))
     return refresh(readme, makers(study))
 

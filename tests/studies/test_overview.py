@@ -60,6 +60,8 @@ def test_every_method_has_its_row_and_a_stopped_study_goes_on(noise, tmp_path, m
 def test_table_and_picture_come_from_the_file(noise, tmp_path):
     out, readme = tmp_path / "overview.json", tmp_path / "README.md"
     study_methods(TINY, out, seeds=2)
+    with pytest.raises(ValueError, match="not finished; go on with python -m studies overview"):
+        write(out, readme, tmp_path / "overview.png")
     study_costs(TINY, out, rounds=2)
     assert set(json.loads(out.read_text())["parts"][COSTS]["step"]) == set(METHODS) - {
         "plain network"
