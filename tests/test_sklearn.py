@@ -434,7 +434,8 @@ def test_scaling_of_inputs_can_be_left_out():
 
 
 @pytest.mark.parametrize(
-    ("rows", "epochs", "batches"), [(30, 150, 1), (200, 600, 1), (1000, 600, 5), (10**5, 20, 500)]
+    ("rows", "epochs", "batches"),
+    [(20, 150, 1), (200, 1200, 1), (1000, 1200, 5), (20_000, 250, 40), (10**6, 20, 1000)],
 )
 def test_epochs_follow_the_number_of_rows(rows, epochs, batches):
     settings = FitSettings(None, None, 0.1, 1.0, 0.0, False, 0.1, 10)

@@ -23,8 +23,8 @@ from leanbayes.sklearn.rows import WeightedRows
 
 __all__ = ["FitSettings", "Fitted", "NonFiniteFitError"]
 
-_STEPS_PER_ROW, _FEWEST_STEPS, _MOST_STEPS, _FEWEST_EPOCHS = 3, 150, 5000, 20
-_BATCH = 200
+_STEPS_PER_ROW, _FEWEST_STEPS, _MOST_STEPS, _FEWEST_EPOCHS = 6, 150, 10_000, 20
+_SMALL_BATCH, _LARGE_BATCH, _BATCHES = 200, 1000, 40
 _VALIDATIONS = 100
 _VALIDATION_SAMPLES = 10
 
@@ -38,9 +38,10 @@ class FitSettings:
     """How an estimator is fitted.
 
     Attributes:
-        epochs: how often all rows are seen; ``None`` gives three steps a row, at least 150 and at
-            most 5000 steps, and at least 20 epochs.
-        batch_size: distinct rows in a step; ``None`` for 200, or all if there are fewer.
+        epochs: how often all rows are seen; ``None`` gives six steps a row, at least 150 and at
+            most 10 000 steps, and at least 20 epochs.
+        batch_size: distinct rows in a step; ``None`` for a fortieth of all, at least 200 and at most
+            1000, or all if there are fewer.
         learning_rate: the first one of Adam; it falls along a cosine to zero.
         kl_weight: what the KL is multiplied with; 1 is the ELBO.
         kl_warmup: the share of steps in which that weight rises from zero.
@@ -73,7 +74,8 @@ class FitSettings:
 
     def batches(self, rows: int) -> int:
         """How many steps an epoch has."""
-        return -(-rows // (self.batch_size or _BATCH))
+        planned = min(max(_SMALL_BATCH, rows // _BATCHES), _LARGE_BATCH)
+        return -(-rows // (self.batch_size or planned))
 
     def planned_epochs(self, rows: int) -> int:
         """How many epochs a fit has, for so many distinct rows."""

@@ -60,9 +60,10 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
         kl_weight: what the KL is multiplied with; 1 is the ELBO, less is a cold posterior.
         kl_warmup: the share of steps in which that weight rises from zero; ``partial_fit``, which
             knows no end, always has the whole weight.
-        epochs: how often all rows are seen; ``None`` gives three steps a row, at least 150 and at
-            most 5000, and at least 20 epochs.
-        batch_size: rows in a step; ``None`` for 200, or all if there are fewer.
+        epochs: how often all rows are seen; ``None`` gives six steps a row, at least 150 and at
+            most 10 000, and at least 20 epochs.
+        batch_size: rows in a step; ``None`` for a fortieth of all, at least 200 and at most
+            1000, or all if there are fewer.
         learning_rate: the first one of Adam; it falls along a cosine to zero.
         early_stopping: keep the weights that predict held-out rows best.
         validation_fraction: the share of rows held out for that.
