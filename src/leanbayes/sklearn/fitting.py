@@ -40,8 +40,8 @@ class FitSettings:
     Attributes:
         epochs: how often all rows are seen; ``None`` gives six steps a row, at least 150 and at
             most 10 000 steps, and at least 20 epochs.
-        batch_size: distinct rows in a step; ``None`` for a fortieth of all, at least 200 and at most
-            1000, or all if there are fewer.
+        batch_size: distinct rows in a step; ``None`` for a fortieth of all, at least 200 and at
+            most 1000, or all if there are fewer.
         learning_rate: the first one of Adam; it falls along a cosine to zero.
         kl_weight: what the KL is multiplied with; 1 is the ELBO.
         kl_warmup: the share of steps in which that weight rises from zero.
