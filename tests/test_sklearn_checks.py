@@ -5,7 +5,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from leanbayes.sklearn import BayesClassifier, BayesRegressor
 
-
 SHORTER = {"epochs": 60}  # 150 and more by default: the same fit, which only takes longer
 
 
