@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import pictures
+from benchmarks import pictures, quality_page
 from benchmarks.networks import SETUPS
 from benchmarks.peers import PACKAGES
 from benchmarks.tables import table
@@ -26,7 +26,7 @@ def write(results: Path, docs: Path) -> Path:
     found = read(results)
     folder = docs / "performance"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, draw in pictures.PICTURES.items():
+    for name, draw in {**pictures.PICTURES, "quality": quality_page.draw}.items():
         if name in found:
             for picture, content in draw(found[name]).items():
                 replace_file(folder / f"{picture}.png", content)
@@ -332,12 +332,14 @@ def _facts(result: Result) -> str:
 CONCLUSIONS: dict[str, Callable[[Mapping[str, Result]], list[str]]] = {
     "step": say_step,
     "prediction": say_prediction,
+    "quality": quality_page.say,
     "startup": say_startup,
     "scale": say_scale,
 }
 SECTIONS: dict[str, Callable[[Result], list[str]]] = {
     "step": step,
     "prediction": prediction,
+    "quality": quality_page.section,
     "startup": startup,
     "scale": scale,
     "distributed": distributed,

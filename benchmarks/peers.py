@@ -19,7 +19,14 @@ from torch.optim import Adam
 
 from benchmarks.methods import DATA_SIZE, Builder, Works, mean_of_passes
 
-__all__ = ["PACKAGES", "PEERS", "available", "environment"]
+__all__ = [
+    "PACKAGES",
+    "PEERS",
+    "available",
+    "bayesian_torch_layers",
+    "environment",
+    "torchbnn_layers",
+]
 
 PACKAGES = {
     "torchbnn": "torchbnn",
@@ -49,21 +56,28 @@ def environment(folder: Path, constraints: Path) -> Path:
     return python
 
 
+def torchbnn_layers(net: nn.Sequential, prior: float = 0.1) -> nn.Sequential:
+    """Its layers in the place of torch's; standard deviations start at those of the prior."""
+    import torchbnn as bnn
+
+    normal = {"prior_mu": 0.0, "prior_sigma": prior}
+    layers: list[nn.Module] = []
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            layers.append(bnn.BayesLinear(**normal, **_sizes(layer, "in_features", "out_features")))
+        elif isinstance(layer, nn.Conv2d):
+            names = ("in_channels", "out_channels", "kernel_size", "padding")
+            layers.append(bnn.BayesConv2d(**normal, **_sizes(layer, *names)))
+        else:
+            layers.append(layer)
+    return nn.Sequential(*layers)
+
+
 def torchbnn(net: nn.Sequential) -> Works:
     """Mean field with one draw of the weights for a batch; the KL summed, not averaged."""
     import torchbnn as bnn
 
-    prior = {"prior_mu": 0.0, "prior_sigma": 0.1}
-    layers: list[nn.Module] = []
-    for layer in net:
-        if isinstance(layer, nn.Linear):
-            layers.append(bnn.BayesLinear(**prior, **_sizes(layer, "in_features", "out_features")))
-        elif isinstance(layer, nn.Conv2d):
-            names = ("in_channels", "out_channels", "kernel_size", "padding")
-            layers.append(bnn.BayesConv2d(**prior, **_sizes(layer, *names)))
-        else:
-            layers.append(layer)
-    model = nn.Sequential(*layers)
+    model = torchbnn_layers(net)
     kl = bnn.BKLLoss(reduction="sum")
     return _variational(model, lambda: kl(model).squeeze())
 
@@ -72,15 +86,15 @@ def _sizes(layer: nn.Module, *names: str) -> Mapping[str, object]:
     return {name: getattr(layer, name) for name in names}
 
 
-def bayesian_torch(net: nn.Sequential) -> Works:
-    """Mean field by reparameterisation, converted by the library's own function."""
-    from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
+def bayesian_torch_layers(net: nn.Sequential, prior: float = 1.0) -> nn.Sequential:
+    """A network converted in place by the library's own function."""
+    from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn
 
     dnn_to_bnn(
         net,
         {
             "prior_mu": 0.0,
-            "prior_sigma": 1.0,
+            "prior_sigma": prior,
             "posterior_mu_init": 0.0,
             "posterior_rho_init": -3.0,
             "type": "Reparameterization",
@@ -88,7 +102,15 @@ def bayesian_torch(net: nn.Sequential) -> Works:
             "moped_delta": 0.5,
         },
     )
-    return _variational(net, lambda: get_kl_loss(net))
+    return net
+
+
+def bayesian_torch(net: nn.Sequential) -> Works:
+    """Mean field by reparameterisation."""
+    from bayesian_torch.models.dnn_to_bnn import get_kl_loss
+
+    model = bayesian_torch_layers(net)
+    return _variational(model, lambda: get_kl_loss(model))
 
 
 def _variational(model: nn.Module, kl) -> Works:

@@ -14,18 +14,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PICTURES", "memory_and_cost", "methods"]
+__all__ = ["PICTURES", "figure_of", "memory_and_cost", "methods", "png_of"]
 
 MARKERS = "os^Dv"
 
 
-def _figure(width: float, height: float) -> Figure:
+def figure_of(width: float, height: float) -> Figure:
+    """An empty figure, in inches."""
     from matplotlib.figure import Figure  # the peers' environment has none
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _png(figure: Figure) -> bytes:
+def png_of(figure: Figure) -> bytes:
+    """A figure as the content of a file, the same for the same picture."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
     return file.getvalue()
@@ -36,12 +38,12 @@ def methods(name: str) -> Callable[[Mapping[str, Any]], dict[str, bytes]]:
 
     def draw(result: Mapping[str, Any]) -> dict[str, bytes]:
         setups = list(result["branches"]["native"]["setups"])
-        figure = _figure(3.6 * len(setups) + 1.4, 4.4)
+        figure = figure_of(3.6 * len(setups) + 1.4, 4.4)
         for axes, setup in zip(
             figure.subplots(1, len(setups), squeeze=False)[0], setups, strict=True
         ):
             _bars(axes, result, setup)
-        return {name: _png(figure)}
+        return {name: png_of(figure)}
 
     return draw
 
@@ -71,7 +73,7 @@ def memory_and_cost(result: Mapping[str, Any]) -> dict[str, bytes]:
         "scale": ("growth", "cost, in steps of a small network"),
         "memory": ("megabytes", "MB"),
     }
-    return {name: _png(_panels(axes, key, label)) for name, (key, label) in kinds.items()}
+    return {name: png_of(_panels(axes, key, label)) for name, (key, label) in kinds.items()}
 
 
 def _panels(axes: Mapping[str, Any], key: str, label: str) -> Figure:
@@ -79,7 +81,7 @@ def _panels(axes: Mapping[str, Any], key: str, label: str) -> Figure:
 
     columns = 3
     rows = -(-len(axes) // columns)
-    figure = _figure(3.5 * columns, 2.9 * rows)
+    figure = figure_of(3.5 * columns, 2.9 * rows)
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for panel, axis in zip(panels, axes.values(), strict=False):
         for number, method in enumerate(axis["points"][0][key]):
