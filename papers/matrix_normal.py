@@ -119,7 +119,7 @@ _CLAIMS = (
     ),
     Claim(
         f"And with nine: {_bounds(_LATENT_9, 'printed ')}.",
-        f"{_bounds(_LATENT_9)}.",
+        f"{_bounds(_LATENT_9)}, after 80 epochs.",
         "[auto-encoders](matrix_normal/vae.md)",
     ),
     Claim(
