@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from leanbayes.lab.plots import _figure, _legend, _look, _on, _png, _whole_numbers
 from papers.studies.sparse.files import Study
+
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
 
 __all__ = ["draw_curves", "draw_sweep"]
 
@@ -40,6 +44,7 @@ def draw_curves(named: Mapping[str, Sequence[History]]) -> bytes:
                 axes.fill_between(epochs, lows, highs, alpha=0.12, color=look["color"], linewidth=0)
         if column not in _SHARES:
             axes.set_yscale("log")
+            _plain_numbers(axes.yaxis, (1, 1.5, 2, 3, 4, 5, 6, 8))
         _whole_numbers(axes)
     _legend(axes, len(named))
     return _png(figure)
@@ -67,8 +72,6 @@ def draw_sweep(named: Mapping[str, Sequence[Study]]) -> bytes:
     Args:
         named: studies of the seeds of every posterior; points are means over them.
     """
-    from matplotlib.ticker import LogLocator, NullFormatter
-
     figure = _figure()
     axes = _on(figure, "weights left, %", "test error after zeroing, %")
     for index, (name, studies) in enumerate(named.items()):
@@ -86,8 +89,15 @@ def draw_sweep(named: Mapping[str, Sequence[Study]]) -> bytes:
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
+        _plain_numbers(axis, (1, 2, 5))
     _legend(axes, len(named))
     return _png(figure)
+
+
+def _plain_numbers(axis: Axis, first_digits: tuple[float, ...]) -> None:
+    """Label a logarithmic axis with numbers as they are written, not with powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=first_digits))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
