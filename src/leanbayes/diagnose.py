@@ -304,7 +304,7 @@ def _is_light(training: _Training) -> Finding | None:
     return Finding(
         "light KL",
         f"The KL counts {training.weight:g} times, which is next to nothing: standard deviations "
-        "shrink for as long as training goes on, and predictions become too sure.",
+        "shrink for as long as training goes on, and predictions become overconfident.",
         "Let the weight end between 0.1 and 1.",
     )
 

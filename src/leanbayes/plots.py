@@ -47,7 +47,7 @@ _ROUNDING = 1e-12
 def reliability(bins: Bins, axes: Axes | None = None) -> Axes:
     """Accuracy over confidence, bin by bin, with its 95 % interval and the share of examples.
 
-    Below the diagonal a model is too sure, above it too unsure.
+    Below the diagonal a model is overconfident, above it underconfident.
 
     Args:
         bins: what ``prediction.calibration(y)`` says of classes; empty bins are left out.

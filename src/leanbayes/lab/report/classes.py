@@ -68,8 +68,8 @@ def calibration(run: Run, study: Study) -> Html | None:
         figure(
             plots.png(draw.reliability, bins),
             f"Reliability diagram of {len(right)} test examples in 15 bins; expected calibration "
-            f"error {number(bins.calibration_error)}. Below the diagonal the model is too sure, "
-            "above it too unsure.",
+            f"error {number(bins.calibration_error)}. Below the diagonal the model is "
+            "overconfident, above it underconfident.",
         ),
         figure(
             plots.png(draw.rejection, curve),
