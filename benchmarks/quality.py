@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,11 +32,12 @@ import leanbayes as lb
 from benchmarks.harness import facts
 from benchmarks.networks import mlp
 from benchmarks.peers import PACKAGES, bayesian_torch_layers, environment, torchbnn_layers
+from benchmarks.schedule import Schedule
 from leanbayes.estimators import Estimator
 from leanbayes.files import replace_file
 from leanbayes.parameters import parameter_groups
 
-__all__ = ["ROWS", "Schedule", "seconds_to", "train"]
+__all__ = ["ROWS", "seconds_to", "train"]
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "results" / "bench" / "quality.json"
@@ -44,43 +45,6 @@ PRIOR, START = 0.1, 0.03
 """Standard deviations: of the prior of all rows, which is torchbnn's, and where ours start."""
 BATCH, POINTS, PASSES = 1024, 4, 4
 """Images in a step; how often an epoch is measured; draws of the network for a measurement."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How a network is trained by Adam.
-
-    Args:
-        epochs: over the training images.
-        lr: the first rate.
-        scales: by what it is multiplied for standard deviations.
-        rise: the share of steps in which the weight of the KL rises from zero.
-        falls: whether the rate falls along a cosine to zero.
-    """
-
-    epochs: int
-    lr: float
-    scales: float = 1.0
-    rise: float = 0.0
-    falls: bool = False
-
-    def rate(self, done: float) -> float:
-        """What rates are multiplied with when a share of the steps is done.
-
-        Example:
-            >>> Schedule(1, 0.1, falls=True).rate(0.5), Schedule(1, 0.1).rate(0.5)
-            (0.5, 1.0)
-        """
-        return round(0.5 + 0.5 * math.cos(math.pi * done), 12) if self.falls else 1.0
-
-    def weight(self, done: float) -> float:
-        """The weight of the KL when a share of the steps is done.
-
-        Example:
-            >>> Schedule(1, 0.1, rise=0.5).weight(0.25), Schedule(1, 0.1).weight(0.0)
-            (0.5, 1.0)
-        """
-        return min(1.0, done / self.rise) if self.rise else 1.0
 
 
 USUAL = Schedule(epochs=30, lr=1e-3)

@@ -13,12 +13,16 @@ import typer
 
 from leanbayes.errors import choose
 from leanbayes.lab.console import one_line
+from leanbayes.lab.files import read_object
 from papers.tools.page import refresh
 from papers.tools.paper import DOCS, ROOT
 from studies.kl_weight.page import write as write_kl_weight
 from studies.kl_weight.study import TASKS, everything
 from studies.overview.page import write as write_overview
 from studies.overview.study import Settings, study_costs, study_methods
+from studies.starts.page import write as write_starts
+from studies.starts.study import Settings as StartSettings
+from studies.starts.study import study_starts
 from studies.uci.published import SETS
 from studies.uci.study import Row, fit_splits
 from studies.uci.tables import makers
@@ -30,7 +34,8 @@ app = typer.Typer(
 )
 OVERVIEW = Settings()
 _RESULTS = ROOT / "results"
-_UCI, _KL_WEIGHT, _OVERVIEW = (_RESULTS / name for name in ("uci", "kl_weight", "overview.json"))
+_UCI, _KL_WEIGHT = (_RESULTS / name for name in ("uci", "kl_weight"))
+_OVERVIEW, _STARTS = (_RESULTS / f"{name}.json" for name in ("overview", "starts"))
 
 
 @app.command(epilog="Example: python -m studies uci --data concrete --posterior k-tied")
@@ -142,6 +147,25 @@ def _tell_method(key: str, part: Mapping[str, Any]) -> None:
     )
 
 
+@app.command(epilog="Example: python -m studies starts --seeds 5")
+def starts(
+    seeds: Annotated[int, typer.Option(min=1, help="How many, for every network and way.")] = 5,
+    out: Annotated[Path, typer.Option(help="The JSON file; a stopped study goes on.")] = _STARTS,
+) -> None:
+    """Train three networks from several first standard deviations: what is fast, what is safe."""
+    torch.set_num_threads(1)
+    study_starts(StartSettings(), out, seeds=seeds, tell=_tell_start)
+    print(f"Written to {out}")
+
+
+def _tell_start(key: str, part: Mapping[str, Any]) -> None:
+    print(
+        f"{key}: −ELBO {part['negative_elbo'][-1]:.3f}, NLL {part['nll']:.3f}, accuracy "
+        f"{part['accuracy']:.3f}; {part['duration']:.0f} s",
+        flush=True,
+    )
+
+
 @app.command(epilog="Example: python -m studies page")
 def page() -> None:
     """Make the pages of all studies anew, from the files of results."""
@@ -150,6 +174,11 @@ def page() -> None:
     if _OVERVIEW.exists():
         write_overview(_OVERVIEW, ROOT / "README.md", DOCS / "overview.png")
         print("Written to README.md")
+    if _STARTS.exists():
+        study = read_object(
+            _STARTS, {"settings", "parts"}, "a study", "run python -m studies starts"
+        )
+        print(f"Written to {write_starts(study, DOCS)}")
     if _KL_WEIGHT.is_dir():
         print(f"Written to {write_kl_weight(_KL_WEIGHT, DOCS)}")
     if (_RESULTS / "lora" / "minilm.json").exists():

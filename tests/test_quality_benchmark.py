@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 import torch
 
-from benchmarks import page, quality, quality_page
+from benchmarks import page, quality, quality_page, schedule
 from benchmarks.quality import OURS, PEERS, ROWS, USUAL, seconds_to, train
 
 OWN = [name for name in ROWS if not name.startswith(PEERS)]
@@ -92,6 +92,8 @@ def test_a_bound_that_one_seed_misses_is_not_reached(result):
     assert said.endswith("k-tied 2 does not reach it in every seed.")
 
 
-def test_examples_are_right():
-    assert doctest.testmod(quality).attempted
-    assert not doctest.testmod(quality).failed
+@pytest.mark.parametrize("module", [quality, schedule])
+def test_examples_are_right(module):
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
 
 __all__ = [
     "ALWAYS_SHOWN",
     "Cell",
     "Row",
+    "averaged",
     "count",
     "experiments",
     "grid",
@@ -150,6 +152,19 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     if not known or len(known) < len(values):
         return None
     return known[0] if len(set(known)) == 1 else sum(known) / len(known)
+
+
+def averaged(values: Sequence[float]) -> Cell:
+    """The mean with its standard error, if there are several values.
+
+    Example:
+        >>> str(averaged([1.0, 3.0])), str(averaged([]))
+        ('2.0 ± 1.0', '–')
+    """
+    if not values:
+        return Cell()
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Cell(fmean(values), error)
 
 
 def grid(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
-from papers.tools.rows import Cell, grid
+from papers.tools.rows import Cell, averaged, grid
 from studies.uci.published import DROPOUT, KFAC, LOG_LIKELIHOOD, RMSE, SETS, Printed
 
 __all__ = ["Measured", "makers", "read_rows"]
@@ -35,7 +35,7 @@ class Measured:
             >>> str(Measured({0: {"rmse": 1.0}, 1: {"rmse": 3.0}}).cell("rmse"))
             '2.0 ± 1.0'
         """
-        return _mean([part[score] for part in self.splits.values()])
+        return averaged([part[score] for part in self.splits.values()])
 
     def minus(self, other: Measured, score: str) -> Cell:
         """The mean difference on the splits that both have, paired.
@@ -47,14 +47,7 @@ class Measured:
             '0.75 ± 0.25'
         """
         both = sorted(self.splits.keys() & other.splits.keys())
-        return _mean([self.splits[i][score] - other.splits[i][score] for i in both])
-
-
-def _mean(values: list[float]) -> Cell:
-    if not values:
-        return Cell()
-    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return Cell(fmean(values), error)
+        return averaged([self.splits[i][score] - other.splits[i][score] for i in both])
 
 
 def read_rows(folder: Path) -> dict[Key, dict[str, Measured]]:
