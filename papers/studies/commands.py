@@ -148,6 +148,9 @@ def natural(
     natural_epochs: Annotated[
         list[int] | None, typer.Option(help="Of a natural run; may be repeated. 8.")
     ] = None,
+    shorter: Annotated[
+        list[int] | None, typer.Option(help="Epochs of further runs of Adam; may be repeated.")
+    ] = None,
     warmup: Annotated[
         float, typer.Option(help="Share of steps in which the KL comes in.")
     ] = _NATURAL.warmup,
@@ -157,7 +160,8 @@ def natural(
     """Train FC-300 on MNIST by Adam and by natural gradients: −ELBO over steps and seconds."""
     rates = tuple(adam) if adam else _NATURAL.adam
     runs = tuple(natural_epochs) if natural_epochs else _NATURAL.natural_epochs
-    settings = NaturalSettings(epochs, rates, rate, trust, runs, warmup, images, measured)
+    lengths = tuple(shorter or ())
+    settings = NaturalSettings(epochs, rates, rate, trust, runs, lengths, warmup, images, measured)
     compare_optimizers(settings, out, seeds=seeds, progress=True, tell=_tell_optimizer)
     print(f"Written to {out}")
 

@@ -27,6 +27,8 @@ from papers.studies.kept import begun, keep
 __all__ = ["NATURAL", "NaturalSettings", "compare_optimizers", "recipes_of"]
 
 NATURAL = "natural gradient"
+_RUNS = ("adam", "natural_epochs", "shorter")
+"""Settings that say which runs there are; a file may get more of them."""
 _ADAM_RECIPE, _NATURAL_RECIPE = (f"matrix_normal/mnist-mlp-mn{end}" for end in ("", "-natural"))
 
 
@@ -40,6 +42,8 @@ class NaturalSettings:
         natural: length of a natural step; that of scales is a quarter, as in the recipe.
         trust: bound on a natural step.
         natural_epochs: of natural gradients, a run for each.
+        shorter: epochs of further runs of Adam, for each rate: a schedule that ends sooner is
+            ahead of a longer one until then.
         warmup: over which share of its steps the KL comes in, in every run. Natural steps follow
             the KL from the first step on; with all of it they switch weights off before the data
             speak for them.
@@ -50,9 +54,10 @@ class NaturalSettings:
 
     epochs: int = 30
     adam: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
-    natural: float = 0.2
+    natural: float = 0.03
     trust: float = 0.05
     natural_epochs: tuple[int, ...] = (8,)
+    shorter: tuple[int, ...] = ()
     warmup: float = 0.5
     images: int | None = None
     measured: int = 2000
@@ -61,8 +66,9 @@ class NaturalSettings:
     def __post_init__(self) -> None:
         for name in ("epochs", "measured", "points"):
             require_count(name, getattr(self, name), 1)
-        for epochs in self.natural_epochs:
-            require_count("natural_epochs", epochs, 1)
+        for name in ("natural_epochs", "shorter"):
+            for epochs in getattr(self, name):
+                require_count(name, epochs, 1)
         require(bool(self.natural_epochs), "natural_epochs is empty; give the epochs of a run")
         if self.images is not None:
             require_count("images", self.images, 1)
@@ -83,6 +89,10 @@ def recipes_of(settings: NaturalSettings, seed: int) -> dict[str, Recipe]:
         f"Adam {rate:g}": read_recipe(_ADAM_RECIPE, settings={**common, "optimizer.lr": rate})
         for rate in settings.adam
     }
+    for epochs in settings.shorter:
+        for rate in settings.adam:
+            own = {**common, "training.epochs": epochs, "optimizer.lr": rate}
+            runs[f"Adam {rate:g} over {epochs} epochs"] = read_recipe(_ADAM_RECIPE, settings=own)
     steps = {"optimizer.lr": settings.natural, "optimizer.trust": settings.trust}
     for epochs in settings.natural_epochs:
         own = {**common, **steps, "training.epochs": epochs}
@@ -115,7 +125,8 @@ def compare_optimizers(
     """
     require_count("seeds", seeds, 1)
     out = Path(out)
-    study = begun(out, "natural gradients", asdict(settings))
+    common = {name: value for name, value in asdict(settings).items() if name not in _RUNS}
+    study = begun(out, "natural gradients", common)
     for seed in range(seeds):
         for name, recipe in recipes_of(settings, seed).items():
             key = f"{name}, seed {seed}"

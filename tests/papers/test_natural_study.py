@@ -22,7 +22,7 @@ pytest.importorskip("matplotlib")
 
 OURS = f"{NATURAL} over 3 epochs"
 TINY = NaturalSettings(
-    epochs=3, adam=(1e-3,), natural_epochs=(3,), images=120, measured=50, points=2
+    epochs=3, adam=(1e-3,), natural=0.2, natural_epochs=(3,), images=120, measured=50, points=2
 )
 
 
@@ -51,6 +51,17 @@ def test_natural_runs_may_be_shorter_than_those_of_adam():
     epochs = {name: r.training.epochs for name, r in recipes_of(settings, seed=0).items()}
     natural = {f"{NATURAL} over {count} epochs": count for count in (8, 30)}
     assert epochs == {"Adam 0.001": 30, **natural}
+
+
+def test_a_file_gets_further_runs(digits, tmp_path):
+    out = tmp_path / "natural.json"
+    first = compare_optimizers(TINY, out)
+    more = replace(TINY, natural_epochs=(3, 2), shorter=(2,))
+    both = compare_optimizers(more, out)
+    new = {"Adam 0.001 over 2 epochs, seed 0", f"{NATURAL} over 2 epochs, seed 0"}
+    assert both["parts"].keys() - first["parts"].keys() == new
+    assert all(both["parts"][name] == part for name, part in first["parts"].items())
+    assert both["parts"]["Adam 0.001 over 2 epochs, seed 0"]["steps"][-1] == 12
 
 
 def test_the_kl_comes_in_and_is_measured_whole(digits, tmp_path):
@@ -187,6 +198,7 @@ def test_lines_may_have_places_of_their_own():
         {"images": 0},
         {"measured": 0},
         {"points": 0},
+        {"shorter": (0,)},
     ],
     ids=str,
 )
