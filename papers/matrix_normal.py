@@ -76,7 +76,7 @@ _CLAIMS = (
     Claim(
         "At twice the width the accuracy is {printed percent: sparsity/cifar10-vgg-x2-sparse-mn "
         "accuracy} and half of the weights go; independent weights cannot be trained (Table 2).",
-        "After 2 of our 400 epochs MN has {percent: sparsity/cifar10-vgg-x2-sparse-mn accuracy}, "
+        "After 3 of our 400 epochs MN has {percent: sparsity/cifar10-vgg-x2-sparse-mn accuracy}, "
         "independent weights {percent: sparsity/cifar10-vgg-x2-sparse-diag accuracy}; MN keeps "
         "{percent: sparsity/cifar10-vgg-x2-sparse-mn left} of its weights.",
         "[CIFAR-10](matrix_normal/cifar10.md#twice-the-width)",
