@@ -151,6 +151,10 @@ def natural(
     shorter: Annotated[
         list[int] | None, typer.Option(help="Epochs of further runs of Adam; may be repeated.")
     ] = None,
+    whole_kl: Annotated[
+        list[float] | None,
+        typer.Option(help="A rate of Adam with the whole KL from the start; may be repeated."),
+    ] = None,
     warmup: Annotated[
         float, typer.Option(help="Share of steps in which the KL comes in.")
     ] = _NATURAL.warmup,
@@ -160,8 +164,18 @@ def natural(
     """Train FC-300 on MNIST by Adam and by natural gradients: −ELBO over steps and seconds."""
     rates = tuple(adam) if adam else _NATURAL.adam
     runs = tuple(natural_epochs) if natural_epochs else _NATURAL.natural_epochs
-    lengths = tuple(shorter or ())
-    settings = NaturalSettings(epochs, rates, rate, trust, runs, lengths, warmup, images, measured)
+    settings = NaturalSettings(
+        epochs=epochs,
+        adam=rates,
+        natural=rate,
+        trust=trust,
+        natural_epochs=runs,
+        shorter=tuple(shorter or ()),
+        whole_kl=tuple(whole_kl or ()),
+        warmup=warmup,
+        images=images,
+        measured=measured,
+    )
     compare_optimizers(settings, out, seeds=seeds, progress=True, tell=_tell_optimizer)
     print(f"Written to {out}")
 

@@ -24,10 +24,11 @@ from leanbayes.lab.unpickling import read_checkpoint
 from leanbayes.lightning import BayesianModule
 from papers.studies.kept import begun, keep
 
-__all__ = ["NATURAL", "NaturalSettings", "compare_optimizers", "recipes_of"]
+__all__ = ["NATURAL", "WHOLE", "NaturalSettings", "compare_optimizers", "recipes_of"]
 
 NATURAL = "natural gradient"
-_RUNS = ("adam", "natural_epochs", "shorter")
+WHOLE = " with the whole KL"
+_RUNS = ("adam", "natural_epochs", "shorter", "whole_kl")
 """Settings that say which runs there are; a file may get more of them."""
 _ADAM_RECIPE, _NATURAL_RECIPE = (f"matrix_normal/mnist-mlp-mn{end}" for end in ("", "-natural"))
 
@@ -44,7 +45,8 @@ class NaturalSettings:
         natural_epochs: of natural gradients, a run for each.
         shorter: epochs of further runs of Adam, for each rate: a schedule that ends sooner is
             ahead of a longer one until then.
-        warmup: over which share of its steps the KL comes in, in every run. Natural steps follow
+        whole_kl: rates of further runs of Adam, with the whole KL from the first step.
+        warmup: over which share of its steps the KL comes in, in other runs. Natural steps follow
             the KL from the first step on; with all of it they switch weights off before the data
             speak for them.
         images: how many training images; all if ``None``.
@@ -58,6 +60,7 @@ class NaturalSettings:
     trust: float = 0.05
     natural_epochs: tuple[int, ...] = (8,)
     shorter: tuple[int, ...] = ()
+    whole_kl: tuple[float, ...] = ()
     warmup: float = 0.5
     images: int | None = None
     measured: int = 2000
@@ -73,7 +76,7 @@ class NaturalSettings:
         if self.images is not None:
             require_count("images", self.images, 1)
         require(bool(self.adam), "there is no rate of Adam to compare with; give one or more")
-        for rate in self.adam:
+        for rate in (*self.adam, *self.whole_kl):
             require_positive(adam=rate)
         require_positive(natural=self.natural, trust=self.trust, warmup=self.warmup)
 
@@ -81,13 +84,16 @@ class NaturalSettings:
 def recipes_of(settings: NaturalSettings, seed: int) -> dict[str, Recipe]:
     """The recipe of every run of a seed, by the name of its optimiser."""
     common = {
+        "kl": {"kind": "constant"},
         "training.epochs": settings.epochs,
         "training.limit": settings.images,
         "seed": seed,
     }
+    rates = {f"Adam {rate:g}": rate for rate in settings.adam}
+    rates |= {f"Adam {rate:g}{WHOLE}": rate for rate in settings.whole_kl}
     runs = {
-        f"Adam {rate:g}": read_recipe(_ADAM_RECIPE, settings={**common, "optimizer.lr": rate})
-        for rate in settings.adam
+        name: read_recipe(_ADAM_RECIPE, settings={**common, "optimizer.lr": rate})
+        for name, rate in rates.items()
     }
     for epochs in settings.shorter:
         for rate in settings.adam:
@@ -132,7 +138,8 @@ def compare_optimizers(
             key = f"{name}, seed {seed}"
             if key not in study["parts"]:
                 file = path_name(f"{out.stem}-{name}-{seed}".replace(" ", "-"))
-                run = _Run(recipe, settings, out.with_name(f"{file}.state"))
+                warmup = 0.0 if name.endswith(WHOLE) else settings.warmup
+                run = _Run(recipe, settings, out.with_name(f"{file}.state"), warmup)
                 keep(out, study, key, {"optimizer": name, **run.train(progress, key)})
                 run.state_file.unlink(missing_ok=True)
             if tell is not None:
@@ -143,8 +150,11 @@ def compare_optimizers(
 class _Run:
     """One network on its way: its curve so far, and the seconds of a processor that it took."""
 
-    def __init__(self, recipe: Recipe, settings: NaturalSettings, state_file: Path) -> None:
+    def __init__(
+        self, recipe: Recipe, settings: NaturalSettings, state_file: Path, warmup: float
+    ) -> None:
         self.recipe, self.settings, self.state_file = recipe, settings, state_file
+        self.warmup = warmup
         examples = load_data(recipe).train[: recipe.training.limit]
         self.batches = Batches(examples, recipe.training.batch_size, seed=recipe.seed)
         self.measured = Batches(examples[: settings.measured], 500)
@@ -195,7 +205,7 @@ class _Run:
     def _weight(self, step: int) -> float:
         """Of the KL."""
         steps = len(self.batches) * self.recipe.training.epochs
-        return min(1.0, step / (self.settings.warmup * steps))
+        return min(1.0, step / (self.warmup * steps)) if self.warmup else 1.0
 
     def _due(self) -> Iterator[int]:
         """After which batches of an epoch the −ELBO is measured: the last is one of them."""
