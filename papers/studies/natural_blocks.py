@@ -15,7 +15,14 @@ from papers.studies.natural import NATURAL
 from papers.tools.own import OwnBlocks, Picture
 from papers.tools.rows import Cell, grid
 
-__all__ = ["best_adam", "draw_optimizers", "natural_blocks", "optimizers_table", "reached"]
+__all__ = [
+    "best_adam",
+    "comparison",
+    "draw_optimizers",
+    "natural_blocks",
+    "optimizers_table",
+    "reached",
+]
 
 Study = Mapping[str, Any]
 _AXES = {"steps": "step", "seconds": "seconds of a processor"}
@@ -26,7 +33,7 @@ BEST, BEST_NATURAL = "best Adam", "best natural gradient"
 
 
 def natural_blocks(results: Path) -> OwnBlocks:
-    """What makes the blocks ``natural``, ``natural-curves`` and ``entropy-bounds``.
+    """What makes the blocks ``natural-says``, ``natural``, ``natural-curves``, ``entropy-bounds``.
 
     A claim names the last −ELBO of an optimiser by ``natural/OPTIMIZER negative_elbo``, and how
     long it takes to the last −ELBO of the best Adam by ``… steps`` or ``… seconds``. ``best Adam``
@@ -45,6 +52,7 @@ def natural_blocks(results: Path) -> OwnBlocks:
     return OwnBlocks(
         tables={
             "natural": lambda _: optimizers_table(study()),
+            "natural-says": lambda _: comparison(study()),
             "entropy-bounds": lambda _: bounds_table(),
         },
         pictures={"natural-curves": curves},
@@ -93,6 +101,23 @@ def reached(curve: Mapping[str, Sequence[float]], goal: float, axis: str) -> flo
     """
     pairs = zip(curve[axis], curve["negative_elbo"], strict=True)
     return next((at for at, value in pairs if value <= goal), None)
+
+
+def comparison(study: Study) -> str:
+    """In a sentence: what natural gradients need to where the best Adam ends."""
+    curves = _curves(study)
+    adam, natural = best_adam(curves), _best_natural(curves)
+    goal, last = (curves[name]["negative_elbo"][-1] for name in (adam, natural))
+    steps, seconds = (curves[adam][axis][-1] for axis in _AXES)
+    ends = f"{adam} ends with a −ELBO of {goal:.3f}, after {steps:.0f} steps and {seconds:.0f} s"
+    own_steps, own_seconds = (reached(curves[natural], goal, axis) for axis in _AXES)
+    if own_steps is None or own_seconds is None:
+        return f"{ends}. The {natural} does not get there: it ends with {last:.3f}."
+    fewer, longer = steps / own_steps, own_seconds / seconds
+    return (
+        f"{ends}. The {natural} is there after **{own_steps:.0f} steps ({fewer:.1f} times fewer) "
+        f"and {own_seconds:.0f} s ({longer:.1f} times as long)**, and ends with {last:.3f}."
+    )
 
 
 def optimizers_table(study: Study) -> str:

@@ -14,7 +14,7 @@ from papers.__main__ import app
 from papers.studies import natural
 from papers.studies.entropy_bounds import bounds_table, gaps
 from papers.studies.natural import NATURAL, NaturalSettings, compare_optimizers, recipes_of
-from papers.studies.natural_blocks import draw_optimizers, optimizers_table
+from papers.studies.natural_blocks import comparison, draw_optimizers, optimizers_table
 from papers.tools.blocks import Blocks
 from papers.tools.numbers import filled
 
@@ -166,6 +166,15 @@ def test_the_table_says_when_the_goal_of_the_best_adam_is_reached():
         "| Adam 0.01 | 1.0000 | 20 | 2 | 20 | 2 |",
         f"| {NATURAL} | 0.5000 | 20 | 8 | 10 | 4 |",
     ]
+
+
+def test_a_sentence_compares_with_the_best_adam():
+    said = comparison(STUDY)
+    assert "Adam 0.01 ends with a −ELBO of 1.000, after 20 steps and 2 s." in said
+    assert "**10 steps (2.0 times fewer) and 4 s (2.0 times as long)**, and ends with 0.500" in said
+    slow = {**STUDY["parts"], "3": part(NATURAL, [9.0, 5.0, 4.0], 0.3)}
+    slow.pop("4")
+    assert comparison({"parts": slow}).endswith("does not get there: it ends with 4.000.")
 
 
 def test_blocks_draw_two_curves_and_claims_name_numbers(tmp_path):
