@@ -76,7 +76,9 @@ def ours(
         members = lb.members(model)
 
         def step(x: Tensor, y: Tensor) -> None:
-            nll = F.cross_entropy(model(lb.tile(x, members)), lb.tile(y, members))
+            if members > 1:
+                x, y = lb.tile(x, members), lb.tile(y, members)
+            nll = F.cross_entropy(model(x), y)
             loss = lb.elbo(nll, lb.kl(model), data_size=DATA_SIZE).loss
             optimizer.zero_grad()
             loss.backward()

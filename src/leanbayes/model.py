@@ -138,7 +138,7 @@ def _member_counts(model: nn.Module) -> Iterator[int]:
 
 
 def tile(x: Tensor, members: int, dim: int = 0) -> Tensor:
-    """Repeat a batch for every member, in contiguous blocks; one member shares its memory.
+    """Repeat a batch for every member, in contiguous blocks.
 
     As long as the result lives, layers compare their inputs with its number of examples.
 
@@ -153,7 +153,7 @@ def tile(x: Tensor, members: int, dim: int = 0) -> Tensor:
     """
     repeats = [1] * x.ndim
     repeats[dim] = members
-    tiled = x.view_as(x) if members == 1 else x.repeat(repeats)
+    tiled = x.repeat(repeats)
     announce(tiled, dim)
     return tiled
 
