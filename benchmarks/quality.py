@@ -33,8 +33,8 @@ from benchmarks.harness import facts
 from benchmarks.networks import mlp
 from benchmarks.peers import PACKAGES, bayesian_torch_layers, environment, torchbnn_layers
 from benchmarks.schedule import Schedule
+from leanbayes.errors import require_count
 from leanbayes.estimators import Estimator
-from leanbayes.files import replace_file
 from leanbayes.parameters import parameter_groups
 
 __all__ = ["ROWS", "seconds_to", "train"]
@@ -47,8 +47,9 @@ BATCH, POINTS, PASSES = 1024, 4, 4
 """Images in a step; how often an epoch is measured; draws of the network for a measurement."""
 
 
-USUAL = Schedule(epochs=30, lr=1e-3)
-OURS = Schedule(epochs=5, lr=1e-2, scales=5.0, rise=0.5, falls=True)
+USUAL, LONG = Schedule(lr=1e-3), 30
+OURS, SHORT = Schedule(lr=1e-2, scales=5.0, rise=0.5, falls=True), 5
+"""How a network is trained as everybody does, and as we do; and for how many epochs."""
 
 
 class Network(NamedTuple):
@@ -136,20 +137,23 @@ def _groups(model: nn.Module, deviations: str, lr: float, scales: float) -> list
 
 
 class Row(NamedTuple):
-    """What is compared: how a network is made of a plain one, and how it is trained."""
+    """What is compared: how a network is made of a plain one, how and how long it is trained."""
 
     build: Callable[[nn.Sequential], Network]
     schedule: Schedule
+    epochs: int
 
 
 ROWS = {
-    "k-tied 2": Row(partial(_ours, lb.KTied(2, scale=START), lb.auto), OURS),
-    "mean field, one draw a batch": Row(partial(_ours, lb.MeanField(START), lb.weights), OURS),
-    "torchbnn": Row(partial(_torchbnn, None), USUAL),
-    "bayesian-torch": Row(partial(_bayesian_torch, None), USUAL),
-    "torchbnn, our start and schedule": Row(partial(_torchbnn, START), OURS),
-    "bayesian-torch, our start and schedule": Row(partial(_bayesian_torch, START), OURS),
-    "k-tied 2, Adam at 1e-3 alone": Row(partial(_ours, lb.KTied(2), lb.auto), USUAL),
+    "k-tied 2": Row(partial(_ours, lb.KTied(2, scale=START), lb.auto), OURS, SHORT),
+    "mean field, one draw a batch": Row(
+        partial(_ours, lb.MeanField(START), lb.weights), OURS, SHORT
+    ),
+    "torchbnn": Row(partial(_torchbnn, None), USUAL, LONG),
+    "bayesian-torch": Row(partial(_bayesian_torch, None), USUAL, LONG),
+    "torchbnn, our start and schedule": Row(partial(_torchbnn, START), OURS, SHORT),
+    "bayesian-torch, our start and schedule": Row(partial(_bayesian_torch, START), OURS, SHORT),
+    "k-tied 2, Adam at 1e-3 alone": Row(partial(_ours, lb.KTied(2), lb.auto), USUAL, LONG),
 }
 PEERS = ("torchbnn", "bayesian-torch")
 
@@ -173,11 +177,11 @@ def train(
     optimizer = torch.optim.Adam(groups(row.schedule.lr, row.schedule.scales))
     rates = [group["lr"] for group in optimizer.param_groups]
     size = len(data["y"])
-    steps = row.schedule.epochs * -(-size // BATCH)
-    every = max(1, steps // (row.schedule.epochs * POINTS))
+    steps = row.epochs * -(-size // BATCH)
+    every = max(1, steps // (row.epochs * POINTS))
     curve: dict[str, list[float]] = {"seconds": [], "nll": [], "kl": []}
     number, seconds = 0, 0.0
-    for _ in range(row.schedule.epochs):
+    for _ in range(row.epochs):
         for index in torch.randperm(size).split(BATCH):
             began = clock()
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -240,29 +244,32 @@ def main() -> None:
         torch.set_num_threads(1)
         curve = train(ROWS[name], load_file(data), int(seed))
         print(json.dumps({"curve": curve, **facts(*(PACKAGES[peer] for peer in PEERS))}))
-    else:
+        return
+    try:
         _everything(options.seeds, options.out)
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"quality: {error}") from error
 
 
 def _everything(seeds: int, out: Path) -> None:
+    from papers.studies.kept import begun, keep  # the peers' environment has no laboratory
+
+    require_count("seeds", seeds, 1)
+    schedules = {name: {"epochs": row.epochs, **asdict(row.schedule)} for name, row in ROWS.items()}
+    settings = {"prior": PRIOR, "start": START, "batch": BATCH, "passes": PASSES}
+    result = begun(out, "seconds to a bound", {**settings, "schedules": schedules})
+    digits = _digits()
     python = environment(ROOT / ".venv-bench", ROOT / "constraints.txt")
-    config = {"prior": PRIOR, "start": START, "batch": BATCH, "passes": PASSES}
-    schedules = {name: asdict(row.schedule) for name, row in ROWS.items()}
-    result: dict[str, Any] = {"settings": config, "schedules": schedules, "rows": {}}
-    if out.exists():
-        result = json.loads(out.read_text(encoding="utf-8"))
-        if (result["settings"], result["schedules"]) != (config, schedules):
-            raise SystemExit(f"{out} was measured with other settings; move it away")
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "digits.safetensors"
-        save_file(_digits(), data)
+        save_file(digits, data)
         for seed in range(seeds):
             for name in ROWS:
-                runs = result["rows"].setdefault(name, {})
-                if str(seed) not in runs:
-                    runs[str(seed)] = _apart(python, name, seed, data)
-                    replace_file(out, (json.dumps(result, indent=1) + "\n").encode())
-                    _tell(name, seed, runs[str(seed)]["curve"])
+                key = f"{name}, seed {seed}"
+                if key not in result["parts"]:
+                    found = _apart(python, name, seed, data)
+                    keep(out, result, key, {"row": name, "seed": seed, **found})
+                _tell(key, result["parts"][key]["curve"])
 
 
 def _apart(python: Path, name: str, seed: int, data: Path) -> dict[str, Any]:
@@ -278,9 +285,9 @@ def _apart(python: Path, name: str, seed: int, data: Path) -> dict[str, Any]:
     return found
 
 
-def _tell(name: str, seed: int, curve: Mapping[str, list[float]]) -> None:
-    nll, kl, seconds = (curve[key][-1] for key in ("nll", "kl", "seconds"))
-    print(f"{name}, seed {seed}: −ELBO {nll + kl:.3f}, NLL {nll:.3f}, {seconds:.0f} s", flush=True)
+def _tell(key: str, curve: Mapping[str, list[float]]) -> None:
+    nll, kl, seconds = (curve[name][-1] for name in ("nll", "kl", "seconds"))
+    print(f"{key}: −ELBO {nll + kl:.3f}, NLL {nll:.3f}, {seconds:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from leanbayes.schedules import LinearRamp
+
 __all__ = ["Schedule"]
 
 
@@ -13,14 +15,12 @@ class Schedule:
     """How a network is trained by Adam.
 
     Args:
-        epochs: over the training images.
         lr: the first rate.
         scales: by what it is multiplied for standard deviations.
         rise: the share of steps in which the weight of the KL rises from zero.
         falls: whether the rate falls along a cosine to zero.
     """
 
-    epochs: int
     lr: float
     scales: float = 1.0
     rise: float = 0.0
@@ -30,16 +30,16 @@ class Schedule:
         """What rates are multiplied with when a share of the steps is done.
 
         Example:
-            >>> Schedule(1, 0.1, falls=True).rate(0.5), Schedule(1, 0.1).rate(0.5)
+            >>> round(Schedule(0.1, falls=True).rate(0.5), 12), Schedule(0.1).rate(0.5)
             (0.5, 1.0)
         """
-        return round(0.5 + 0.5 * math.cos(math.pi * done), 12) if self.falls else 1.0
+        return 0.5 + 0.5 * math.cos(math.pi * done) if self.falls else 1.0
 
     def weight(self, done: float) -> float:
         """The weight of the KL when a share of the steps is done.
 
         Example:
-            >>> Schedule(1, 0.1, rise=0.5).weight(0.25), Schedule(1, 0.1).weight(0.0)
+            >>> Schedule(0.1, rise=0.5).weight(0.25), Schedule(0.1).weight(0.0)
             (0.5, 1.0)
         """
-        return min(1.0, done / self.rise) if self.rise else 1.0
+        return LinearRamp(self.rise)(done) if self.rise else 1.0

@@ -2,14 +2,14 @@
 
 import copy
 import doctest
-from dataclasses import replace
+from dataclasses import asdict
 from itertools import count
 
 import pytest
 import torch
 
 from benchmarks import page, quality, quality_page, schedule
-from benchmarks.quality import OURS, PEERS, ROWS, USUAL, seconds_to, train
+from benchmarks.quality import PEERS, ROWS, seconds_to, train
 
 OWN = [name for name in ROWS if not name.startswith(PEERS)]
 
@@ -30,7 +30,7 @@ def ticks():
 @pytest.mark.parametrize("name", OWN)
 def test_only_steps_are_counted_and_the_bound_falls(name):
     row = ROWS[name]
-    row = row._replace(schedule=replace(row.schedule, epochs=6))
+    row = row._replace(epochs=6)
     curve = train(row, digits(), seed=0, clock=ticks())
     assert curve["seconds"] == [1, 2, 3, 4, 5, 6]  # one step an epoch, of one tick each
     bounds = [nll + kl for nll, kl in zip(curve["nll"], curve["kl"], strict=True)]
@@ -65,15 +65,14 @@ def result():
         "bayesian-torch": run_of([3.0, 1.0, 0.9], slow),
     }
     schedules = {
-        name: {"epochs": s.epochs, "lr": s.lr, "scales": s.scales, "rise": s.rise}
-        for name, s in {"k-tied 2": OURS, "torchbnn": USUAL, "bayesian-torch": USUAL}.items()
+        name: {"epochs": ROWS[name].epochs, **asdict(ROWS[name].schedule)} for name in rows
     }
-    settings = {"prior": 0.1, "start": 0.03}
-    return {
-        "settings": settings,
-        "schedules": schedules,
-        "rows": {name: {"0": run, "1": copy.deepcopy(run)} for name, run in rows.items()},
+    parts = {
+        f"{name}, seed {seed}": {"row": name, "seed": seed, **copy.deepcopy(run)}
+        for seed in (0, 1)
+        for name, run in rows.items()
     }
+    return {"settings": {"prior": 0.1, "start": 0.03, "schedules": schedules}, "parts": parts}
 
 
 def test_the_page_compares_with_the_best_peer(result, tmp_path):
@@ -87,9 +86,18 @@ def test_the_page_compares_with_the_best_peer(result, tmp_path):
 
 
 def test_a_bound_that_one_seed_misses_is_not_reached(result):
-    result["rows"]["k-tied 2"]["1"] = run_of([2.0, 0.9, 0.7], [1.0, 2.0, 6.0])
+    result["parts"]["k-tied 2, seed 1"] |= run_of([2.0, 0.9, 0.7], [1.0, 2.0, 6.0])
     (said,) = quality_page.say({"quality": result})
     assert said.endswith("k-tied 2 does not reach it in every seed.")
+
+
+@pytest.mark.parametrize(("option", "told"), [("--seeds=0", "seeds"), ("--out={file}", "damaged")])
+def test_what_can_be_mended_comes_as_a_sentence(option, told, tmp_path, monkeypatch):
+    file = tmp_path / "quality.json"
+    file.write_text("{", encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["quality", option.format(file=file)])
+    with pytest.raises(SystemExit, match=f"quality: .*{told}"):
+        quality.main()
 
 
 @pytest.mark.parametrize("module", [quality, schedule])

@@ -11,7 +11,7 @@ from leanbayes.files import replace_file
 from leanbayes.lab import plots
 from leanbayes.plots import COLOURS
 from papers.tools.rows import Cell, averaged, grid
-from studies.starts.study import WAYS
+from studies.starts.study import WAYS, Way
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,19 +74,11 @@ def _share(parts: Parts, bound: float) -> float | None:
 def text(study: Study) -> str:
     """The whole page."""
     settings, networks, best = study["settings"], _networks(study), best_way(study)
-    way, seeds = WAYS[best], len(next(iter(next(iter(networks.values())).values())))
-    advice = f"**Start standard deviations at {way.start:g}, with Adam at {way.lr:g}"
-    advice += f", {way.scales:g} times that for standard deviations" if way.scales != 1 else ""
-    advice += ", falling along a cosine" if way.falls else ""
-    advice += (
-        f", and let the KL come in over the first {100 * way.rise:.0f} % of the steps"
-        if way.rise
-        else ", and the whole KL from the first step"
-    )
+    seeds = len(next(iter(next(iter(networks.values())).values())))
     parts = [
         "# Where to start",
-        f"{advice}.** Of the ways that were tried it has the best worst seed over a dense, a "
-        f"convolutional and a recurrent network ({seeds} seeds each).",
+        f"**{_advice(WAYS[best])}.** Of the ways that were tried it has the best worst seed over a "
+        f"dense, a convolutional and a recurrent network ({seeds} seeds each).",
         "\n".join(_says(name, ways, best) for name, ways in networks.items()),
         "![−ELBO over steps.](starts/curves.png)",
         "*The −ELBO of a held-out digit over steps, the mean over seeds.*",
@@ -95,6 +87,19 @@ def text(study: Study) -> str:
         parts += [f"## The {name} network", _table(ways)]
     parts += ["## How it was done", _how(settings)]
     return "\n\n".join(parts) + "\n"
+
+
+def _advice(way: Way) -> str:
+    """A way in words."""
+    schedule = way.schedule
+    said = f"Start standard deviations at {way.start:g}, with Adam at {schedule.lr:g}"
+    if schedule.scales != 1:
+        said += f", {schedule.scales:g} times that for standard deviations"
+    if schedule.falls:
+        said += ", falling along a cosine"
+    if schedule.rise:
+        return f"{said}, and let the KL come in over the first {100 * schedule.rise:.0f} % of steps"
+    return f"{said}, and the whole KL from the first step"
 
 
 def _says(network: str, ways: Mapping[str, Parts], best: str) -> str:

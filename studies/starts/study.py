@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,35 +51,21 @@ class Settings:
 
 
 class Way(NamedTuple):
-    """Where standard deviations start, and how the network is trained.
-
-    Attributes:
-        start: of standard deviations.
-        lr: the first rate of Adam.
-        scales: by what it is multiplied for standard deviations.
-        rise: the share of steps in which the weight of the KL rises from zero.
-        falls: whether the rate falls along a cosine to zero.
-    """
+    """Where standard deviations start, and how the network is trained."""
 
     start: float
-    lr: float = 1e-3
-    scales: float = 1.0
-    rise: float = 0.0
-    falls: bool = False
-
-    def schedule(self, epochs: int) -> Schedule:
-        """The same without the start."""
-        return Schedule(epochs, self.lr, self.scales, self.rise, self.falls)
+    schedule: Schedule
 
 
-_QUICK: dict[str, Any] = {"lr": 1e-2, "scales": 5.0, "rise": 0.5, "falls": True}
+_USUAL = Schedule(lr=1e-3)
+_QUICK = Schedule(lr=1e-2, scales=5.0, rise=0.5, falls=True)
 WAYS = {
-    "0.01, Adam at 1e-3": Way(0.01),
-    "0.1, Adam at 1e-3": Way(0.1),
-    "0.01, quick schedule": Way(0.01, **_QUICK),
-    "0.03, quick schedule": Way(0.03, **_QUICK),
-    "0.1, quick schedule": Way(0.1, **_QUICK),
-    "0.03, quick schedule, whole KL": Way(0.03, **{**_QUICK, "rise": 0.0}),
+    "0.01, Adam at 1e-3": Way(0.01, _USUAL),
+    "0.1, Adam at 1e-3": Way(0.1, _USUAL),
+    "0.01, quick schedule": Way(0.01, _QUICK),
+    "0.03, quick schedule": Way(0.03, _QUICK),
+    "0.1, quick schedule": Way(0.1, _QUICK),
+    "0.03, quick schedule, whole KL": Way(0.03, replace(_QUICK, rise=0.0)),
 }
 
 
@@ -120,7 +106,7 @@ def train(
     """The −ELBO over steps, and accuracy, NLL and KL at the end."""
     torch.manual_seed(seed)
     model = lb.convert(network(), lb.KTied(2, scale=way.start), lb.Normal(settings.prior))
-    schedule, size = way.schedule(settings.epochs), len(data["y"])
+    schedule, size = way.schedule, len(data["y"])
     groups = parameter_groups(model, schedule.lr, multipliers={"scales": schedule.scales})
     optimizer = torch.optim.Adam(groups)
     rates = [group["lr"] for group in optimizer.param_groups]
@@ -190,7 +176,8 @@ def study_starts(
                     began = time.process_time()
                     found = train(make, way, data, settings, seed)
                     spent = round(time.process_time() - began, 2)
-                    part = {"network": network, "way": name, **way._asdict(), "seed": seed}
+                    part = {"network": network, "way": name, "start": way.start, "seed": seed}
+                    part |= asdict(way.schedule)
                     keep(out, study, key, {**part, **found, "duration": spent, **surroundings()})
                 if tell is not None:
                     tell(key, study["parts"][key])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from benchmarks.schedule import Schedule
 from papers.tools.paper import DOCS, ROOT
 from studies.starts import study as studied
 from studies.starts.page import best_way, text, write
@@ -40,7 +41,7 @@ def test_a_start_is_where_standard_deviations_start(monkeypatch):
         return kept(net, posterior, *more)
 
     monkeypatch.setattr(studied.lb, "convert", convert)
-    train(NETWORKS["dense"], Way(0.07), digits(SMALL), SMALL, seed=0)
+    train(NETWORKS["dense"], Way(0.07, Schedule(1e-3)), digits(SMALL), SMALL, seed=0)
     assert seen == [0.07]
 
 
