@@ -52,7 +52,7 @@ def natural_blocks(results: Path) -> OwnBlocks:
     return OwnBlocks(
         tables={
             "natural": lambda _: optimizers_table(study()),
-            "natural-says": lambda _: comparison(study()),
+            "natural-says": lambda adam: comparison(study(), None if adam == "all" else adam),
             "entropy-bounds": lambda _: bounds_table(),
         },
         pictures={"natural-curves": curves},
@@ -103,13 +103,20 @@ def reached(curve: Mapping[str, Sequence[float]], goal: float, axis: str) -> flo
     return next((at for at, value in pairs if value <= goal), None)
 
 
-def comparison(study: Study) -> str:
-    """In a sentence: what natural gradients need to where the best Adam ends."""
+def comparison(study: Study, adam: str | None = None) -> str:
+    """In a sentence: what natural gradients need to where Adam ends.
+
+    Args:
+        study: what the file of results holds.
+        adam: which run of Adam; the best if not given.
+    """
     curves = _curves(study)
-    adam, natural = best_adam(curves), _best_natural(curves)
-    goal, last = (curves[name]["negative_elbo"][-1] for name in (adam, natural))
-    steps, seconds = (curves[adam][axis][-1] for axis in _AXES)
+    adam = best_adam(curves) if adam is None else adam
+    ending = choose("optimiser", adam, curves)
+    goal, steps, seconds = (ending[axis][-1] for axis in ("negative_elbo", *_AXES))
     ends = f"{adam} ends with a −ELBO of {goal:.3f}, after {steps:.0f} steps and {seconds:.0f} s"
+    natural = _first_there(curves, goal)
+    last = curves[natural]["negative_elbo"][-1]
     own_steps, own_seconds = (reached(curves[natural], goal, axis) for axis in _AXES)
     if own_steps is None or own_seconds is None:
         return f"{ends}. The {natural} does not get there: it ends with {last:.3f}."
@@ -118,6 +125,17 @@ def comparison(study: Study) -> str:
         f"{ends}. The {natural} is there after **{own_steps:.0f} steps ({fewer:.1f} times fewer) "
         f"and {own_seconds:.0f} s ({longer:.1f} times as long)**, and ends with {last:.3f}."
     )
+
+
+def _first_there(curves: Curves, goal: float) -> str:
+    """The natural gradient with the fewest steps to a goal; the best if none comes there."""
+    steps = {
+        name: reached(curve, goal, "steps")
+        for name, curve in curves.items()
+        if name.startswith(NATURAL)
+    }
+    there = {name: at for name, at in steps.items() if at is not None}
+    return min(there, key=there.__getitem__) if there else _best_natural(curves)
 
 
 def optimizers_table(study: Study) -> str:

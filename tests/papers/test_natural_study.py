@@ -172,6 +172,11 @@ def test_a_sentence_compares_with_the_best_adam():
     said = comparison(STUDY)
     assert "Adam 0.01 ends with a −ELBO of 1.000, after 20 steps and 2 s." in said
     assert "**10 steps (2.0 times fewer) and 4 s (2.0 times as long)**, and ends with 0.500" in said
+    slower = {**STUDY["parts"], "5": part(f"{NATURAL} over 9 epochs", [9.0, 5.0, 2.0], 0.3)}
+    against = comparison({"parts": slower}, "Adam 0.001")
+    assert f"The {NATURAL} is there after **10 steps" in against
+    with pytest.raises(ValueError, match="did you mean 'Adam 0.001'"):
+        comparison(STUDY, "Adam 0.002")
     slow = {**STUDY["parts"], "3": part(NATURAL, [9.0, 5.0, 4.0], 0.3)}
     slow.pop("4")
     assert comparison({"parts": slow}).endswith("does not get there: it ends with 4.000.")
