@@ -175,7 +175,7 @@ def test_a_sentence_compares_with_the_best_adam():
     slower = {**STUDY["parts"], "5": part(f"{NATURAL} over 9 epochs", [9.0, 5.0, 2.0], 0.3)}
     against = comparison({"parts": slower}, "Adam 0.001")
     assert f"The {NATURAL} is there after **10 steps" in against
-    with pytest.raises(ValueError, match="did you mean 'Adam 0.001'"):
+    with pytest.raises(ValueError, match=r"did you mean 'Adam 0\.001'"):
         comparison(STUDY, "Adam 0.002")
     slow = {**STUDY["parts"], "3": part(NATURAL, [9.0, 5.0, 4.0], 0.3)}
     slow.pop("4")
