@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import pictures, quality_page
+from benchmarks import generator, pictures, quality_page
 from benchmarks.networks import SETUPS
 from benchmarks.peers import PACKAGES
 from benchmarks.tables import table
@@ -344,4 +344,5 @@ SECTIONS: dict[str, Callable[[Result], list[str]]] = {
     "scale": scale,
     "distributed": distributed,
     "laboratory": laboratory,
+    "generator": generator.section,
 }
