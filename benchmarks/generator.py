@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ TESTS = (0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 15, 16, 100, 101, 102, 202, 203, 2
 
 def judge_normals(blocks: int = BLOCKS, shape: tuple[int, int] = BLOCK) -> dict[str, float]:
     """How many standard errors every statistic is away from its expectation."""
-    sums: Counter[str] = Counter()
+    sums: dict[str, float] = defaultdict(float)
     counts: Counter[str] = Counter()
     below = torch.zeros(len(_edges()) - 1, dtype=torch.float64)
     before = normals(shape, blocks).double()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["DROPOUT", "KFAC", "LOG_LIKELIHOOD", "RMSE", "SETS", "Printed"]
+__all__ = ["DROPOUT", "HMC", "KFAC", "LOG_LIKELIHOOD", "RMSE", "SETS", "Printed"]
 
 SETS = {
     "boston": "boston-housing",
@@ -17,7 +17,7 @@ SETS = {
 }
 """The data sets' names in a table, and in leanbayes."""
 
-DROPOUT, KFAC = "MC dropout, strong", "noisy K-FAC"
+DROPOUT, KFAC, HMC = "strong MC dropout", "noisy K-FAC", "HMC"
 
 
 class Printed(NamedTuple):
@@ -65,7 +65,7 @@ LOG_LIKELIHOOD = {
         "Zhang et al. 2018, own splits", "learnt",
         "-2.446 -3.039 -1.421 7.079 -2.776 -2.836 -0.969",
         "0.029 0.025 0.005 0.034 0.011 0.002 0.014"),
-    "HMC": _row(
+    HMC: _row(
         "Bui et al. 2016", "learnt",
         "-2.27 -2.72 -0.93 7.31 -2.70 -2.77 -0.91",
         "0.03 0.02 0.01 0.00 0.00 0.00 0.02"),
@@ -94,7 +94,7 @@ RMSE = {
     KFAC: _row(
         "Zhang et al. 2018, own splits", "learnt", "2.742 5.019 0.485 - 3.886 4.097 0.637",
         "0.125 0.127 0.023 - 0.041 0.009 0.011"),
-    "HMC": _row(
+    HMC: _row(
         "Bui et al. 2016", "learnt", "2.76 4.12 0.48 - 3.73 3.91 0.63",
         "0.20 0.14 0.01 - 0.04 0.02 0.01"),
     "NGBoost": _row(

@@ -5,49 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from papers.tools.rows import Cell, averaged, grid
-from studies.uci.published import DROPOUT, KFAC, LOG_LIKELIHOOD, RMSE, SETS, Printed
+from papers.tools.rows import Cell, grid
+from studies.uci.published import DROPOUT, HMC, KFAC, LOG_LIKELIHOOD, RMSE, SETS, Printed
+from studies.uci.scores import Measured
+from studies.uci.trials import trials_table
 
-__all__ = ["Measured", "makers", "read_rows"]
+__all__ = ["makers", "read_rows"]
 
 Key = tuple[str, str]
 """A posterior and its noise."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Scores of one estimator on one set, by split.
-
-    Args:
-        splits: from the number of a split to its scores.
-    """
-
-    splits: Mapping[int, Mapping[str, float]]
-
-    def cell(self, score: str) -> Cell:
-        """Mean and standard error over splits.
-
-        Example:
-            >>> str(Measured({0: {"rmse": 1.0}, 1: {"rmse": 3.0}}).cell("rmse"))
-            '2.0 ± 1.0'
-        """
-        return averaged([part[score] for part in self.splits.values()])
-
-    def minus(self, other: Measured, score: str) -> Cell:
-        """The mean difference on the splits that both have, paired.
-
-        Example:
-            >>> a = Measured({0: {"rmse": 1.0}, 1: {"rmse": 3.0}})
-            >>> b = Measured({0: {"rmse": 0.5}, 1: {"rmse": 2.0}})
-            >>> str(a.minus(b, "rmse"))
-            '0.75 ± 0.25'
-        """
-        both = sorted(self.splits.keys() & other.splits.keys())
-        return averaged([self.splits[i][score] - other.splits[i][score] for i in both])
 
 
 def read_rows(folder: Path) -> dict[Key, dict[str, Measured]]:
@@ -73,6 +42,7 @@ def makers(folder: Path) -> dict[str, Callable[[str], str]]:
         "uci-ranks": lambda noise: _ranks(rows, noise),
         "uci-says": lambda noise: _says(rows, noise),
         "uci-seconds": lambda noise: _table(rows, "duration", noise),
+        "uci-trials": lambda name: trials_table(folder.parent / name),
     }
 
 
@@ -161,20 +131,31 @@ def _says(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
 
 def _sentence(name: str, sets: Mapping[str, Measured]) -> str:
     """What one of ours comes to, over the sets that it was fitted to."""
-    bar, hmc = (LOG_LIKELIHOOD[row].means for row in (DROPOUT, "HMC"))
     means = {data: each.cell("log_likelihood").ours or 0.0 for data, each in sets.items()}
-    ahead = sum(value > bar[data] for data, value in means.items())
-    away = fmean(hmc[data] - value for data, value in means.items())
+    ahead = sum(value > LOG_LIKELIHOOD[DROPOUT].means[data] for data, value in means.items())
     inside, seconds = (
         [each.cell(score).ours or 0.0 for each in sets.values()]
         for score in ("coverage", "duration")
     )
     return (
-        f"- **{name}** has a better log likelihood than {DROPOUT}, on {ahead} of {len(sets)} sets, "
-        f"and is {away:.2f} nats from HMC on average; 90 % intervals hold {100 * min(inside):.0f} "
-        f"to {100 * max(inside):.0f} %; a fit takes {min(seconds):.0f} to {max(seconds):.0f} "
-        "seconds on one core."
+        f"- **{name}** has a better log likelihood than {DROPOUT} on {ahead} of "
+        f"{_counted(len(sets))}; {_behind_hmc(means)}. Its 90 % intervals hold "
+        f"{100 * min(inside):.0f} to {100 * max(inside):.0f} % of the targets, and a fit takes "
+        f"{min(seconds):.0f} to {max(seconds):.0f} seconds of one core."
     )
+
+
+def _behind_hmc(means: Mapping[str, float]) -> str:
+    """By how much the long run of a sampler is ahead, where it is."""
+    gaps = {data: LOG_LIKELIHOOD[HMC].means[data] - value for data, value in means.items()}
+    behind = [gap for gap in gaps.values() if gap > 0]
+    if not behind:
+        return f"{HMC} is not ahead anywhere"
+    return f"{HMC} is ahead on {len(behind)}, by {min(behind):.2f} to {max(behind):.2f} nats"
+
+
+def _counted(sets: int) -> str:
+    return "one set" if sets == 1 else f"{sets} sets"
 
 
 def _not_below(sets: Mapping[str, Measured], bar: Printed) -> Iterator[str]:

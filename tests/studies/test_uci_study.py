@@ -8,8 +8,10 @@ import pytest
 from leanbayes.sklearn import BayesRegressor
 from studies.uci import study
 from studies.uci.published import DROPOUT, LOG_LIKELIHOOD, RMSE, SETS
+from studies.uci.scores import Measured
 from studies.uci.study import Row, fit_splits, score
-from studies.uci.tables import Measured, makers
+from studies.uci.tables import makers
+from studies.uci.trials import trials_table
 
 
 @pytest.fixture
@@ -55,8 +57,9 @@ def test_tables_say_who_is_ahead(quick, tmp_path):
     assert "-2.937 ± 0.025" in beside
     assert "90" in made["uci-intervals"]("learnt")
     says = made["uci-says"]("learnt")
-    assert says.startswith(f"- **k-tied** has a better log likelihood than {DROPOUT}, on 2 of 2")
-    assert "90 % intervals hold 90 to 90 %; a fit takes 2 to 2 seconds" in says
+    assert says.startswith(f"- **k-tied** has a better log likelihood than {DROPOUT} on 2 of 2")
+    assert "HMC is ahead on 2, by 0.11 to 0.17 nats" in says
+    assert "90 % intervals hold 90 to 90 % of the targets, and a fit takes 2 to 2 seconds" in says
     assert made["uci-says"]("predicted") == "Not measured yet."
     assert made["uci-seconds"]("predicted") == "Not measured yet."
     assert "NGBoost" in made["uci-rmse"]("predicted")
@@ -68,6 +71,20 @@ def test_paired_differences_use_common_splits_only():
     cell = a.minus(b, "s")
     assert (cell.ours, cell.error) == (1.5, pytest.approx(0.5))
     assert a.minus(Measured({7: {"s": 1.0}}), "s").ours is None
+
+
+def test_trials_are_compared_on_the_splits_that_both_have(tmp_path):
+    trials = [
+        {"what": what, "data": "concrete", "split": split, "log_likelihood": value}
+        for what, values in {"defaults": [1.0, 2.0, 9.0], "wider": [1.5, 2.5]}.items()
+        for split, value in enumerate(values)
+    ]
+    file = tmp_path / "trials.json"
+    file.write_text(json.dumps({"against": {"wider": "defaults"}, "trials": trials}))
+    assert "| wider | defaults | 0.5 (2) |" in trials_table(file)
+    file.write_text(file.read_text()[:50])
+    with pytest.raises(ValueError, match="restore the file"):
+        trials_table(file)
 
 
 def test_scores_are_those_of_the_normal_they_come_from():
