@@ -76,7 +76,7 @@ def test_every_command_works_from_the_wheel(python, tmp_path):
         ["report", run, "-o", page],
     ]
     script = (
-        "from leanbayes.cli import app\n"
+        "from leanbayes_cli import app\n"
         "application = app()\n"
         f"for command in {[[str(word) for word in command] for command in commands]}:\n"
         "    assert not application(command, standalone_mode=False), command\n"

@@ -12,7 +12,6 @@ from torch import nn
 from typer.testing import CliRunner
 
 import leanbayes as lb
-from leanbayes.cli import app
 from leanbayes.lab.architectures import ARCHITECTURES, Chain
 from leanbayes.lab.console import PlainConsole
 from leanbayes.lab.data import Dataset, Examples, load_dataset
@@ -24,6 +23,7 @@ from leanbayes.lab.report import write_report
 from leanbayes.lab.runs import Run
 from leanbayes.lab.tables import read_table, write_table
 from leanbayes.lab.train import train
+from leanbayes_cli import app
 from papers.__main__ import main as papers
 from papers.tools.archive import archive
 from papers.tools.results import read_compressed

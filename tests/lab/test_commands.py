@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from leanbayes.cli import app
 from leanbayes.lab.recipe_files import recipe_names, recipe_path
 from leanbayes.lightning import BayesianModule
+from leanbayes_cli import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from leanbayes import cli
+import leanbayes_cli as cli
 from leanbayes.lab import explore as module
 from leanbayes.lab.explore import explore
 from leanbayes.rl import PolicyGradient

@@ -7,10 +7,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from leanbayes.cli import app
 from leanbayes.lab.files import told_if_full, write_bytes, write_text
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.train import train
+from leanbayes_cli import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

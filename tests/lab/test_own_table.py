@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from leanbayes.cli import app
 from leanbayes.lab.build import load_data
 from leanbayes.lab.recipe_files import read_recipe
+from leanbayes_cli import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from leanbayes.cli import app
 from leanbayes.lab import robustness
 from leanbayes.lab.corrupt import PUBLISHED, SEVERITIES
 from leanbayes.lab.judge import evaluate_run
 from leanbayes.lab.robustness import evaluate_corruptions, read_baseline
+from leanbayes_cli import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

@@ -19,7 +19,6 @@ import torch
 from typer.testing import CliRunner
 
 import leanbayes as lb
-from leanbayes.cli import app
 from leanbayes.files import remove_partial_files, replace_file
 from leanbayes.lab.callbacks import FollowLearningRate
 from leanbayes.lab.checkpoints import Checkpoints
@@ -30,6 +29,7 @@ from leanbayes.lab.runs import Run
 from leanbayes.lab.sweep import sweep
 from leanbayes.lab.train import train
 from leanbayes.lightning import BayesianModule, NonFiniteLossError
+from leanbayes_cli import app
 from papers.tools.compression import compress_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
