@@ -22,6 +22,7 @@ bench: $(INSTALLED)  ## what everything costs, relative to the plain network and
 pages: $(INSTALLED)  ## the tables and pictures of papers and studies, anew from results/
 	$(BIN)/python -m papers page
 	$(BIN)/python -m studies page
+	$(BIN)/python -m benchmarks page
 
 clean:
 	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache build dist

@@ -64,7 +64,7 @@ LEVELS = (
     {"leanbayes"},
     {"lab"},
     {"leanbayes_cli"},
-    {"cli", "__main__"},
+    {"__main__"},
 )
 """Imports only go up this list; ``leanbayes`` is the package itself, with its public names."""
 
@@ -84,7 +84,7 @@ LAB_LEVELS = (
 """The same within the laboratory, from files to the demo."""
 
 CORE = {"torch", "safetensors"}
-DOORS = {"lightning", "rl", "sklearn", "export", "lab", "leanbayes_cli", "cli", "__main__"}
+DOORS = {"lightning", "rl", "sklearn", "export", "lab", "leanbayes_cli", "__main__"}
 """Modules for what is installed as an extra; the package itself does not import them."""
 
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

@@ -1,17 +1,53 @@
 """Pages of studies show what the files of results hold; run ``make pages`` if this fails."""
 
+import json
+
 import pytest
 
+from benchmarks import page as performance
 from leanbayes.lab.files import read_object
 from papers.tools.page import refreshed
 from papers.tools.paper import DOCS, ROOT
+from studies.kl_weight import page as kl_weight
+from studies.lora import page as lora
 from studies.overview.page import makers, picture
+from studies.starts import page as starts
+from studies.uci.tables import makers as uci_makers
 
 pytest.importorskip("matplotlib")
+RESULTS = ROOT / "results"
+
+
+def read(name):
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def kl_weight_text():
+    files = [read(path.relative_to(RESULTS)) for path in sorted(RESULTS.glob("kl_weight/*.json"))]
+    return kl_weight.text(kl_weight.cells(files), files)
+
+
+WRITTEN = {
+    "kl_weight": kl_weight_text,
+    "lora": lambda: lora.page_text(read("lora/minilm.json"), lora.read_trials()),
+    "starts": lambda: starts.text(read("starts.json")),
+    "performance": lambda: performance.text(performance.read(RESULTS / "bench")),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_page_says_what_its_results_say(name):
+    assert (DOCS / f"{name}.md").read_text(encoding="utf-8") == WRITTEN[name]()
+
+
+def test_the_tables_of_uci_are_made_from_its_study():
+    text = (DOCS / "uci.md").read_text(encoding="utf-8")
+    assert "<!-- uci-likelihood: learnt -->" in text
+    assert refreshed(text, uci_makers(RESULTS / "uci")) == text
 
 
 def test_the_first_screen_of_the_readme_is_made_from_its_study():
-    study = read_object(ROOT / "results" / "overview.json", {"parts"}, "a study", "run it")
+    study = read_object(RESULTS / "overview.json", {"parts"}, "a study", "run it")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "<!-- overview: all -->" in text
     assert refreshed(text, makers(study)) == text
