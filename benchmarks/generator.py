@@ -1,4 +1,4 @@
-"""Whether the noise of the native kernels is as random as it should be, on 10⁸ numbers.
+"""Whether the noise of the native kernels is as random as it should be, on 4 · 10⁸ numbers.
 
 Normals are judged by moments, their distribution and correlations, each as the number of standard
 errors that it is away from what it should be. The bits behind them go through the tests of
@@ -34,7 +34,7 @@ __all__ = ["TESTS", "dieharder", "judge_normals", "read_line", "section"]
 RESULT = Path(__file__).parents[1] / "results" / "bench" / "generator.json"
 ROWS, WORDS = 4096, 1024
 """Rows of one seed, and 32-bit words of a row, as Dieharder gets them."""
-BLOCKS, BLOCK = 100, (1000, 1000)
+BLOCKS, BLOCK = 400, (1000, 1000)
 """Seeds, and the shape of the normals of each."""
 LAGS = (1, 2, 16, 32)
 TESTS = (0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 15, 16, 100, 101, 102, 202, 203, 204)

@@ -104,7 +104,7 @@ def test_the_study_fills_a_file_goes_on_and_makes_a_page(small, tmp_path, monkey
     for name in same:
         assert again["parts"]["k-tied, seed 0"][name] == parts["k-tied"][name]
     page = page_text(again, read_trials())
-    assert page.startswith("# Bayesian LoRA on a pretrained network\n\n- The lowest NLL has **")
+    assert page.startswith("# Bayesian LoRA on a pretrained network\n\n- **Of the posteriors ")
     for name in ROWS:
         assert f"| {name} | " in page
     assert "all that were finished (LoRA 2, mean field 5, k-tied 1" in page
