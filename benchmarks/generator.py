@@ -150,10 +150,14 @@ def section(result: Mapping[str, Any]) -> list[str]:
     least = min(tests, key=lambda test: min(test["p"], 1 - test["p"]))
     return [
         "## Noise",
-        f"{said} Its bits pass {says['PASSED']} of {len(tests)} tests of Dieharder, "
-        f"{says['WEAK']} are weak and {says['FAILED']} fail; the most extreme p-value is "
+        f"{said} Of {len(tests)} tests of Dieharder its bits pass {says['PASSED']}; "
+        f"{_few(says['WEAK'])} weak and {_few(says['FAILED'])} failed. The most extreme p-value is "
         f"{least['p']:.4f} ({least['test'].rsplit(' ', 1)[0]}).",
     ]
+
+
+def _few(count: int) -> str:
+    return {0: "none is", 1: "one is"}.get(count, f"{count} are")
 
 
 def main() -> None:

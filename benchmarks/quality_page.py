@@ -102,7 +102,7 @@ def section(result: Result) -> list[str]:
 
 def draw(result: Result) -> dict[str, bytes]:
     """−ELBO over seconds, a line a row, the first seed."""
-    figure = figure_of(7.0, 4.2)
+    figure = figure_of(8.4, 4.2)
     axes = figure.subplots()
     for number, name in enumerate(_rows(result)):
         curve = _curves(result, name)[0]
@@ -117,5 +117,5 @@ def draw(result: Result) -> dict[str, bytes]:
         )
     axes.set_xlabel("seconds of one processor")
     axes.set_ylabel("−ELBO of a held-out example")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return {"quality": png_of(figure)}
