@@ -131,10 +131,24 @@ def _same_schedule(networks: Mapping[str, Mapping[str, Parts]], best: str) -> st
         ranges.append(f"{min(ends):.3f} to {max(ends):.3f} ({network})")
     return (
         f"- With that schedule the start matters little: from {starts} the −ELBO ends at "
-        f"{', '.join(ranges)}. With the schedule of the papers it decides: a low start predicts "
-        "better and is far from the bound, a high one is the other way round. So the default stays "
-        "at 0.01, the published one."
+        f"{', '.join(ranges)}.\n- With {PUBLISHED.partition(', ')[2]} alone it decides: "
+        f"{_alone(networks)}. So the default start is the published one, for networks that are "
+        "trained for a short time by a schedule of their own; if you follow the advice, give it."
     )
+
+
+def _alone(networks: Mapping[str, Mapping[str, Parts]]) -> str:
+    """Bounds and likelihoods by start, where nothing but the start changes."""
+    usual = [name for name, way in WAYS.items() if way.schedule == WAYS[PUBLISHED].schedule]
+    said = []
+    for name in usual:
+        found = [ways[name] for ways in networks.values() if name in ways]
+        bounds = ", ".join(f"{fmean(_ends(parts)):.2f}" for parts in found)
+        likelihoods = ", ".join(f"{fmean(part['nll'] for part in parts):.2f}" for parts in found)
+        said.append(
+            f"from {WAYS[name].start:g} the −ELBOs end at {bounds} and the NLLs at {likelihoods}"
+        )
+    return "; ".join(said)
 
 
 def _table(ways: Mapping[str, Parts]) -> str:
