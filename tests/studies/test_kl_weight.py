@@ -50,6 +50,10 @@ def test_the_rule_is_to_choose_where_no_weight_is_good_everywhere():
     said = kl_weight_page.rule(found)
     assert said.startswith("**Choose the weight on validation data, by NLL.**")
     assert "UCI concrete 1; MNIST 0.1" in said
+    assert said.endswith(
+        "Without validation data take 0.3: it costs at most 0.70 nats of NLL on any of them, less "
+        "than all others."
+    )
 
 
 def test_weights_within_chance_of_the_best_are_as_good():
