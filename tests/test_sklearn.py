@@ -313,6 +313,16 @@ def test_the_prediction_object_is_a_mixture_in_own_units(noise):
     assert np.allclose(model.predict_quantiles(X, [0.1, 0.9]), ends)
 
 
+@pytest.mark.parametrize(("noise", "bounded"), [("learnt", False), ("predicted", True)])
+def test_rows_that_are_believed_to_have_no_noise_pull_with_bounded_force(noise, bounded):
+    X, y = table()
+    y[0] += 1000.0
+    model = BayesRegressor(noise=noise, epochs=1, random_state=0).fit(X, y)
+    parameters = [*model.networks_.parameters(), *model.likelihood_.parameters()]
+    force = torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()
+    assert bool(force <= 1 + 1e-5) == bounded
+
+
 def test_shapes_of_intervals_and_quantiles():
     model, X = made(BayesRegressor)
     assert model.predict_interval(X).shape == (37, 2)

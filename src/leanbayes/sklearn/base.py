@@ -139,6 +139,11 @@ class BayesEstimator(BaseEstimator, ABC):
 
     _y_is_numeric = False
 
+    @property
+    def _largest_gradient(self) -> float | None:
+        """What longer gradients are shortened to; ``None`` where none grows out of bounds."""
+        return None
+
     def _prepared(
         self,
         X: Floats,
@@ -178,7 +183,7 @@ class BayesEstimator(BaseEstimator, ABC):
             prior=self.prior,
             seed=seed,
         )
-        self._fitted = Fitted(networks, likelihood.float(), seed)
+        self._fitted = Fitted(networks, likelihood.float(), seed, self._largest_gradient)
 
     def _finish(self) -> Self:
         fitted = self._fitted

@@ -92,10 +92,18 @@ class Fitted:
         networks: converted networks, fitted side by side.
         likelihood: what their outputs mean; its parameters are fitted too.
         seed: of batches and noise.
+        largest_gradient: longer gradients are shortened to it; ``None`` for as long as they are.
     """
 
-    def __init__(self, networks: nn.ModuleList, likelihood: Likelihood, seed: int) -> None:
+    def __init__(
+        self,
+        networks: nn.ModuleList,
+        likelihood: Likelihood,
+        seed: int,
+        largest_gradient: float | None = None,
+    ) -> None:
         self.networks, self.likelihood, self.seed = networks, likelihood, seed
+        self.largest_gradient = largest_gradient
         self.members = [members(network) for network in networks]
         self.optimizer = self._new_optimizer()
         self.epochs, self.rows_seen = 0, 0.0
@@ -103,8 +111,10 @@ class Fitted:
         self.validation_scores: list[float] = []
 
     def _new_optimizer(self) -> torch.optim.Adam:
-        parameters = [*self.networks.parameters(), *self.likelihood.parameters()]
-        return torch.optim.Adam(parameters, fused=True)
+        return torch.optim.Adam(self._parameters(), fused=True)
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [*self.networks.parameters(), *self.likelihood.parameters()]
 
     def fit(self, rows: WeightedRows, settings: FitSettings) -> None:
         """All epochs, with a new optimiser; the learning rate falls to zero."""
@@ -171,6 +181,8 @@ class Fitted:
         loss = torch.stack(losses).sum()
         self.optimizer.zero_grad()
         loss.backward()
+        if self.largest_gradient is not None:
+            nn.utils.clip_grad_norm_(self._parameters(), self.largest_gradient)
         self.optimizer.step()
         return loss.detach() / len(losses)
 

@@ -24,6 +24,7 @@ from leanbayes.sklearn.rows import Floats
 __all__ = ["BayesRegressor"]
 
 _FIRST_NOISE = 0.5
+_LARGEST_GRADIENT = 1.0
 
 
 class _MeansAndScales(Likelihood):
@@ -184,6 +185,11 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
     def _new_likelihood(self) -> tuple[Likelihood, int]:
         require_choice("noise", self.noise, ("learnt", "predicted"))
         return Gaussian(_FIRST_NOISE, self.noise), 2 if self.noise == "predicted" else 1
+
+    @property
+    def _largest_gradient(self) -> float | None:
+        """Of predicted noise: a row that is believed to have none would pull without bound."""
+        return _LARGEST_GRADIENT if self.noise == "predicted" else None
 
     def _targets(self, y: Floats, weight: Floats, *, first: bool) -> tuple[Floats, torch.dtype]:
         column = y[:, None]
