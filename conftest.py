@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributions import Distribution
 
 from leanbayes.kernels import kernels, without_native
 
@@ -14,6 +15,12 @@ def pytest_addoption(parser):
 @pytest.fixture(autouse=True)
 def _seed(request):
     torch.manual_seed(request.config.getoption("--seed"))
+
+
+@pytest.fixture(autouse=True)
+def _validated():
+    """The compiler switches the validation of distributions off for good: each test begins anew."""
+    Distribution.set_default_validate_args(__debug__)
 
 
 @pytest.fixture(autouse=True)
