@@ -11,7 +11,7 @@ there, for all priors at once, and a pair that a user registers takes precedence
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import singledispatch
 from typing import TypeGuard
 
@@ -45,9 +45,9 @@ from leanbayes.distributions import (
 )
 from leanbayes.distributions.log_uniform import log_uniform_kl_approximate, log_uniform_kl_exact
 from leanbayes.distributions.rank1 import RandomFactor
-from leanbayes.kernels import fusible, no_force, relevance_kl
+from leanbayes.kernels import KLTerm, fused_kl, fusible, no_force, relevance_kl
 
-__all__ = ["check_pair", "cross_entropy", "divergence"]
+__all__ = ["check_pair", "cross_entropy", "divergence", "total_divergence"]
 
 _PRIORS_OF_WEIGHTS = (CenteredNormal, RelevanceNormal, GroupRelevanceNormal, LogUniformDensity)
 _BY_MOMENTS = (WeightDistribution.log_inverse_alpha, LocationScale.log_inverse_alpha)
@@ -144,6 +144,34 @@ def divergence(q: Distribution, p: Distribution) -> Tensor:
     if torch.compiler.is_compiling():
         return _registered(type(q), type(p))(q, p)
     return kl_divergence(q, p)
+
+
+def total_divergence(pairs: Iterable[tuple[WeightDistribution, Distribution]]) -> Tensor:
+    """``Σ KL(q ‖ p)``, where all that fused functions compute is one node of the graph.
+
+    Example:
+        >>> from leanbayes.distributions import LocationScale
+        >>> q = LocationScale(torch.ones(2, 3), torch.ones(2, 3))
+        >>> p = Normal(torch.tensor(0.0), torch.tensor(1.0))
+        >>> round(float(total_divergence([(q, p), (q, p)])), 4)
+        6.0
+    """
+    terms, others = [], []
+    for q, p in pairs:
+        term = _term(q, p)
+        if term is None:
+            others.append(divergence(q, p))
+        else:
+            terms.append(term)
+    totals = [fused_kl(terms), *others] if terms else others
+    return totals[0] if len(totals) == 1 else torch.stack(totals).sum()
+
+
+def _term(q: WeightDistribution, p: Distribution) -> KLTerm | None:
+    """The part that a fused function takes over; none where a user registered another KL."""
+    if not _is_fixed_normal(p) or _registered(type(q), type(p)) is not _kl_of_weights:
+        return None
+    return q.kl_term(float(p.loc), float(p.scale))
 
 
 def _registered(q: type[Distribution], p: type[Distribution]) -> Callable[..., Tensor]:

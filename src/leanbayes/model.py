@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 import torch
@@ -17,10 +17,12 @@ from leanbayes.dropout import MCDropout
 from leanbayes.ensemble import DeepEnsemble
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, weights
+from leanbayes.kl import total_divergence
 from leanbayes.layers import Layer, RandomMap
 from leanbayes.layers.random_map import refitted_bias
 from leanbayes.learned import Learned
 from leanbayes.ops import Usage
+from leanbayes.precision import full_precision
 
 __all__ = [
     "held",
@@ -58,9 +60,19 @@ def kl(model: nn.Module) -> Tensor:
         >>> kl(model).shape
         torch.Size([])
     """
-    kls = list(named_kl(model).values())
-    require(bool(kls), "the model has no Bayesian layer; call lb.convert(model, …) first")
-    return torch.stack(kls).sum()
+    layers = [layer for _, layer in random_maps(model)]
+    require(bool(layers), "the model has no Bayesian layer; call lb.convert(model, …) first")
+    if torch.compiler.is_compiling() or any(map(_has_its_own_kl, layers)):
+        return torch.stack([layer.kl() for layer in layers]).sum()
+    with ExitStack() as exact:
+        for device in {layer.posterior.like.device for layer in layers}:
+            exact.enter_context(full_precision(device))
+        return total_divergence((layer.posterior(), layer.prior()) for layer in layers)
+
+
+def _has_its_own_kl(layer: RandomMap) -> bool:
+    """Whether a subclass says what the KL is, or FSDP gathers parameters around it."""
+    return type(layer).kl is not RandomMap.kl or "kl" in vars(layer)
 
 
 @contextmanager

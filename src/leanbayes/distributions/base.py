@@ -15,7 +15,7 @@ from torch.distributions import Distribution, constraints
 from leanbayes.distributions.covariance import Factor
 from leanbayes.errors import require
 from leanbayes.folding import Fold, current_fold
-from leanbayes.kernels import Folded, add_noise, safe_sqrt
+from leanbayes.kernels import Folded, KLTerm, add_noise, fused_kl, safe_sqrt
 from leanbayes.ops import LinearOp
 from leanbayes.precision import full_precision, is_rounded, output_dtype, wide, wide_dtype
 
@@ -243,8 +243,15 @@ class WeightDistribution(Distribution, ABC):
         ratio = self.mean.square() / self.variance
         return ratio.clamp_min(torch.finfo(ratio.dtype).tiny).log()
 
+    def kl_term(self, loc: float, scale: float) -> KLTerm | None:
+        """The KL from one normal for all weights, for a fused function; ``None``: there is none."""
+        return None
+
     def kl_from_normal(self, loc: float, scale: float) -> Tensor:
         """The KL from one normal for all weights, which needs only two sums and the entropy."""
+        term = self.kl_term(loc, scale)
+        if term is not None:
+            return fused_kl([term])
         distance = self.total_variance() + (self.mean - loc).square().sum()
         constant = self.mean.numel() * (math.log(scale) + 0.5 * math.log(2 * math.pi))
         return 0.5 * distance / scale**2 + constant - self.entropy()

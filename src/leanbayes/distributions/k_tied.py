@@ -10,12 +10,13 @@ from torch import Tensor
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
 from leanbayes.kernels import (
     Folded,
+    KLTerm,
+    TiedFromNormal,
     add_mixed_noise,
     can_mix,
     draw_k_tied,
     fold_k_tied,
     fusible,
-    k_tied_kl,
     k_tied_local,
 )
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp
@@ -115,10 +116,10 @@ class KTiedNormal(WeightDistribution):
         """Whether fused functions compute what the methods say: a subclass may say otherwise."""
         return type(self) is KTiedNormal and fusible(self.loc, self.u, self.v)
 
-    def kl_from_normal(self, loc: float, scale: float) -> Tensor:
+    def kl_term(self, loc: float, scale: float) -> KLTerm | None:
         if not self._fusible():
-            return super().kl_from_normal(loc, scale)
-        return k_tied_kl(self.loc, self.u, self.v, loc, scale)
+            return None
+        return KLTerm(TiedFromNormal(loc, scale), (self.loc, self.u, self.v))
 
     def local(self, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
         if type(op) is Linear and x.ndim == 2 and self._fusible() and fusible(x, bias):

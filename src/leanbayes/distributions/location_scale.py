@@ -13,11 +13,12 @@ from torch import Tensor
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
 from leanbayes.kernels import (
     Folded,
+    KLTerm,
+    ScaledFromNormal,
     can_fold,
     draw_scaled,
     fold_noise,
     fusible,
-    scaled_kl,
     scaled_local,
 )
 from leanbayes.ops import Linear, LinearOp
@@ -147,10 +148,10 @@ class LocationScale(WeightDistribution):
         own = type(self) is LocationScale and self.normal_marginals
         return own and fusible(self.loc, self.scale)
 
-    def kl_from_normal(self, loc: float, scale: float) -> Tensor:
+    def kl_term(self, loc: float, scale: float) -> KLTerm | None:
         if not self._fusible():
-            return super().kl_from_normal(loc, scale)
-        return scaled_kl(self.loc, self.scale, loc, scale)
+            return None
+        return KLTerm(ScaledFromNormal(loc, scale), (self.loc, self.scale))
 
     def local(self, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
         if type(op) is Linear and x.ndim == 2 and self._fusible() and fusible(x, bias):

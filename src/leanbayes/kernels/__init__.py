@@ -4,7 +4,16 @@ Each has two branches with the same law: torch's own operations, and a native ke
 a CPU where the library was built. :func:`kernels` says which is used.
 """
 
-from leanbayes.kernels.divergence import k_tied_kl, no_force, relevance_kl, scaled_kl
+from leanbayes.kernels.divergence import (
+    KLTerm,
+    ScaledFromNormal,
+    TiedFromNormal,
+    fused_kl,
+    k_tied_kl,
+    no_force,
+    relevance_kl,
+    scaled_kl,
+)
 from leanbayes.kernels.draws import draw_k_tied, draw_scaled
 from leanbayes.kernels.factors import NormalFactor
 from leanbayes.kernels.fold import Folded, can_fold, fold_k_tied, fold_noise
@@ -24,8 +33,11 @@ from leanbayes.kernels.triangular import (
 
 __all__ = [
     "Folded",
+    "KLTerm",
     "Kernels",
     "NormalFactor",
+    "ScaledFromNormal",
+    "TiedFromNormal",
     "add_mixed_noise",
     "add_noise",
     "can_fold",
@@ -35,6 +47,7 @@ __all__ = [
     "fold_k_tied",
     "fold_noise",
     "from_packed",
+    "fused_kl",
     "fusible",
     "k_tied_kl",
     "k_tied_local",

@@ -1,9 +1,18 @@
-"""KL from one normal for all weights: the value and its gradient from one pass."""
+"""KL from one normal for all weights: the value and its gradient from one pass.
+
+A model asks for all of its matrices at once (:func:`fused_kl`), so that its KL is one node of the
+graph and not one for each layer: at small batches nodes cost more than arithmetic.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate, pairwise
+from operator import add
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +21,54 @@ from torch.autograd.function import Function
 from leanbayes.kernels.fused import fusible, in_full_precision, twice_differentiable
 from leanbayes.kernels.native import LARGEST_RANK, as_rows, library, pointer, threads
 
-__all__ = ["k_tied_kl", "no_force", "relevance_kl", "scaled_kl"]
+__all__ = [
+    "Divergence",
+    "KLTerm",
+    "ScaledFromNormal",
+    "TiedFromNormal",
+    "fused_kl",
+    "k_tied_kl",
+    "no_force",
+    "relevance_kl",
+    "scaled_kl",
+]
+
+Tensors = tuple[Tensor | None, ...]
+
+
+class Divergence(Protocol):
+    """The KL of a matrix that ``arity`` tensors describe."""
+
+    arity: ClassVar[int]
+
+    def value(self, *tensors: Any) -> tuple[float | Tensor, Tensors]:
+        """The KL, and what :meth:`slopes` is to be given."""
+
+    def slopes(self, tensors: Any, kept: Any, g: float, needed: Sequence[bool]) -> Tensors:
+        """``g`` times the gradient by each tensor, where it is needed."""
+
+    def plain(self, *tensors: Any) -> Tensor:
+        """The KL but for a constant, as torch can derive it twice."""
+
+
+class KLTerm(NamedTuple):
+    """The KL of one matrix: what it is, and of which tensors."""
+
+    divergence: Divergence
+    tensors: Tensors
+
+
+def fused_kl(terms: Sequence[KLTerm]) -> Tensor:
+    """The sum of the KLs of many matrices, as one function.
+
+    Example:
+        >>> free = KLTerm(ScaledFromNormal(0.0, 1.0), (torch.ones(2, 3), torch.ones(2, 3)))
+        >>> float(fused_kl([free, free]))
+        6.0
+    """
+    tensors = [tensor for term in terms for tensor in term.tensors]
+    divergences = [term.divergence for term in terms]
+    return _FusedKL.apply(*tensors, divergences)  # type: ignore[no-untyped-call]
 
 
 def scaled_kl(loc: Tensor | None, scale: Tensor, prior_loc: float, prior_scale: float) -> Tensor:
@@ -28,7 +84,7 @@ def scaled_kl(loc: Tensor | None, scale: Tensor, prior_loc: float, prior_scale: 
         >>> float(scaled_kl(torch.ones(2, 3), torch.ones(2, 3), 0.0, 1.0))
         3.0
     """
-    return _ScaledKL.apply(loc, scale, prior_loc, prior_scale)  # type: ignore[no-untyped-call]
+    return fused_kl([KLTerm(ScaledFromNormal(prior_loc, prior_scale), (loc, scale))])
 
 
 def k_tied_kl(loc: Tensor, u: Tensor, v: Tensor, prior_loc: float, prior_scale: float) -> Tensor:
@@ -38,7 +94,7 @@ def k_tied_kl(loc: Tensor, u: Tensor, v: Tensor, prior_loc: float, prior_scale: 
         >>> float(k_tied_kl(torch.ones(2, 3), torch.ones(1, 2), torch.ones(1, 3), 0.0, 1.0))
         3.0
     """
-    return _KTiedKL.apply(loc, u, v, prior_loc, prior_scale)  # type: ignore[no-untyped-call]
+    return fused_kl([KLTerm(TiedFromNormal(prior_loc, prior_scale), (loc, u, v))])
 
 
 def relevance_kl(mean: Tensor, variance: Tensor) -> Tensor:
@@ -49,12 +105,8 @@ def relevance_kl(mean: Tensor, variance: Tensor) -> Tensor:
         3.0
     """
     if mean.shape != variance.shape or not fusible(mean, variance):
-        return _plain_relevance_kl(mean, variance)
-    return _RelevanceKL.apply(mean, variance)  # type: ignore[no-untyped-call]
-
-
-def _plain_relevance_kl(mean: Tensor, variance: Tensor) -> Tensor:
-    return 0.5 * (mean.square() / variance).log1p().sum()
+        return _FromRelevance().plain(mean, variance)
+    return fused_kl([KLTerm(_FromRelevance(), (mean, variance))])
 
 
 def no_force(scale: Tensor) -> Tensor:
@@ -81,6 +133,47 @@ class _NoForce(Function):
         """No gradient, rather than a matrix of zeros that would be added to another one."""
 
 
+class _FusedKL(Function):
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        *tensors, ctx.divergences = given
+        values, kept = [], []
+        for divergence, own in zip(ctx.divergences, _shares(ctx.divergences, tensors), strict=True):
+            value, needed = divergence.value(*own)
+            values.append(value)
+            kept.append(needed)
+        ctx.ends = list(accumulate(map(len, kept), initial=len(tensors)))
+        ctx.save_for_backward(*tensors, *(tensor for own in kept for tensor in own))
+        total = reduce(add, values)
+        return total if isinstance(total, Tensor) else torch.tensor(total, dtype=torch.float32)
+
+    @staticmethod
+    @in_full_precision
+    def backward(ctx: Any, *grads: Tensor) -> Tensors:
+        saved, divergences = ctx.saved_tensors, ctx.divergences
+        tensors = saved[: ctx.ends[0]]
+        if torch.is_grad_enabled():
+
+            def plain(*tensors: Tensor | None) -> Tensor:
+                shares = _shares(divergences, tensors)
+                each = [d.plain(*own) for d, own in zip(divergences, shares, strict=True)]
+                return sum(each[1:], each[0])
+
+            return twice_differentiable(plain, tensors, ctx, grads[0])
+        kept = [saved[start:end] for start, end in pairwise(ctx.ends)]
+        shares, needed = (_shares(divergences, t) for t in (tensors, ctx.needs_input_grad))
+        g, slopes = float(grads[0]), []
+        for divergence, *own in zip(divergences, shares, kept, needed, strict=True):
+            slopes += divergence.slopes(*own[:2], g, own[2])
+        return *slopes, None
+
+
+def _shares(divergences: Sequence[Divergence], things: Sequence[Any]) -> list[Sequence[Any]]:
+    """For each KL its own part of things that come in the order of all tensors."""
+    ends = accumulate((divergence.arity for divergence in divergences), initial=0)
+    return [things[start:end] for start, end in pairwise(ends)]
+
+
 def _squares(w: Tensor, center: float) -> Tensor:
     """``Σ (w − center)²``."""
     flat = (w - center if center else w).reshape(-1)
@@ -95,97 +188,65 @@ def _slope_of_means(loc: Tensor, center: float, factor: float) -> Tensor:
     return (loc - center).mul_(factor) if center else loc * factor
 
 
-class _ScaledKL(Function):
-    @staticmethod
-    def forward(
-        ctx: Any, loc: Tensor | None, scale: Tensor, prior_loc: float, prior_scale: float
-    ) -> Tensor:
-        ctx.prior = prior_loc, prior_scale
-        precision, native = prior_scale**-2, library(loc, scale)
+@dataclass(frozen=True)
+class ScaledFromNormal:
+    """Of independent normal weights, ``(loc, scale)``, from one normal; ``loc`` may be missing."""
+
+    arity: ClassVar[int] = 2
+    loc: float
+    scale: float
+
+    def value(self, loc: Tensor | None, scale: Tensor) -> tuple[float | Tensor, Tensors]:
+        native = library(loc, scale)
         if native is not None:
             slope = torch.empty_like(scale)
             tensors, rows = map(pointer, (loc, scale, slope)), scale.shape[0]
             sizes = (rows, scale.numel() // max(rows, 1))
-            total = native.scale_kl(*tensors, *sizes, *ctx.prior, threads(scale.numel()))
-            ctx.save_for_backward(loc, scale, slope)
-            return torch.tensor(total, dtype=scale.dtype)
-        ctx.save_for_backward(loc, scale, None)
+            prior = self.loc, self.scale
+            return native.scale_kl(*tensors, *sizes, *prior, threads(scale.numel())), (slope,)
         square = _squares(scale, 0.0)
         if loc is not None:
-            square = square + _squares(loc, prior_loc)
+            square = square + _squares(loc, self.loc)
         else:
-            square = square + scale.numel() * prior_loc**2
+            square = square + scale.numel() * self.loc**2
         logs = scale.abs().log_().sum()
-        return (square * (0.5 * precision)).sub_(logs).add_(_constant(scale.numel(), prior_scale))
+        half = square * (0.5 * self.scale**-2)
+        return half.sub_(logs).add_(_constant(scale.numel(), self.scale)), (None,)
 
-    @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        loc, scale, slope = ctx.saved_tensors
-        center, width = ctx.prior
-        need_loc, need_scale = ctx.needs_input_grad[:2]
-        precision = width**-2
-        if torch.is_grad_enabled():
-            inputs = (loc, scale)
-
-            def plain(loc: Tensor | None, scale: Tensor) -> Tensor:
-                total = 0.5 * precision * scale.square().sum() - scale.abs().log().sum()
-                return total if loc is None else total + 0.5 * precision * _squares(loc, center)
-
-            return twice_differentiable(plain, inputs, ctx, grads[0])
-        g, gloc, gscale = float(grads[0]), None, None
-        if need_scale:
+    def slopes(self, tensors: Any, kept: Any, g: float, needed: Sequence[bool]) -> Tensors:
+        (loc, scale), (slope,) = tensors, kept
+        precision, gloc, gscale = self.scale**-2, None, None
+        if needed[1]:
             if slope is None:
                 slope = scale.reciprocal().neg_().add_(scale, alpha=precision)
             gscale = slope * g
-        if need_loc and loc is not None:
-            gloc = _slope_of_means(loc, center, g * precision)
-        return gloc, gscale, None, None
+        if needed[0] and loc is not None:
+            gloc = _slope_of_means(loc, self.loc, g * precision)
+        return gloc, gscale
+
+    def plain(self, loc: Tensor | None, scale: Tensor) -> Tensor:
+        half = 0.5 * self.scale**-2
+        total = half * scale.square().sum() - scale.abs().log().sum()
+        return total if loc is None else total + half * _squares(loc, self.loc)
 
 
-class _RelevanceKL(Function):
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
-        ctx.save_for_backward(mean, variance)
-        native = library(mean, variance)
-        if native is None:
-            return _plain_relevance_kl(mean, variance)
-        tensors = map(pointer, (mean, variance))
-        total = native.relevance_kl(*tensors, *as_rows(mean), threads(mean.numel()))
-        return torch.tensor(total, dtype=mean.dtype)
+@dataclass(frozen=True)
+class TiedFromNormal:
+    """Of independent normal weights with ``scale = uᵀ v``, ``(loc, u, v)``, from one normal."""
 
-    @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        mean, variance = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return twice_differentiable(_plain_relevance_kl, (mean, variance), ctx, grads[0])
-        native, g = library(mean, variance), float(grads[0])
-        if native is None:
-            force = mean / torch.addcmul(variance, mean, mean) * g
-            return force, (force * mean).div_(variance).mul_(-0.5)
-        slopes = torch.empty_like(mean), torch.empty_like(variance)
-        tensors = map(pointer, (mean, variance, *slopes))
-        native.relevance_backward(*tensors, *as_rows(mean), g, threads(mean.numel()))
-        return slopes
+    arity: ClassVar[int] = 3
+    loc: float
+    scale: float
 
-
-class _KTiedKL(Function):
-    @staticmethod
-    def forward(
-        ctx: Any, loc: Tensor, u: Tensor, v: Tensor, prior_loc: float, prior_scale: float
-    ) -> Tensor:
-        ctx.prior = prior_loc, prior_scale
+    def value(self, loc: Tensor, u: Tensor, v: Tensor) -> tuple[float | Tensor, Tensors]:
         dense = loc, u.contiguous(), v.contiguous()
         (rank, m), n = u.shape, v.shape[1]
         native = library(*dense)
         if native is not None and rank <= LARGEST_RANK:
             gu, gv = u.new_empty(u.shape), v.new_empty(v.shape)
-            tensors = map(pointer, (*dense, gu, gv))
-            total = native.k_tied_kl(*tensors, m, n, rank, *ctx.prior, threads(m * n))
-            ctx.save_for_backward(loc, u, v, gu, gv)
-            return torch.tensor(total, dtype=loc.dtype)
-        precision = prior_scale**-2
+            tensors, prior = map(pointer, (*dense, gu, gv)), (self.loc, self.scale)
+            return native.k_tied_kl(*tensors, m, n, rank, *prior, threads(m * n)), (gu, gv)
+        precision = self.scale**-2
         if rank == 1:  # the log of a product separates
             logs = n * u.log().sum() + m * v.log().sum()
             ru, rv = n / u, m / v
@@ -197,24 +258,44 @@ class _KTiedKL(Function):
         of_u, of_v = u @ u.t(), v @ v.t()
         gu = torch.addmm(ru, of_v, u, beta=-1, alpha=precision)
         gv = torch.addmm(rv, of_u, v, beta=-1, alpha=precision)
-        ctx.save_for_backward(loc, u, v, gu, gv)
-        square = _squares(loc, prior_loc) + torch.dot(of_u.view(-1), of_v.view(-1))
-        return (square * (0.5 * precision)).sub_(logs).add_(_constant(m * n, prior_scale))
+        square = _squares(loc, self.loc) + torch.dot(of_u.view(-1), of_v.view(-1))
+        total = (square * (0.5 * precision)).sub_(logs).add_(_constant(m * n, self.scale))
+        return total, (gu, gv)
 
-    @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        loc, u, v, gu, gv = ctx.saved_tensors
-        center, width = ctx.prior
-        if torch.is_grad_enabled():
+    def slopes(self, tensors: Any, kept: Any, g: float, needed: Sequence[bool]) -> Tensors:
+        loc, (gu, gv) = tensors[0], kept
+        gloc = _slope_of_means(loc, self.loc, g * self.scale**-2) if needed[0] else None
+        return gloc, gu * g, gv * g
 
-            def plain(loc: Tensor, u: Tensor, v: Tensor) -> Tensor:
-                scale = u.t() @ v
-                square = _squares(loc, center) + scale.square().sum()
-                return 0.5 * width**-2 * square - scale.log().sum()
+    def plain(self, loc: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        scale = u.t() @ v
+        square = _squares(loc, self.loc) + scale.square().sum()
+        return 0.5 * self.scale**-2 * square - scale.log().sum()
 
-            return twice_differentiable(plain, (loc, u, v), ctx, grads[0])
-        g, gloc = float(grads[0]), None
-        if ctx.needs_input_grad[0]:
-            gloc = _slope_of_means(loc, center, g * width**-2)
-        return gloc, gu * g, gv * g, None, None
+
+@dataclass(frozen=True)
+class _FromRelevance:
+    """Of normal weights, ``(mean, variance)``, from the normal that fits each of them best."""
+
+    arity: ClassVar[int] = 2
+
+    def value(self, mean: Tensor, variance: Tensor) -> tuple[float | Tensor, Tensors]:
+        native = library(mean, variance)
+        if native is None:
+            return self.plain(mean, variance), ()
+        tensors = map(pointer, (mean, variance))
+        return native.relevance_kl(*tensors, *as_rows(mean), threads(mean.numel())), ()
+
+    def slopes(self, tensors: Any, kept: Any, g: float, needed: Sequence[bool]) -> Tensors:
+        mean, variance = tensors
+        native = library(mean, variance)
+        if native is None:
+            force = mean / torch.addcmul(variance, mean, mean) * g
+            return force, (force * mean).div_(variance).mul_(-0.5)
+        slopes = torch.empty_like(mean), torch.empty_like(variance)
+        given = map(pointer, (mean, variance, *slopes))
+        native.relevance_backward(*given, *as_rows(mean), g, threads(mean.numel()))
+        return slopes
+
+    def plain(self, mean: Tensor, variance: Tensor) -> Tensor:
+        return 0.5 * (mean.square() / variance).log1p().sum()
