@@ -8,7 +8,6 @@ best 2. In every round the first process works alone while the other waits, then
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -26,6 +24,7 @@ import leanbayes as lb
 from benchmarks.harness import Probe, Turn, Work, cost, facts
 from benchmarks.methods import DATA_SIZE, PRIOR
 from benchmarks.networks import mlp
+from benchmarks.processes import together
 from benchmarks.step import Options
 
 __all__ = ["run"]
@@ -42,20 +41,15 @@ def run(options: Options) -> dict[str, Any]:
     """Weak and strong scaling of every posterior."""
     with tempfile.TemporaryDirectory() as folder:
         batch = options.examples(BATCH)
-        mp.spawn(_work, (folder, max(3, options.rounds // 2), batch), nprocs=PROCESSES)
+        together(_work, folder, max(3, options.rounds // 2), batch, processes=PROCESSES)
         found = json.loads((Path(folder) / "found.json").read_text(encoding="utf-8"))
     return {**facts(), "processes": PROCESSES, "batch": batch, "posteriors": found}
 
 
 def _work(rank: int, folder: str, rounds: int, batch: int) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    rendezvous = f"file://{folder}/rendezvous"
-    dist.init_process_group("gloo", rendezvous, rank=rank, world_size=PROCESSES)
     found = {name: _scaling(posterior, rounds, batch) for name, posterior in POSTERIORS.items()}
     if rank == 0:
         (Path(folder) / "found.json").write_text(json.dumps(found), encoding="utf-8")
-    dist.destroy_process_group()
 
 
 def _scaling(posterior: lb.Posterior | None, rounds: int, batch: int) -> dict[str, Any]:

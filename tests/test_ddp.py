@@ -1,16 +1,13 @@
 """Training on two processes: one KL, one set of parameters."""
 
-import os
-
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import leanbayes as lb
+from benchmarks.processes import together
 
 PROCESSES, DATA_SIZE = 2, 50
 
@@ -33,10 +30,6 @@ def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def work(rank: int, folder: str) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    rendezvous = f"file://{folder}/rendezvous"
-    dist.init_process_group("gloo", rendezvous, rank=rank, world_size=PROCESSES)
     model, x, y = build()
     shared = DistributedDataParallel(model)
     shard = slice(rank * 4, rank * 4 + 4)
@@ -48,11 +41,10 @@ def work(rank: int, folder: str) -> None:
     step(shared, x[shard], y[shard])
     state.update({f"noisy.{n}": p.detach().clone() for n, p in model.named_parameters()})
     save_file({**state, "kl": kl}, f"{folder}/{rank}.safetensors")
-    dist.destroy_process_group()
 
 
 def test_a_converted_network_trains_on_two_processes(tmp_path):
-    mp.spawn(work, (str(tmp_path),), nprocs=PROCESSES)
+    together(work, str(tmp_path))
     first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(PROCESSES))
     model, x, y = build()
     with lb.using(model, lb.mean):

@@ -1,11 +1,7 @@
 """Training with sharded parameters (FSDP2) on two processes equals training with one."""
 
-import os
-
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -14,6 +10,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
 import leanbayes as lb
+from benchmarks.processes import together
 
 PROCESSES = 2
 WAYS = ("whole", "layers")
@@ -47,10 +44,6 @@ def shard(model: nn.Module, way: str) -> None:
 
 
 def work(rank: int, folder: str) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    rendezvous = f"file://{folder}/rendezvous"
-    dist.init_process_group("gloo", rendezvous, rank=rank, world_size=PROCESSES)
     state = {}
     for way in WAYS:
         model, x, y = build()
@@ -64,13 +57,12 @@ def work(rank: int, folder: str) -> None:
         step(model, x[half], y[half])
         state |= {f"{way} noisy {n}": p.full_tensor() for n, p in model.named_parameters()}
     save_file({n: t.detach().clone() for n, t in state.items()}, f"{folder}/{rank}.safetensors")
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def states(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fsdp")
-    mp.spawn(work, (str(folder),), nprocs=PROCESSES)
+    together(work, str(folder))
     return [load_file(folder / f"{rank}.safetensors") for rank in range(PROCESSES)]
 
 
