@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import leanbayes as lb
-from benchmarks import distributed, page, prediction, scale, scaling_page, startup, step
+from benchmarks import distributed, limits, page, prediction, scale, scaling_page, startup, step
 from benchmarks.harness import CLOCKS
 from benchmarks.peers import environment
 from benchmarks.step import Options
@@ -26,6 +26,7 @@ RESULTS, DOCS, PEERS = ROOT / "results" / "bench", ROOT / "docs", ROOT / ".venv-
 BENCHMARKS = {
     "step": step.run,
     "prediction": prediction.run,
+    "limits": limits.run,
     "startup": startup.run,
     "scale": scale.run,
     "distributed": distributed.run,

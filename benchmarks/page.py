@@ -140,6 +140,25 @@ def step(result: Result) -> list[str]:
     ]
 
 
+def limits(result: Result) -> list[str]:
+    """A section: what a step in pure Python cannot do without."""
+    run = result["branches"]["native"]
+    setups = list(run["setups"])
+    rows = [
+        (f"{part}: {what}", *(cell(run["setups"][setup].get(part)) for setup in setups))
+        for part, what in run["parts"].items()
+    ]
+    least = [1 + sum(cost["median"] for cost in run["setups"][s].values()) for s in setups]
+    rows.append(("plain step and all of them", *(f"**{total:.2f}**" for total in least)))
+    return [
+        "## What pure Python cannot do without",
+        "Without the native kernels torch computes operation by operation, every one of which "
+        "writes to fresh memory. These are the parts of a step of k-tied 2 beyond the plain one, "
+        "in plain steps, each with nothing else around it:",
+        table(("part", *map(whole_title, setups)), rows),
+    ]
+
+
 def prediction(result: Result) -> list[str]:
     """A section: a table and a picture."""
     run = result["branches"]["native"]
@@ -338,6 +357,7 @@ CONCLUSIONS: dict[str, Callable[[Mapping[str, Result]], list[str]]] = {
 }
 SECTIONS: dict[str, Callable[[Result], list[str]]] = {
     "step": step,
+    "limits": limits,
     "prediction": prediction,
     "quality": quality_page.section,
     "startup": startup,

@@ -17,6 +17,8 @@ __all__ = ["EXAMPLES", "SAMPLES", "run"]
 SAMPLES = 20
 EXAMPLES = {"mlp_1024": 1000, "cnn_256": 250}
 """In one batch, by network; convolutions take long."""
+SHARE = {"mlp_1024": 3, "cnn_256": 6}
+"""One turn for so many rounds, by network: 20 samples take as long as many steps."""
 
 
 def run(options: Options) -> dict[str, Any]:
@@ -37,7 +39,7 @@ def predictions(setup: str, options: Options) -> dict[str, Any]:
     costs = measure(
         lambda: base.predict(x, 1),
         {name: (lambda predict=predict: predict(x, SAMPLES)) for name, predict in works.items()},
-        rounds=max(2, options.rounds // 3),
+        rounds=max(2, options.rounds // SHARE[setup]),
         **options.timing,
     )
     return as_json(costs)
