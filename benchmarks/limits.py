@@ -1,8 +1,8 @@
 """What a k-tied step in pure Python cannot do without: its parts, each in plain steps.
 
-Every part does what the step does of its kind and nothing else. A step that torch computes operation
-by operation costs about one plain step and the sum of them, and what lies between operations: Python,
-nodes of the graph, memory that is fresh.
+Every part does what the step does of its kind and nothing else. A step that torch computes
+operation by operation costs about one plain step and the sum of them, and what lies between
+operations: Python, nodes of the graph, memory that is fresh.
 """
 
 from __future__ import annotations
