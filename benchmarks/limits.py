@@ -41,10 +41,10 @@ def _parts(setup: str, options: Options) -> dict[str, Any]:
     torch.manual_seed(0)
     x, y = SETUPS[setup].data(options.examples(SETUPS[setup].batch))
     base, layers = (
-        plain(SETUPS[setup].network()),
+        plain(SETUPS[setup].fresh()),
         [_Layer(len(x), *sizes) for sizes in pairwise(WIDTHS)],
     )
-    model = lb.convert(SETUPS[setup].network(), lb.KTied(2), PRIOR)
+    model = lb.convert(SETUPS[setup].fresh(), lb.KTied(2), PRIOR)
     works: dict[str, Work] = {
         "random numbers": lambda: [torch.randn_like(layer.y) for layer in layers],
         "skinny products": lambda: [layer.products() for layer in layers],

@@ -44,6 +44,11 @@ class Setup:
     batch: int
     shape: tuple[int, ...]
 
+    def fresh(self) -> nn.Sequential:
+        """The network with the same weights every time: what a pooling takes depends on them."""
+        torch.manual_seed(0)
+        return self.network()
+
     def data(self, examples: int | None = None) -> tuple[Tensor, Tensor]:
         """Random inputs and labels: what is computed does not depend on them."""
         count = examples or self.batch

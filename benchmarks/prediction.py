@@ -32,10 +32,10 @@ def run(options: Options) -> dict[str, Any]:
 def predictions(setup: str, options: Options) -> dict[str, Any]:
     """The costs of one network, by method."""
     torch.manual_seed(0)
-    network = SETUPS[setup].network
+    fresh = SETUPS[setup].fresh
     x, _ = SETUPS[setup].data(options.examples(EXAMPLES[setup]))
-    base = plain(network())
-    works = {name: build(network()).predict for name, build in chosen(options).items()}
+    base = plain(fresh())
+    works = {name: build(fresh()).predict for name, build in chosen(options).items()}
     costs = measure(
         lambda: base.predict(x, 1),
         {name: (lambda predict=predict: predict(x, SAMPLES)) for name, predict in works.items()},

@@ -64,8 +64,8 @@ def steps(setup: Setup, methods: Mapping[str, Builder], options: Options) -> dic
     """The costs of one network, by method."""
     torch.manual_seed(0)
     x, y = setup.data(options.examples(setup.batch))
-    base = plain(setup.network())
-    works = {name: build(setup.network()).step for name, build in methods.items()}
+    base = plain(setup.fresh())
+    works = {name: build(setup.fresh()).step for name, build in methods.items()}
     costs = measure(
         lambda: base.step(x, y),
         {name: (lambda step=step: step(x, y)) for name, step in works.items()},
