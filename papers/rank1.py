@@ -25,7 +25,7 @@ def _paper(column: str, *names: str, kind: str = "value") -> str:
 
 _FOUR = ("deterministic", "mc-dropout", "gaussian", "cauchy")
 _LAST = ("batchensemble", "gaussian", "cauchy", "ensemble")
-_RATES = ("ablation-both", "ablation-rate-0.01", "ablation-rate-0.1", "ablation-rate-0.3")
+_RATES = ("ablation-rate-0.001", "ablation-rate-0.01", "ablation-both", "ablation-rate-0.3")
 _TABLE, _ABLATIONS = "[table](#the-table)", "[ablations](#ablations)"
 
 _CLAIMS = (

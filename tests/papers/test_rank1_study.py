@@ -305,3 +305,26 @@ def test_the_command_studies_runs_and_says_what_it_found(runs, tmp_path):
     assert told.exit_code == 0, told.output
     assert "corrupted contrast" in told.output
     assert (tmp_path / "plain-seed42.json").is_file()
+
+
+def test_trials_are_the_last_validation_numbers_of_runs(runs, tmp_path):
+    out = tmp_path / "studies" / "trials.json"
+    command = ["rank1-trials", *(str(runs / name) for name in NETWORKS), "--out", str(out)]
+    told = CliRunner().invoke(app, command)
+    assert told.exit_code == 0, told.output
+    found = {trial["name"]: trial for trial in json.loads(out.read_text())["trials"]}
+    assert {name: trial["rate"] for name, trial in found.items()} == {
+        "plain": None,
+        "gaussian": 0.3,
+    }
+    for name, trial in found.items():
+        assert trial["nll"] == Run(runs / name).columns["validation/nll"][-1]
+        assert trial["seed"] == 42
+    shown = rank1_blocks(tmp_path).tables["rank1-trials"]("all")
+    assert re.search(r"rank-1 Gaussian \| 0.3 \| 0\.\d+|rank-1 Gaussian \| 0.3 \| [1-9]", shown)
+
+
+def test_trials_that_were_not_made_or_not_finished_say_so(tmp_path):
+    assert rank1_blocks(tmp_path).tables["rank1-trials"]("all") == tables.NOT_RUN
+    told = CliRunner().invoke(app, ["rank1-trials", str(tmp_path / "none")])
+    assert told.exit_code != 0

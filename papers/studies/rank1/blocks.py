@@ -14,6 +14,7 @@ from papers.studies.rank1 import tables
 from papers.studies.rank1.found import SEVERITIES, Found, read_runs
 from papers.studies.rank1.induced import tails
 from papers.studies.rank1.printed import CIFAR10, CIFAR100, IMAGENET, printed
+from papers.studies.rank1.trials import trials_table
 from papers.tools.own import OwnBlocks, Picture
 from papers.tools.rows import Cell, grid
 
@@ -27,12 +28,13 @@ def rank1_blocks(results: Path) -> OwnBlocks:
     """What makes blocks of studies, each of ``NAME = what to call it, …``.
 
     Tables are ``rank1-table``, ``rank1-ablation``, ``rank1-samples``, ``rank1-costs``,
-    ``rank1-printed`` (of ``CIFAR-10``, ``CIFAR-100`` or ``ImageNet``) and ``theorem``; pictures are
-    ``rank1-severities`` (``COLUMN of NAME = …``), ``rank1-sample-curves``, ``theorem-curves`` and
-    ``induced-priors`` (of a scale), with captions after ``|``. Rows that were not run say so, and
-    pictures leave them out. A claim names a number by ``rank1/NAME COLUMN``; see
-    :meth:`papers.studies.rank1.found.Found.cell`. What the paper prints is ``printed-rank1/NAME
-    COLUMN``, and ``theorem/layer 1 weights`` is a formula of theorem 1.
+    ``rank1-trials``, ``rank1-printed`` (of ``CIFAR-10``, ``CIFAR-100`` or ``ImageNet``) and
+    ``theorem``; pictures are ``rank1-severities`` (``COLUMN of NAME = …``),
+    ``rank1-sample-curves``, ``theorem-curves`` and ``induced-priors`` (of a scale), with captions
+    after ``|``. Rows that were not run say so, and pictures leave them out. A claim names a number
+    by ``rank1/NAME COLUMN``; see :meth:`papers.studies.rank1.found.Found.cell`. What the paper
+    prints is ``printed-rank1/NAME COLUMN``, and ``theorem/layer 1 weights`` is a formula of
+    theorem 1.
     """
     of = _Studies(results)
     of_runs: Mapping[str, Callable[[tables.Runs], str]] = {
@@ -49,6 +51,7 @@ def rank1_blocks(results: Path) -> OwnBlocks:
         tables={
             **{kind: table(make) for kind, make in of_runs.items()},
             "rank1-printed": lambda name: tables.printed_table(choose("table", name, _PRINTED)),
+            "rank1-trials": lambda _: of.trials_table(),
             "theorem": lambda _: of.theorem_table(),
         },
         pictures={
@@ -92,6 +95,15 @@ class _Studies:
         if not file.is_file():
             return None
         return read_object(file, {"costs"}, "a file of costs", "run python -m papers rank1-costs")
+
+    def trials_table(self) -> str:
+        """What was tried on validation images before the table was trained."""
+        file = self.results / "studies" / "trials.json"
+        if not file.is_file():
+            return tables.NOT_RUN
+        return trials_table(
+            read_object(file, {"trials"}, "a file of trials", "run python -m papers rank1-trials")
+        )
 
     def _theorem(self) -> Mapping[str, Any] | None:
         file = self.results / "studies" / "theorem.json"

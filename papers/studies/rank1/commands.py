@@ -17,6 +17,7 @@ from papers.studies.rank1.costs import CostSettings, measure_costs
 from papers.studies.rank1.found import FOLDER
 from papers.studies.rank1.study import Rank1Settings, study_rank1
 from papers.studies.rank1.theorem import TheoremSettings, theorem
+from papers.studies.rank1.trials import trials
 from papers.tools.paper import ROOT
 
 __all__ = ["add_rank1"]
@@ -40,6 +41,7 @@ def add_rank1(app: typer.Typer) -> None:
     """Give an application these commands."""
     app.command(epilog="Example: python -m papers rank1 runs/rank1/* --few 300")(rank1)
     app.command(epilog="Example: python -m papers rank1-costs")(rank1_costs)
+    app.command(epilog="Example: python -m papers rank1-trials runs/trials/*")(rank1_trials)
     app.command("theorem", epilog="Example: python -m papers theorem")(theorem_1)
 
 
@@ -101,6 +103,19 @@ def rank1_costs(
     for name, cost in measure_costs(settings, out)["costs"].items():
         step, prediction = (cost[kind]["ratio"] for kind in ("step", "prediction"))
         print(f"{name:<36} step {step:.2f}, prediction {prediction:.2f}")
+    print(f"Written to {out}")
+
+
+def rank1_trials(
+    runs: Annotated[list[Path], typer.Argument(help="Finished run folders.")],
+    out: Annotated[Path, typer.Option(help="The JSON file.")] = _RESULTS
+    / "studies"
+    / "trials.json",
+) -> None:
+    """Collect what runs came to on their validation images, by which settings are chosen."""
+    for trial in trials(runs, out)["trials"]:
+        rate = "no rate" if trial["rate"] is None else f"rate {trial['rate']:g}"
+        print(f"{trial['name']:<16} {rate:<12} NLL {trial['nll']:.4f}")
     print(f"Written to {out}")
 
 

@@ -1,4 +1,4 @@
-"""Settings that were chosen before the table was trained: what each came to on validation images."""
+"""Settings that were chosen before the table was trained, by their validation images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.runs import Run
-from leanbayes.lab.train import provenance
 from papers.tools.rows import Cell, grid
 
 __all__ = ["rate_of", "trials", "trials_table"]
@@ -21,6 +20,7 @@ TITLES = {
     "cauchy": "rank-1 Cauchy",
 }
 _PREFIX = "fashion-mnist-resnet-"
+_FROM_RESULT = ("epochs", "seconds", "seed", "versions", "revision", "threads", "recipe")
 
 
 def rate_of(recipe: Recipe) -> float | None:
@@ -47,16 +47,20 @@ def trials(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
 def _trial(run: Run) -> dict[str, Any]:
     run.check_result()
-    recipe, columns = run.recipe, run.columns
+    recipe, result, columns = run.recipe, run.result, run.columns
+    held_out = run.dataset.validation
+    if held_out is None:
+        raise ValueError(
+            f"{run.folder} held no images out, so nothing can be chosen by it; "
+            "train with --set data.options.validation=5000"
+        )
     return {
         "name": recipe.name.removeprefix(_PREFIX),
         "rate": rate_of(recipe),
-        "images": recipe.data.options["validation"],
-        "epochs": run.result["epochs"],
+        "images": len(held_out),
         "nll": columns["validation/nll"][-1],
         "accuracy": columns["validation/accuracy"][-1],
-        "seconds": run.result["seconds"],
-        **provenance(recipe),
+        **{key: result[key] for key in _FROM_RESULT},
     }
 
 
