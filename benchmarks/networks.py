@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-__all__ = ["SETUPS", "Setup", "cnn", "mlp"]
+__all__ = ["SETUPS", "Setup", "cnn", "mlp", "network_title", "whole_title"]
 
 
 def mlp(widths: tuple[int, ...] = (784, 400, 400, 10)) -> nn.Sequential:
@@ -60,3 +60,13 @@ SETUPS = {
     "mlp_128": Setup("MLP, batch 128", mlp, 128, (784,)),
     "cnn_256": Setup("CNN, batch 256", cnn, 256, (3, 32, 32)),
 }
+
+
+def whole_title(setup: str) -> str:
+    """A network and its batch."""
+    return SETUPS[setup].title
+
+
+def network_title(setup: str) -> str:
+    """A network alone: a prediction has examples of its own."""
+    return whole_title(setup).partition(", batch")[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import generator, pictures, quality_page
-from benchmarks.networks import SETUPS
+from benchmarks.networks import network_title, whole_title
 from benchmarks.peers import PACKAGES
 from benchmarks.tables import table
 from leanbayes.files import replace_file
@@ -204,7 +204,8 @@ def scale(result: Result) -> list[str]:
         "The exponent is the slope of cost against size, both as logarithms, over the three "
         "largest sizes: 1 is proportional, 2 quadratic. Costs and memory are relative to the plain "
         "network of the same size. Memory is that of parameters, gradients, Adam's moments and the "
-        "most that a step or a prediction holds beside them.",
+        "most that a step or a prediction holds beside them; predictions of several samples ask for "
+        "one block of 32 MiB that they never touch, and it is counted.",
         table((*headings, "of the last", "memory of the last"), rows, left=3),
         "![Cost against size.](performance/scale.png)",
         "![Peak memory against size.](performance/memory.png)",
@@ -250,16 +251,6 @@ def say_prediction(found: Mapping[str, Result]) -> list[str]:
     """The same of predictions."""
     sentence = "A prediction of 20 samples costs **{}** plain passes ({})"
     return _say(found["prediction"], sentence, network_title)
-
-
-def whole_title(setup: str) -> str:
-    """A network and its batch."""
-    return SETUPS[setup].title
-
-
-def network_title(setup: str) -> str:
-    """A network alone: a prediction has examples of its own."""
-    return whole_title(setup).partition(", batch")[0]
 
 
 def _say(result: Result, sentence: str, title: Callable[[str], str]) -> list[str]:

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.networks import SETUPS
+from benchmarks.networks import network_title, whole_title
 from benchmarks.peers import PACKAGES
 from leanbayes.plots import COLOURS, PALE
 
@@ -33,7 +33,9 @@ def png_of(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def methods(name: str) -> Callable[[Mapping[str, Any]], dict[str, bytes]]:
+def methods(
+    name: str, title: Callable[[str], str]
+) -> Callable[[Mapping[str, Any]], dict[str, bytes]]:
     """Bars of medians with their quartiles, ours and peers, one panel a network."""
 
     def draw(result: Mapping[str, Any]) -> dict[str, bytes]:
@@ -43,6 +45,7 @@ def methods(name: str) -> Callable[[Mapping[str, Any]], dict[str, bytes]]:
             figure.subplots(1, len(setups), squeeze=False)[0], setups, strict=True
         ):
             _bars(axes, result, setup)
+            axes.set_title(title(setup), fontsize=9)
         return {name: png_of(figure)}
 
     return draw
@@ -61,7 +64,6 @@ def _bars(axes: Axes, result: Mapping[str, Any], setup: str) -> None:
     colours = [COLOURS[1] if method in PACKAGES else COLOURS[0] for method in order]
     axes.barh(order, medians, xerr=spread, color=colours, error_kw={"ecolor": "#444444"})
     axes.axvline(1, color=PALE, linestyle="--")
-    axes.set_title(SETUPS[setup].title, fontsize=9)
     axes.set_xlabel("× plain network (orange: peers)", fontsize=8)
     axes.tick_params(labelsize=8)
 
@@ -105,7 +107,7 @@ def _panels(axes: Mapping[str, Any], key: str, label: str) -> Figure:
 
 
 PICTURES: dict[str, Callable[[Mapping[str, Any]], dict[str, bytes]]] = {
-    "step": methods("step"),
-    "prediction": methods("prediction"),
+    "step": methods("step", whole_title),
+    "prediction": methods("prediction", network_title),
     "scale": memory_and_cost,
 }
