@@ -204,8 +204,8 @@ def scale(result: Result) -> list[str]:
         "The exponent is the slope of cost against size, both as logarithms, over the three "
         "largest sizes: 1 is proportional, 2 quadratic. Costs and memory are relative to the plain "
         "network of the same size. Memory is that of parameters, gradients, Adam's moments and the "
-        "most that a step or a prediction holds beside them; predictions of several samples ask for "
-        "one block of 32 MiB that they never touch, and it is counted.",
+        "most that a step or a prediction holds beside them; a prediction of several samples asks "
+        "for one block of 32 MiB that it never touches, and it is counted.",
         table((*headings, "of the last", "memory of the last"), rows, left=3),
         "![Cost against size.](performance/scale.png)",
         "![Peak memory against size.](performance/memory.png)",
