@@ -1,12 +1,14 @@
-"""What a k-tied step in pure Python cannot do without: its parts, each in plain steps.
+"""What noise for every output cannot do without: parts of steps and predictions, each by itself.
 
-Every part does what the step does of its kind and nothing else. A step that torch computes
-operation by operation costs about one plain step and the sum of them, and what lies between
-operations: Python, nodes of the graph, memory that is fresh.
+A part does what the whole does of its kind and nothing else. A step that torch computes operation
+by operation costs about one plain step and the sum of its parts, and what lies between operations:
+Python, nodes of the graph, memory that is fresh. Parts of a prediction are in plain passes; the
+products of means are its own pass.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -15,40 +17,47 @@ from torch import Tensor
 
 import leanbayes as lb
 from benchmarks.harness import Work, as_json, facts, measure
-from benchmarks.methods import PRIOR, plain
+from benchmarks.methods import PRIOR, Works, plain
 from benchmarks.networks import SETUPS
+from benchmarks.prediction import EXAMPLES, SAMPLES
 from benchmarks.step import Options
 from leanbayes.kernels import without_native
 
-__all__ = ["PARTS", "run"]
+__all__ = ["OF_PREDICTIONS", "OF_STEPS", "run"]
 
 WIDTHS, PAIRS = (784, 400, 400, 10), 3
-PARTS = {
+ROWS, SHARED_BY = 4000, 10
+"""Rows of all samples that a prediction runs at once, and examples that share a number of noise."""
+OF_STEPS = {
     "random numbers": "one normal for every output",
     "skinny products": "squared inputs with the factors of variances, forward and backward",
     "passes over outputs": "root, noise, its quotient and the slope of the variance",
     "divergence": "the KL and its gradient",
 }
+OF_PREDICTIONS = {
+    "products of means": "the first layer once, the others for every sample",
+    "products of variances": "the same again, where standard deviations are not tied",
+    "skinny products": "in their place, where they are",
+    "passes over outputs": "squares, root, noise, activation",
+    "random numbers": "a normal for ten outputs",
+}
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Every part, on the perceptron with both batches."""
-    setups = {name: _parts(name, options) for name in ("mlp_1024", "mlp_128")}
-    return {**facts(), "parts": PARTS, "setups": setups}
+    """Every part of steps, for both batches of the perceptron, and of a prediction."""
+    steps = {name: _of_steps(name, options) for name in ("mlp_1024", "mlp_128")}
+    predictions = {"mlp_1024": _of_predictions("mlp_1024", options)}
+    return {**facts(), "steps": steps, "predictions": predictions}
 
 
-def _parts(setup: str, options: Options) -> dict[str, Any]:
-    torch.manual_seed(0)
+def _of_steps(setup: str, options: Options) -> dict[str, Any]:
     x, y = SETUPS[setup].data(options.examples(SETUPS[setup].batch))
-    base, layers = (
-        plain(SETUPS[setup].fresh()),
-        [_Layer(len(x), *sizes) for sizes in pairwise(WIDTHS)],
-    )
-    model = lb.convert(SETUPS[setup].fresh(), lb.KTied(2), PRIOR)
-    works: dict[str, Work] = {
+    base, model = _pair(setup)
+    layers = [_Layer(len(x), *sizes) for sizes in pairwise(WIDTHS)]
+    works: Mapping[str, Work] = {
         "random numbers": lambda: [torch.randn_like(layer.y) for layer in layers],
-        "skinny products": lambda: [layer.products() for layer in layers],
-        "passes over outputs": lambda: [layer.passes() for layer in layers],
+        "skinny products": lambda: [layer.skinny_step() for layer in layers],
+        "passes over outputs": lambda: [layer.passes_of_step() for layer in layers],
         "divergence": lambda: lb.kl(model).backward(),
     }
     with without_native():
@@ -56,22 +65,73 @@ def _parts(setup: str, options: Options) -> dict[str, Any]:
     return as_json(costs)
 
 
+def _pair(setup: str) -> tuple[Works, torch.nn.Module]:
+    """The plain network and the converted one."""
+    return plain(SETUPS[setup].fresh()), lb.convert(SETUPS[setup].fresh(), lb.KTied(2), PRIOR)
+
+
+def _of_predictions(setup: str, options: Options) -> dict[str, Any]:
+    examples = options.examples(EXAMPLES[setup])
+    x, _ = SETUPS[setup].data(examples)
+    base, _ = _pair(setup)
+    first, *others = pairwise(WIDTHS)
+    rows = min(ROWS, SAMPLES * examples)
+    slices = SAMPLES * examples // rows
+    once, layers = _Layer(examples, *first), [_Layer(rows, *sizes) for sizes in others]
+    drawn = [_Layer(rows, 1, wide) for wide in WIDTHS[1:]]
+
+    def numbers() -> None:
+        for layer in drawn:
+            torch.randn(layer.y.numel() * slices // SHARED_BY)
+
+    def repeated(name: str) -> Work:
+        def work() -> None:
+            getattr(once, name)()
+            for _ in range(slices):
+                for layer in layers:
+                    getattr(layer, name)()
+
+        return work
+
+    works = {
+        "products of means": repeated("product"),
+        "products of variances": repeated("product"),
+        "skinny products": repeated("skinny"),
+        "passes over outputs": lambda: [layer.passes() for layer in drawn * slices],
+        "random numbers": numbers,
+    }
+    rounds = max(2, options.rounds // 2)
+    with torch.no_grad():
+        costs = measure(lambda: base.predict(x, 1), works, rounds=rounds, **options.timing)
+    return as_json(costs)
+
+
 class _Layer:
-    """Numbers in the shapes that one layer of a step has."""
+    """Numbers in the shapes that one layer has."""
 
     def __init__(self, batch: int, columns: int, rows: int) -> None:
         self.x, self.y, self.g = (torch.rand(batch, n) for n in (columns, rows, rows))
         self.p, self.q = torch.rand(PAIRS, columns), torch.rand(PAIRS, rows)
+        self.weight, self.shared = torch.rand(rows, columns), torch.rand(PAIRS, batch)
         self.variance, self.noise = torch.rand(2, batch, rows)
-        self.shared = torch.rand(PAIRS, batch)
 
-    def products(self) -> list[Tensor]:
+    def product(self) -> Tensor:
+        return self.x @ self.weight.t()
+
+    def skinny(self) -> list[Tensor]:
+        return [self.p @ self.x.t(), self.shared.t() @ self.q]
+
+    def skinny_step(self) -> list[Tensor]:
         square, again = self.x * self.x, self.x * self.x
         forward = [self.p @ square.t(), self.shared.t() @ self.q]
         slopes = self.q @ self.g.t()
         return [*forward, slopes.t() @ self.p, slopes @ again, self.shared @ self.g]
 
     def passes(self) -> list[Tensor]:
+        std = self.variance.sqrt()
+        return [torch.addcmul(self.y, std, self.noise, out=std), self.y * self.y, self.y.relu()]
+
+    def passes_of_step(self) -> list[Tensor]:
         std = self.variance.sqrt()
         self.y.addcmul_(std, self.noise)
         return [std, self.noise / std, self.g * self.noise]

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import generator, pictures, quality_page
+from benchmarks.limits import OF_PREDICTIONS, OF_STEPS
 from benchmarks.networks import network_title, whole_title
 from benchmarks.peers import PACKAGES
+from benchmarks.prediction import SAMPLES
 from benchmarks.tables import table
 from leanbayes.files import replace_file
 
@@ -141,21 +143,32 @@ def step(result: Result) -> list[str]:
 
 
 def limits(result: Result) -> list[str]:
-    """A section: what a step in pure Python cannot do without."""
+    """A section: what noise for every output cannot do without."""
     run = result["branches"]["native"]
-    setups = list(run["setups"])
-    rows = [
-        (f"{part}: {what}", *(cell(run["setups"][setup].get(part)) for setup in setups))
-        for part, what in run["parts"].items()
-    ]
-    least = [1 + sum(cost["median"] for cost in run["setups"][s].values()) for s in setups]
-    rows.append(("plain step and all of them", *(f"**{total:.2f}**" for total in least)))
+    steps, predictions = run["steps"], run["predictions"]
+    rows = _parts(steps, OF_STEPS)
+    least = [1 + sum(cost["median"] for cost in steps[setup].values()) for setup in steps]
+    rows.append(["plain step and all of them", *(f"**{total:.2f}**" for total in least)])
+    passes = _parts(predictions, OF_PREDICTIONS)
+    found = {part: cost["median"] for part, cost in predictions["mlp_1024"].items()}
+    every = found["products of means"] + found["passes over outputs"] + found["random numbers"]
+    tied, free = (every + found[kind] for kind in ("skinny products", "products of variances"))
     return [
-        "## What pure Python cannot do without",
-        "Without the native kernels torch computes operation by operation, every one of which "
-        "writes to fresh memory. These are the parts of a step of k-tied 2 beyond the plain one, "
-        "in plain steps, each with nothing else around it:",
-        table(("part", *map(whole_title, setups)), rows),
+        "## What noise cannot do without",
+        "Parts by themselves, with nothing around them. Without the native kernels torch computes "
+        "a step operation by operation; beyond the plain step one of k-tied 2 has, in plain steps:",
+        table(("part", *map(whole_title, steps)), rows),
+        f"A prediction of {SAMPLES} samples has, in plain passes, with torch's own operations; "
+        f"together they are **{tied:.1f}** where standard deviations are tied and **{free:.1f}** "
+        "where they are not:",
+        table(("part", *map(network_title, predictions)), passes),
+    ]
+
+
+def _parts(setups: Mapping[str, Any], named: Mapping[str, str]) -> list[list[str]]:
+    return [
+        [f"{part}: {what}", *(cell(costs.get(part)) for costs in setups.values())]
+        for part, what in named.items()
     ]
 
 
