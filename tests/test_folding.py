@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
 from leanbayes import folding, passes
-from leanbayes.kernels import Folded, fold_k_tied, fold_noise, without_native
+from leanbayes.kernels import Folded, fold, fold_k_tied, fold_noise, windows, without_native
 from leanbayes.ops import Conv, Linear
 from leanbayes.passes import Passes
 from leanbayes.row_wise import ROW_WISE, UnprovenError, elementwise
@@ -19,7 +19,6 @@ from leanbayes.rows import RowsApart
 from leanbayes.testing.assertions import FAILURE_RATE, threshold
 
 PRIOR = lb.Normal(1.0)
-natively = pytest.mark.skipif(not lb.kernels().native, reason="the native library was not built")
 FAMILIES = {
     "mean_field": (lb.MeanField(0.3), PRIOR),
     "k_tied": (lb.KTied(2, 0.3), PRIOR),
@@ -185,16 +184,15 @@ def test_every_example_keeps_its_law_without_kernels(family, folded, looped):
 
 def test_a_wrong_law_is_noticed(folded, looped, monkeypatch):
     model = spread_out(lb.convert(mlp(), *FAMILIES["k_tied"]))
-    exact = folding.windows
-    monkeypatch.setattr(folding, "windows", lambda *sizes: 1.1 * exact(*sizes))
+    exact = fold.windows
+    monkeypatch.setattr(fold, "windows", lambda *sizes: 1.1 * exact(*sizes))
     with without_native(), pytest.raises(AssertionError, match="moments are off"):
         assert_same_law(*both(model, [(3,)], folded, looped))
 
 
-@natively
 @pytest.mark.parametrize("given", [1, 4])
 @pytest.mark.parametrize("shape", [(7,), (70,), (3, 5)])
-def test_native_noise_surrounds_the_law_of_every_row(given, shape):
+def test_noise_surrounds_the_law_of_every_row(given, shape, branch):
     fold = Folded(samples=4, examples=23, sharing=10)
     mean, variance = torch.randn(given * 23, *shape), torch.rand(given * 23, *shape)
     bias = torch.randn(shape)
@@ -203,10 +201,11 @@ def test_native_noise_surrounds_the_law_of_every_row(given, shape):
     width = variance[0].numel()
     flat, step = e.flatten(2), -(-width // 10)
     assert torch.equal(flat[:, 1, : width - step], flat[:, 0, step:])
-    assert len(flat.unique()) == 4 * (3 * width + (9 + 9 + 2) * step)
+    rows = (10, 10, 3) if branch == "native" else (23,)  # examples that one row of numbers serves
+    assert len(flat.unique()) == 4 * sum(width + (examples - 1) * step for examples in rows)
     for m, b in ((mean, None), (None, bias), (mean, bias)):
         torch.manual_seed(0)
-        y = fold_noise(m, b, variance, fold).unflatten(0, (4, 23))
+        y = fold_noise(m, b, variance.clone(), fold).unflatten(0, (4, 23))
         laws = [
             t.unflatten(0, (given, 23)) for t in (mean if m is not None else 0 * mean, variance)
         ]
@@ -214,10 +213,11 @@ def test_native_noise_surrounds_the_law_of_every_row(given, shape):
         torch.testing.assert_close(y, expected)
 
 
-@natively
-@pytest.mark.parametrize("rank", [1, 2, 3, 4])
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("given", [1, 4])
-def test_native_k_tied_noise_is_that_of_its_variances(given, rank):
+def test_k_tied_noise_is_that_of_its_variances(given, rank, branch):
+    if branch == "native" and rank > 4:
+        pytest.skip("there are native kernels up to rank 4")
     fold = Folded(samples=4, examples=23, sharing=10)
     x, loc, bias = torch.randn(given * 23, 37), torch.randn(41, 37), torch.randn(41)
     u, v = torch.rand(rank, 41), torch.rand(rank, 37)
@@ -225,9 +225,20 @@ def test_native_k_tied_noise_is_that_of_its_variances(given, rank):
     y = fold_k_tied(x, loc, u, v, bias, fold)
     torch.manual_seed(0)
     variance = x.square() @ (u.t() @ v).square().t()
-    torch.testing.assert_close(y, fold_noise(F.linear(x, loc), bias, variance, fold))
-    assert fold_k_tied(x.double(), loc.double(), u.double(), v.double(), None, fold) is None
-    assert fold_k_tied(x, loc, torch.rand(5, 41), torch.rand(5, 37), None, fold) is None
+    expected = fold_noise(F.linear(x, loc), bias, variance, fold)
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_folded_noise_of_other_types_is_that_of_torch():
+    fold = Folded(samples=4, examples=23, sharing=10)
+    x, loc = torch.randn(23, 7, dtype=torch.float64), torch.randn(3, 7, dtype=torch.float64)
+    u, v = torch.rand(2, 3, dtype=torch.float64), torch.rand(2, 7, dtype=torch.float64)
+    torch.manual_seed(0)
+    y = fold_k_tied(x, loc, u, v, None, fold)
+    torch.manual_seed(0)
+    e = windows(fold, 3, y)
+    std = (x.square() @ (u.t() @ v).square().t()).sqrt()
+    torch.testing.assert_close(y.unflatten(0, (4, 23)), x @ loc.t() + std * e)
 
 
 def test_a_random_bias_and_a_layer_without_noise(folded, looped):
@@ -248,14 +259,14 @@ def test_samples_of_an_example_are_independent(family, folded):
 
 
 def test_windows_are_white_noise_that_few_examples_share():
-    e = folding.windows(2, 30, 40, torch.zeros(()))
+    e = windows(Folded(2, 30, folding.SHARED_BY), 40, torch.zeros(()))
     assert e.shape == (2, 30, 40)
     numbers = torch.cat([e[0, :, :].flatten()]).unique(return_counts=True)[1]
     assert numbers.max() == folding.SHARED_BY
     assert not (e[:, 1:] == e[:, :-1]).any()  # never the same number in the same place
     assert not (e[0] == e[1]).any()
     assert len(e[0, 3].unique()) == 40
-    narrow = folding.windows(1, 30, 1, torch.zeros(()))
+    narrow = windows(Folded(1, 30, folding.SHARED_BY), 1, torch.zeros(()))
     assert len(narrow.unique()) == 30
 
 

@@ -22,11 +22,11 @@ from torch._functorch.pyfunctorch import (
     temporarily_pop_interpreter_stack,
 )
 
-from leanbayes.kernels import Folded
+from leanbayes.kernels import Folded, windows
 from leanbayes.ops import LinearOp
 from leanbayes.rows import RowsApart
 
-__all__ = ["ApartMap", "Fold", "current_fold", "folding", "repeated", "shared_draws", "windows"]
+__all__ = ["ApartMap", "Fold", "current_fold", "folding", "repeated", "shared_draws"]
 
 SHARED_BY = 10
 """How many examples use one number of noise."""
@@ -58,23 +58,6 @@ class _Law(Protocol):
     def common(self) -> Tensor | None: ...
     @property
     def rows(self) -> _Rows | None: ...
-
-
-def windows(samples: int, examples: int, width: int, like: Tensor) -> Tensor:
-    """Unit normals ``[samples, examples, width]``, of which each serves about ten examples.
-
-    An example looks at a row of numbers through a window of its own, a tenth of a window further
-    than the example before. So each window is white noise, two examples never meet the same number
-    in the same place, and nothing is copied.
-
-    Example:
-        >>> e = windows(1, 3, 20, torch.zeros(()))
-        >>> e.shape, bool(e[0, 1, 0] == e[0, 0, 2])
-        (torch.Size([1, 3, 20]), True)
-    """
-    step = max(-(-width // SHARED_BY), 1)
-    row = torch.randn(samples, width + (examples - 1) * step, dtype=like.dtype, device=like.device)
-    return row.unfold(1, width, step)
 
 
 def shared_draws(examples: int) -> int:
@@ -205,7 +188,8 @@ def _spread(law: _Law, op: LinearOp, samples: int, given: tuple[int, int]) -> Te
     if law.variance is not None:
         std = _root(law.variance).unflatten(dim, given)
         sizes = std.shape[:dim] + std.shape[dim + 2 :]
-        e = windows(samples, given[1], sizes.numel(), std).unflatten(-1, sizes)
+        fold = Folded(samples, given[1], SHARED_BY)
+        e = windows(fold, sizes.numel(), std).unflatten(-1, sizes)
         e = e.movedim((0, 1), (dim, dim + 1))
         is_room = given[0] == samples and y.shape in ((), std.shape)
         y = torch.addcmul(y, std, e, out=std) if is_room else torch.addcmul(y, std, e)

@@ -292,7 +292,7 @@ class WeightDistribution(Distribution, ABC):
     def folded_draws(
         self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded
     ) -> Tensor | None:
-        """What a native kernel gives for all samples of rows; ``None`` where there is none."""
+        """What a fused function gives for all samples of rows; ``None`` where there is none."""
         return None
 
     def mean_map(self, op: LinearOp) -> Map:

@@ -15,7 +15,6 @@ from leanbayes.kernels import (
     Folded,
     KLTerm,
     ScaledFromNormal,
-    can_fold,
     draw_scaled,
     fold_noise,
     fusible,
@@ -161,8 +160,7 @@ class LocationScale(WeightDistribution):
     def folded_draws(
         self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded
     ) -> Tensor | None:
-        is_dense = type(op) is Linear and x.ndim == 2 and self._fusible()
-        if not is_dense or not can_fold(x, self.loc, self.scale, bias):
+        if type(op) is not Linear or x.ndim != 2 or not self._fusible():
             return None
         mean = None if self.loc is None else F.linear(x, self.loc, bias)
         bias = bias if mean is None else None

@@ -16,7 +16,7 @@ from leanbayes.kernels.divergence import (
 )
 from leanbayes.kernels.draws import draw_k_tied, draw_scaled
 from leanbayes.kernels.factors import NormalFactor
-from leanbayes.kernels.fold import Folded, can_fold, fold_k_tied, fold_noise
+from leanbayes.kernels.fold import Folded, fold_k_tied, fold_noise, windows
 from leanbayes.kernels.fused import fusible
 from leanbayes.kernels.k_tied import add_mixed_noise, can_mix, k_tied_local
 from leanbayes.kernels.local import add_noise, safe_sqrt, scaled_local
@@ -40,7 +40,6 @@ __all__ = [
     "TiedFromNormal",
     "add_mixed_noise",
     "add_noise",
-    "can_fold",
     "can_mix",
     "draw_k_tied",
     "draw_scaled",
@@ -63,5 +62,6 @@ __all__ = [
     "scaled_kl",
     "scaled_local",
     "to_packed",
+    "windows",
     "without_native",
 ]

@@ -1,4 +1,4 @@
-"""Noise of predictions: all samples of a layer's outputs at once, by native kernels."""
+"""Noise of predictions: all samples of a layer's outputs at once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes.kernels.k_tied import variance_factors
 from leanbayes.kernels.native import LARGEST_RANK, library, loaded, pointer, seed, threads
 
-__all__ = ["Folded", "can_fold", "fold_k_tied", "fold_noise"]
+__all__ = ["Folded", "fold_k_tied", "fold_noise", "windows"]
 
 
 class Folded(NamedTuple):
@@ -21,28 +22,39 @@ class Folded(NamedTuple):
     sharing: int
 
 
-def can_fold(*tensors: Tensor | None) -> bool:
-    """Whether there are kernels for numbers of this type; ask before products are made."""
-    given = [t for t in tensors if t is not None]
-    return library() is not None and all(t.dtype is torch.float32 and t.is_cpu for t in given)
+def windows(fold: Folded, width: int, like: Tensor) -> Tensor:
+    """Unit normals ``[samples, examples, width]``, each shared by so many examples.
+
+    An example looks at a row of numbers through a window of its own, one part of a window further
+    than the example before. So each window is white noise, two examples never meet the same number
+    in the same place, and nothing is copied.
+
+    Example:
+        >>> e = windows(Folded(samples=1, examples=3, sharing=10), 20, torch.zeros(()))
+        >>> e.shape, bool(e[0, 1, 0] == e[0, 0, 2])
+        (torch.Size([1, 3, 20]), True)
+    """
+    step = max(-(-width // fold.sharing), 1)
+    numbers = width + (fold.examples - 1) * step
+    row = torch.randn(fold.samples, numbers, dtype=like.dtype, device=like.device)
+    return row.unfold(1, width, step)
 
 
-def fold_noise(
-    mean: Tensor | None, bias: Tensor | None, variance: Tensor, fold: Folded
-) -> Tensor | None:
+def fold_noise(mean: Tensor | None, bias: Tensor | None, variance: Tensor, fold: Folded) -> Tensor:
     """Draws ``[samples · examples, …]`` of ``mean + bias + √variance ∘ ε``.
 
-    Rows of the law are those of all samples, or of one that serves them all. Only natively, for
-    float32 on a CPU; ``None`` elsewhere.
+    Rows of the law are those of all samples, or of one that serves them all. The memory of the
+    variance is used up.
 
     Args:
         mean: ``[rows, …]``; ``None`` for zero.
         bias: of every row alike; ``None`` for zero.
-        variance: ``[rows, …]``.
+        variance: ``[rows, …]``, not negative.
         fold: how many draws there are.
     """
     if library(mean, bias, variance) is None:
-        return None
+        center = bias if mean is None else mean if bias is None else mean + bias
+        return _spread(center, variance.sqrt_(), fold)
     n, given = _sizes(variance, fold)
     y = variance.new_empty(fold.samples * fold.examples, *variance.shape[1:])
     tensors = map(pointer, (y, mean, bias, variance))
@@ -53,18 +65,31 @@ def fold_noise(
 
 def fold_k_tied(
     x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, fold: Folded
-) -> Tensor | None:
+) -> Tensor:
     """The same for outputs of weights with ``scale = uᵀ v``, see :func:`k_tied_local`."""
-    rank = u.shape[0]
-    if rank > LARGEST_RANK or not can_fold(x, loc, u, v):
-        return None
-    mean = F.linear(x, loc, bias).contiguous()
+    mean, rank = F.linear(x, loc, bias).contiguous(), u.shape[0]
     dense = x.contiguous(), mean, u.contiguous(), v.contiguous()
+    if rank > LARGEST_RANK or library(*dense) is None:
+        p, q = variance_factors(u, v)
+        return _spread(mean, ((p @ (x * x).t()).t() @ q).sqrt_(), fold)
     n, given = _sizes(mean, fold)
     y = mean if given == fold.samples else mean.new_empty(fold.samples * fold.examples, n)
     sizes = fold.samples, fold.examples, n, given, fold.sharing, x.shape[1], rank
     loaded().k_tied_fold(pointer(y), *map(pointer, dense), *sizes, seed(), threads(y.numel()))
     return y
+
+
+def _spread(center: Tensor | None, std: Tensor, fold: Folded) -> Tensor:
+    """Noise around a center, by torch's own operations, in the memory of ``std`` if it has room."""
+    n, given = _sizes(std, fold)
+    shape = (given, fold.examples, *std.shape[1:])
+    std = std.view(shape)
+    e = windows(fold, n, std).view(fold.samples, fold.examples, *std.shape[2:])
+    out = std if given == fold.samples else None
+    if center is None:
+        return torch.mul(std, e, out=out).flatten(0, 1)
+    center = center.view(shape) if center.numel() == std.numel() else center
+    return torch.addcmul(center, std, e, out=out).flatten(0, 1)
 
 
 def _sizes(law: Tensor, fold: Folded) -> tuple[int, int]:

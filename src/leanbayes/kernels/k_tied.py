@@ -23,7 +23,7 @@ from leanbayes.kernels.native import (
     threads,
 )
 
-__all__ = ["add_mixed_noise", "can_mix", "k_tied_local"]
+__all__ = ["add_mixed_noise", "can_mix", "k_tied_local", "variance_factors"]
 
 
 def k_tied_local(x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
@@ -51,6 +51,13 @@ def _pairs(rank: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor,
     return first, second, 2.0 - (first == second).to(dtype).unsqueeze(-1)
 
 
+def variance_factors(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors ``p [K, in]`` and ``q [K, out]`` of the variance ``(uᵀ v)²``, ``K = k(k+1)/2``."""
+    first, second, times = _pairs(u.shape[0], u.dtype, u.device)
+    p = v.index_select(0, first).mul_(v.index_select(0, second))
+    return p, u.index_select(0, first).mul_(u.index_select(0, second)).mul_(times)
+
+
 class _KTiedLocal(Function):
     @staticmethod
     def forward(
@@ -60,9 +67,7 @@ class _KTiedLocal(Function):
         dense = x.contiguous(), u.contiguous(), v.contiguous()
         ctx.seed, native = None, library(y, *dense)
         if native is None or rank > LARGEST_RANK:
-            first, second, times = _pairs(rank, u.dtype, u.device)
-            p = v.index_select(0, first).mul_(v.index_select(0, second))
-            q = u.index_select(0, first).mul_(u.index_select(0, second)).mul_(times)
+            p, q = variance_factors(u, v)
             shared = p @ (x * x).t()
             ctx.save_for_backward(x, loc, u, v, bias, shared, p, q, spread(y, shared.t() @ q))
             return y
