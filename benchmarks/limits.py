@@ -84,6 +84,10 @@ def _of_predictions(setup: str, options: Options) -> dict[str, Any]:
         for layer in drawn:
             torch.randn(layer.y.numel() * slices // SHARED_BY)
 
+    def passes() -> None:
+        for layer in drawn * slices:
+            layer.passes()
+
     def repeated(name: str) -> Work:
         def work() -> None:
             getattr(once, name)()
@@ -97,7 +101,7 @@ def _of_predictions(setup: str, options: Options) -> dict[str, Any]:
         "products of means": repeated("product"),
         "products of variances": repeated("product"),
         "skinny products": repeated("skinny"),
-        "passes over outputs": lambda: [layer.passes() for layer in drawn * slices],
+        "passes over outputs": passes,
         "random numbers": numbers,
     }
     rounds = max(2, options.rounds // 2)
