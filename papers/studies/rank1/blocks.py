@@ -156,7 +156,7 @@ class _Studies:
             if f"severity.1.{column}" in runs.columns
         }
         if lines:
-            png = plots.curves([1, 2, 3, 4, 5], lines, column, xlabel="severity")
+            png = plots.curves([1, 2, 3, 4, 5], lines, tables.SHOWN[column], xlabel="severity")
             yield Picture(f"severities-{column}", caption, png)
 
     def sample_curves(self, argument: str) -> Iterator[Picture]:
@@ -172,7 +172,8 @@ class _Studies:
             if own:
                 lines[title] = [_value(runs, f"{prefix}.{n}.{column}") for n in counts]
         if lines:
-            png = plots.curves(counts, lines, column, xlabel="samples of every member")
+            label = tables.SHOWN[column]
+            png = plots.curves(counts, lines, label, xlabel="samples of every member")
             yield Picture(f"samples-{column}", caption, png)
 
 

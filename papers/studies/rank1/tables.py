@@ -10,9 +10,16 @@ from papers.studies.rank1.found import Found
 from papers.studies.rank1.printed import COLUMNS, FEW_SAMPLES
 from papers.tools.rows import Cell, grid, seeds_of
 
-__all__ = ["ablation_table", "cost_table", "main_table", "printed_table", "samples_table"]
+__all__ = [
+    "SHOWN",
+    "ablation_table",
+    "cost_table",
+    "main_table",
+    "printed_table",
+    "samples_table",
+]
 
-_SHOWN = {
+SHOWN = {
     "nll": "NLL",
     "accuracy": "accuracy, %",
     "ece": "ECE",
@@ -31,7 +38,7 @@ Runs = Mapping[str, Found | None]
 
 def main_table(runs: Runs) -> str:
     """Clean, corrupted and foreign images: means over seeds ± their standard error."""
-    return _table(runs, tuple(_SHOWN))
+    return _table(runs, tuple(SHOWN))
 
 
 def ablation_table(runs: Runs) -> str:
@@ -47,7 +54,7 @@ def _table(runs: Runs, columns: Sequence[str]) -> str:
             continue
         cells = [_shown(found, column) for column in columns]
         lines.append([title, seeds_of(found.seeds), *cells])
-    return grid(["network", "run", *(_SHOWN[column] for column in columns)], lines)
+    return grid(["network", "run", *(SHOWN[column] for column in columns)], lines)
 
 
 def _shown(found: Found, column: str) -> str:
@@ -78,7 +85,7 @@ def samples_table(runs: Runs) -> str:
             names += [f"few.{count}.{metric}" for metric in COLUMNS[3:]]
             beside = dict(zip(names, FEW_SAMPLES.get(int(count), ()), strict=False))
             lines.append([title, count, *(_of_samples(found, n, beside) for n in names)])
-    return grid(["network", "samples", *(_SHOWN[column] for column in COLUMNS)], lines)
+    return grid(["network", "samples", *(SHOWN[column] for column in COLUMNS)], lines)
 
 
 def _of_samples(found: Found, column: str, beside: Mapping[str, float]) -> str:
@@ -115,7 +122,7 @@ def printed_table(table: Mapping[str, tuple[float, ...]]) -> str:
         [name, *(f"{100 * v:.1f}" if c in _SHARES else f"{v:g}" for c, v in _pairs(row))]
         for name, row in table.items()
     ]
-    return grid(["network", *(_SHOWN[column] for column in COLUMNS)], lines)
+    return grid(["network", *(SHOWN[column] for column in COLUMNS)], lines)
 
 
 def _pairs(row: Sequence[float]) -> list[tuple[str, float]]:
