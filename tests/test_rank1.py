@@ -15,7 +15,7 @@ import leanbayes as lb
 from leanbayes.distributions import Rank1Mixture
 from leanbayes.kernels import NormalFactor
 from leanbayes.ops import Linear, Usage
-from leanbayes.testing import assert_mean
+from leanbayes.testing import FAILURE_RATE, assert_mean
 
 MEMBERS, BATCH = 3, 6
 RECIPE = lb.Rank1(MEMBERS, rate=0.1)
@@ -520,3 +520,22 @@ def test_R22_an_embedding_reads_a_shifted_one_hot_vector_and_keeps_its_padding(p
     y = lb.convert(layer, recipe, lb.Normal(0.1), recording(lb.auto, drawn))(x)[:, 0]
     expected = (F.one_hot(x[:, 0], 5) + drawn[0].s) @ layer.weight + drawn[0].r
     close(y, expected if padding is None else expected.masked_fill(x == padding, 0.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("half", [False, True])
+def test_cauchy_factors_have_their_law_and_finite_gradients(half, dtype):
+    """By the test of Kolmogorov and Smirnov, which sees a scale that is 5 % off."""
+    loc, scale = (torch.tensor([[value]], dtype=dtype, requires_grad=True) for value in (1.0, 0.3))
+    factor = td.HalfCauchy(scale) if half else td.Cauchy(loc, scale)
+    drawn = Rank1Mixture(torch.ones(1, 1, dtype=dtype), factor, None, clip=None).rsample((200_000,))
+    sample = drawn.detach().flatten().double().numpy()
+
+    def p_value(width):
+        law = stats.halfcauchy(0, width) if half else stats.cauchy(1.0, width)
+        return stats.kstest(sample, law.cdf).pvalue
+
+    assert p_value(0.3) > FAILURE_RATE > p_value(1.05 * 0.3)
+    assert drawn.isfinite().all()
+    drawn.clamp(-10, 10).sum().backward()
+    assert scale.grad.isfinite().all()
