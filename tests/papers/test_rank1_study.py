@@ -327,4 +327,6 @@ def test_trials_are_the_last_validation_numbers_of_runs(runs, tmp_path):
 def test_trials_that_were_not_made_or_not_finished_say_so(tmp_path):
     assert rank1_blocks(tmp_path).tables["rank1-trials"]("all") == tables.NOT_RUN
     told = CliRunner().invoke(app, ["rank1-trials", str(tmp_path / "none")])
-    assert told.exit_code != 0
+    assert told.exit_code == 1
+    assert "none" in str(told.exception)
+    assert isinstance(told.exception, FileNotFoundError | ValueError)  # which main() prints

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from leanbayes.errors import require
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.runs import Run
@@ -25,10 +26,11 @@ _FROM_RESULT = ("epochs", "seconds", "seed", "versions", "revision", "threads", 
 
 def rate_of(recipe: Recipe) -> float | None:
     """The dropout rate at which noise starts, or that noise has; ``None`` where there is none."""
+    rate: float | None
     if recipe.mc_dropout:
-        return float(recipe.architecture.options["dropout"])
-    posterior: Any = recipe.posterior
-    rate: float | None = getattr(posterior, "rate", None)
+        rate = recipe.architecture.options.get("dropout")
+    else:
+        rate = getattr(recipe.posterior, "rate", None)
     return rate
 
 
@@ -49,6 +51,10 @@ def _trial(run: Run) -> dict[str, Any]:
     run.check_result()
     recipe, result, columns = run.recipe, run.result, run.columns
     held_out = run.dataset.validation
+    require(
+        run.dataset.task == "classification",
+        f"{run.folder} is a run of {run.dataset.task}, and images of classes are compared here",
+    )
     if held_out is None:
         raise ValueError(
             f"{run.folder} held no images out, so nothing can be chosen by it; "
