@@ -8,7 +8,7 @@ products of means are its own pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -21,11 +21,12 @@ from benchmarks.methods import PRIOR, Works, plain
 from benchmarks.networks import SETUPS
 from benchmarks.prediction import EXAMPLES, SAMPLES
 from benchmarks.step import Options
-from leanbayes.kernels import without_native
+from leanbayes.kernels import Folded, fold_k_tied, fold_scaled, without_native
+from leanbayes.passes import keep_memory
 
 __all__ = ["OF_PREDICTIONS", "OF_STEPS", "run"]
 
-WIDTHS, PAIRS = (784, 400, 400, 10), 3
+WIDTHS, RANK, PAIRS = (784, 400, 400, 10), 2, 3
 ROWS, SHARED_BY = 4000, 10
 """Rows of all samples that a prediction runs at once, and examples that share a number of noise."""
 OF_STEPS = {
@@ -46,8 +47,10 @@ OF_PREDICTIONS = {
 def run(options: Options) -> dict[str, Any]:
     """Every part of steps, for both batches of the perceptron, and of a prediction."""
     steps = {name: _of_steps(name, options) for name in ("mlp_1024", "mlp_128")}
+    keep_memory()  # as predictions do
     predictions = {"mlp_1024": _of_predictions("mlp_1024", options)}
-    return {**facts(), "steps": steps, "predictions": predictions}
+    layers = _of_layers("mlp_1024", options)
+    return {**facts(), "steps": steps, "predictions": predictions, "layers": layers}
 
 
 def _of_steps(setup: str, options: Options) -> dict[str, Any]:
@@ -110,26 +113,62 @@ def _of_predictions(setup: str, options: Options) -> dict[str, Any]:
     return as_json(costs)
 
 
+def _of_layers(setup: str, options: Options) -> dict[str, Any]:
+    """Products and noise of all layers of a prediction, without activations and without a model."""
+    examples = options.examples(EXAMPLES[setup])
+    x, _ = SETUPS[setup].data(examples)
+    base, _ = _pair(setup)
+    first, *others = pairwise(WIDTHS)
+    rows = min(ROWS, SAMPLES * examples)
+    fold = Folded(SAMPLES, rows // SAMPLES, SHARED_BY)
+    layers = [_Layer(fold.examples, *first), *(_Layer(rows, *sizes) for sizes in others)]
+
+    def repeated(draw: Callable[[_Layer, Folded], Tensor]) -> Work:
+        return lambda: [
+            draw(layer, fold) for _ in range(examples // fold.examples) for layer in layers
+        ]
+
+    works = {
+        "k-tied 2": repeated(_Layer.k_tied),
+        "variance layers": repeated(_Layer.centered),
+        "mean field": repeated(_Layer.free),
+    }
+    rounds = max(2, options.rounds // 2)
+    with torch.no_grad():
+        costs = measure(lambda: base.predict(x, 1), works, rounds=rounds, **options.timing)
+    return as_json(costs)
+
+
 class _Layer:
     """Numbers in the shapes that one layer has."""
 
     def __init__(self, batch: int, columns: int, rows: int) -> None:
         self.x, self.y, self.g = (torch.rand(batch, n) for n in (columns, rows, rows))
         self.p, self.q = torch.rand(PAIRS, columns), torch.rand(PAIRS, rows)
-        self.weight, self.shared = torch.rand(rows, columns), torch.rand(PAIRS, batch)
+        self.weight, self.shared = torch.rand(rows, columns), torch.rand(batch, PAIRS)
         self.variance, self.noise = torch.rand(2, batch, rows)
 
     def product(self) -> Tensor:
         return self.x @ self.weight.t()
 
+    def k_tied(self, fold: Folded) -> Tensor:
+        u, v = self.q[:RANK], self.p[:RANK]
+        return fold_k_tied(self.x, self.weight, u, v, self.weight[:, 0].contiguous(), fold)
+
+    def centered(self, fold: Folded) -> Tensor:
+        return fold_scaled(self.x, None, self.weight, None, fold)
+
+    def free(self, fold: Folded) -> Tensor:
+        return fold_scaled(self.x, self.weight, self.weight, None, fold)
+
     def skinny(self) -> list[Tensor]:
-        return [self.p @ self.x.t(), self.shared.t() @ self.q]
+        return [self.x @ self.p.t(), self.shared @ self.q]
 
     def skinny_step(self) -> list[Tensor]:
         square, again = self.x * self.x, self.x * self.x
-        forward = [self.p @ square.t(), self.shared.t() @ self.q]
-        slopes = self.q @ self.g.t()
-        return [*forward, slopes.t() @ self.p, slopes @ again, self.shared @ self.g]
+        forward = [square @ self.p.t(), self.shared @ self.q]
+        slopes = self.g @ self.q.t()
+        return [*forward, slopes @ self.p, slopes.t() @ again, self.shared.t() @ self.g]
 
     def passes(self) -> list[Tensor]:
         std = self.variance.sqrt()

@@ -162,6 +162,11 @@ def limits(result: Result) -> list[str]:
         f"together they are **{tied:.1f}** where standard deviations are tied and **{free:.1f}** "
         "where they are not:",
         table(("part", *map(network_title, predictions)), passes),
+        "With the kernels of this machine, products and noise of all layers by themselves, without "
+        "activations and without a model, take:",
+        table(
+            ("layers", network_title("mlp_1024")), [[n, cell(c)] for n, c in run["layers"].items()]
+        ),
     ]
 
 

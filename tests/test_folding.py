@@ -11,7 +11,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
 from leanbayes import folding, passes
-from leanbayes.kernels import Folded, fold, fold_k_tied, fold_noise, windows, without_native
+from leanbayes.kernels import (
+    Folded,
+    fold,
+    fold_k_tied,
+    fold_noise,
+    fold_scaled,
+    windows,
+    without_native,
+)
 from leanbayes.ops import Conv, Linear
 from leanbayes.passes import Passes
 from leanbayes.row_wise import ROW_WISE, UnprovenError, elementwise
@@ -193,34 +201,49 @@ def test_a_wrong_law_is_noticed(folded, looped, monkeypatch):
 @pytest.mark.parametrize("given", [1, 4])
 @pytest.mark.parametrize("shape", [(7,), (70,), (3, 5)])
 def test_noise_surrounds_the_law_of_every_row(given, shape, branch):
-    fold = Folded(samples=4, examples=23, sharing=10)
-    mean, variance = torch.randn(given * 23, *shape), torch.rand(given * 23, *shape)
+    fold = Folded(samples=4, examples=73, sharing=10)
+    mean, variance = torch.randn(given * 73, *shape), torch.rand(given * 73, *shape)
     bias = torch.randn(shape)
     torch.manual_seed(0)
-    e = fold_noise(None, None, torch.ones_like(variance), fold).unflatten(0, (4, 23))
+    e = fold_noise(None, None, torch.ones_like(variance), fold).unflatten(0, (4, 73))
     width = variance[0].numel()
     flat, step = e.flatten(2), -(-width // 10)
     assert torch.equal(flat[:, 1, : width - step], flat[:, 0, step:])
-    rows = (10, 10, 3) if branch == "native" else (23,)  # examples that one row of numbers serves
+    rows = (50, 23) if branch == "native" else (73,)  # examples that one row of numbers serves
     assert len(flat.unique()) == 4 * sum(width + (examples - 1) * step for examples in rows)
     for m, b in ((mean, None), (None, bias), (mean, bias)):
         torch.manual_seed(0)
-        y = fold_noise(m, b, variance.clone(), fold).unflatten(0, (4, 23))
+        y = fold_noise(m, b, variance.clone(), fold).unflatten(0, (4, 73))
         laws = [
-            t.unflatten(0, (given, 23)) for t in (mean if m is not None else 0 * mean, variance)
+            t.unflatten(0, (given, 73)) for t in (mean if m is not None else 0 * mean, variance)
         ]
         expected = laws[0] + (0 if b is None else b) + laws[1].sqrt() * e
         torch.testing.assert_close(y, expected)
 
 
+@pytest.mark.parametrize("given", [1, 4])
+@pytest.mark.parametrize("inputs", [5, 32, 37])
+@pytest.mark.parametrize("outputs", [1, 2, 7, 15, 16, 41])
+def test_noise_of_free_weights_is_that_of_their_variances(outputs, inputs, given, branch):
+    fold = Folded(samples=4, examples=23, sharing=10)
+    x, loc = torch.randn(given * 23, inputs), torch.randn(outputs, inputs)
+    variance, bias = torch.rand(outputs, inputs), torch.randn(outputs)
+    for m, b in ((loc, None), (None, bias), (loc, bias), (None, None)):
+        torch.manual_seed(0)
+        y = fold_scaled(x, m, variance, b, fold)
+        torch.manual_seed(0)
+        mean = None if m is None else x @ loc.t()
+        expected = fold_noise(mean, b, x.square() @ variance.t(), fold)
+        torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("given", [1, 4])
-def test_k_tied_noise_is_that_of_its_variances(given, rank, branch):
-    if branch == "native" and rank > 4:
-        pytest.skip("there are native kernels up to rank 4")
+@pytest.mark.parametrize("outputs", [7, 41])
+def test_k_tied_noise_is_that_of_its_variances(outputs, given, rank, branch):
     fold = Folded(samples=4, examples=23, sharing=10)
-    x, loc, bias = torch.randn(given * 23, 37), torch.randn(41, 37), torch.randn(41)
-    u, v = torch.rand(rank, 41), torch.rand(rank, 37)
+    x, loc, bias = torch.randn(given * 23, 37), torch.randn(outputs, 37), torch.randn(outputs)
+    u, v = torch.rand(rank, outputs), torch.rand(rank, 37)
     torch.manual_seed(0)
     y = fold_k_tied(x, loc, u, v, bias, fold)
     torch.manual_seed(0)

@@ -25,7 +25,7 @@ from leanbayes.row_wise import UnprovenError
 from leanbayes.rows import RowsApart
 from leanbayes.seeding import is_compiled
 
-__all__ = ["Passes", "examples_first"]
+__all__ = ["Passes", "examples_first", "keep_memory"]
 
 _ROWS = 4000
 """How many rows a folded pass has: samples times examples, so that activations stay in caches."""
@@ -115,7 +115,7 @@ class Passes:
 
     def _folded(self, shares: Sequence[int], sizes: Sequence[int]) -> Tensor | None:
         """All draws of all examples, ``[samples · members, examples, …]``, if rows stay apart."""
-        _keep_memory()
+        keep_memory()
         folded = _Folded(self.model, self.inputs)
         starts = itertools.accumulate(sizes, initial=0)
         try:
@@ -210,7 +210,7 @@ class _FoldedPass(Pass):
         self.apart.keep(drawn.weight)
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """Let the C library keep freed memory for the next slice instead of giving it back.
 
     It does so for blocks as large as the largest that was freed, up to 32 MiB; this one is never

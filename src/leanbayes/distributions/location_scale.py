@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
@@ -16,7 +16,7 @@ from leanbayes.kernels import (
     KLTerm,
     ScaledFromNormal,
     draw_scaled,
-    fold_noise,
+    fold_scaled,
     fusible,
     scaled_local,
 )
@@ -162,9 +162,12 @@ class LocationScale(WeightDistribution):
     ) -> Tensor | None:
         if type(op) is not Linear or x.ndim != 2 or not self._fusible():
             return None
-        mean = None if self.loc is None else F.linear(x, self.loc, bias)
-        bias = bias if mean is None else None
-        return fold_noise(mean, bias, (x * x) @ self.variance.t(), fold)
+        return fold_scaled(x, self.loc, self._kept_variance, bias, fold)
+
+    @cached_property
+    def _kept_variance(self) -> Tensor:
+        """The variance for all parts of one prediction, in which no parameter changes."""
+        return self.variance
 
     def moments(self, x: Tensor, op: LinearOp) -> Moments:
         variance = op(op.square(x), self.variance)

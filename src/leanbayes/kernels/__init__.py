@@ -16,7 +16,7 @@ from leanbayes.kernels.divergence import (
 )
 from leanbayes.kernels.draws import draw_k_tied, draw_scaled
 from leanbayes.kernels.factors import NormalFactor
-from leanbayes.kernels.fold import Folded, fold_k_tied, fold_noise, windows
+from leanbayes.kernels.fold import Folded, fold_k_tied, fold_noise, fold_scaled, windows
 from leanbayes.kernels.fused import fusible
 from leanbayes.kernels.k_tied import add_mixed_noise, can_mix, k_tied_local
 from leanbayes.kernels.local import add_noise, safe_sqrt, scaled_local
@@ -45,6 +45,7 @@ __all__ = [
     "draw_scaled",
     "fold_k_tied",
     "fold_noise",
+    "fold_scaled",
     "from_packed",
     "fused_kl",
     "fusible",

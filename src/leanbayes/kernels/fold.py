@@ -9,9 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.kernels.k_tied import variance_factors
-from leanbayes.kernels.native import LARGEST_RANK, library, loaded, pointer, seed, threads
+from leanbayes.kernels.native import LARGEST_RANK, library, pointer, seed, threads
 
-__all__ = ["Folded", "fold_k_tied", "fold_noise", "windows"]
+__all__ = ["Folded", "fold_k_tied", "fold_noise", "fold_scaled", "windows"]
+
+_NARROW = 15
+"""So few outputs have a kernel that multiplies by itself."""
 
 
 class Folded(NamedTuple):
@@ -52,31 +55,69 @@ def fold_noise(mean: Tensor | None, bias: Tensor | None, variance: Tensor, fold:
         variance: ``[rows, …]``, not negative.
         fold: how many draws there are.
     """
-    if library(mean, bias, variance) is None:
+    native = library(mean, bias, variance)
+    if native is None:
         center = bias if mean is None else mean if bias is None else mean + bias
         return _spread(center, variance.sqrt_(), fold)
     n, given = _sizes(variance, fold)
-    y = variance.new_empty(fold.samples * fold.examples, *variance.shape[1:])
+    y = _room(variance, fold)
     tensors = map(pointer, (y, mean, bias, variance))
     sizes = fold.samples, fold.examples, n, given, fold.sharing
-    loaded().fold_noise(*tensors, *sizes, seed(), threads(y.numel()))
+    native.fold_noise(*tensors, *sizes, seed(), threads(y.numel()))
     return y
+
+
+def fold_scaled(
+    x: Tensor, loc: Tensor | None, variance: Tensor, bias: Tensor | None, fold: Folded
+) -> Tensor:
+    """The same for outputs of independent normal weights.
+
+    Args:
+        x: inputs ``[rows, in]``.
+        loc: means ``[out, in]``; ``None`` for zero.
+        variance: variances ``[out, in]``.
+        bias: ``[out]``; ``None`` for zero.
+        fold: how many draws there are.
+    """
+    dense = x.contiguous(), loc, bias, variance
+    native = library(*dense)
+    if native is not None and len(variance) <= _NARROW:
+        y = x.new_empty(fold.samples * fold.examples, len(variance))
+        given = len(x) // max(fold.examples, 1)
+        sizes = fold.samples, fold.examples, len(variance), given, fold.sharing, x.shape[1]
+        native.fold_narrow(pointer(y), *map(pointer, dense), *sizes, seed(), threads(x.numel()))
+        return y
+    spread = (x * x) @ variance.t()
+    if loc is None:
+        return fold_noise(None, bias, spread, fold)
+    if native is None:
+        return fold_noise(F.linear(x, loc, bias), None, spread, fold)
+    return fold_noise(x @ loc.t(), bias, spread, fold)
 
 
 def fold_k_tied(
     x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, fold: Folded
 ) -> Tensor:
     """The same for outputs of weights with ``scale = uᵀ v``, see :func:`k_tied_local`."""
-    mean, rank = F.linear(x, loc, bias).contiguous(), u.shape[0]
-    dense = x.contiguous(), mean, u.contiguous(), v.contiguous()
-    if rank > LARGEST_RANK or library(*dense) is None:
+    dense, (rank, n) = (x.contiguous(), loc, bias, u.contiguous(), v.contiguous()), u.shape
+    native = library(*dense)
+    if native is not None and n <= _NARROW:
+        return fold_scaled(x, loc, (u.t() @ v).square_(), bias, fold)
+    if rank > LARGEST_RANK or native is None:
         p, q = variance_factors(u, v)
-        return _spread(mean, ((p @ (x * x).t()).t() @ q).sqrt_(), fold)
-    n, given = _sizes(mean, fold)
-    y = mean if given == fold.samples else mean.new_empty(fold.samples * fold.examples, n)
+        return fold_noise(F.linear(x, loc, bias), None, (x * x) @ p.t() @ q, fold)
+    mean = x @ loc.t()
+    y, given = _room(mean, fold), len(x) // max(fold.examples, 1)
+    tensors = map(pointer, (y, dense[0], mean, *dense[2:]))
     sizes = fold.samples, fold.examples, n, given, fold.sharing, x.shape[1], rank
-    loaded().k_tied_fold(pointer(y), *map(pointer, dense), *sizes, seed(), threads(y.numel()))
+    native.k_tied_fold(*tensors, *sizes, seed(), threads(y.numel()))
     return y
+
+
+def _room(law: Tensor, fold: Folded) -> Tensor:
+    """Memory for all draws: that of the law, if it is known of every sample."""
+    rows = fold.samples * fold.examples
+    return law if len(law) == rows else law.new_empty(rows, *law.shape[1:])
 
 
 def _spread(center: Tensor | None, std: Tensor, fold: Folded) -> Tensor:

@@ -68,8 +68,8 @@ class _KTiedLocal(Function):
         ctx.seed, native = None, library(y, *dense)
         if native is None or rank > LARGEST_RANK:
             p, q = variance_factors(u, v)
-            shared = p @ (x * x).t()
-            ctx.save_for_backward(x, loc, u, v, bias, shared, p, q, spread(y, shared.t() @ q))
+            shared = (x * x) @ p.t()
+            ctx.save_for_backward(x, loc, u, v, bias, shared, p, q, spread(y, shared @ q))
             return y
         ctx.seed = seed()
         shared = x.new_empty(x.shape[0], rank * (rank + 1) // 2)
@@ -96,10 +96,10 @@ class _KTiedLocal(Function):
             return gx, gloc, gu, gv, gbias if need_bias else None
         p, q, ratio = rest
         slope = g * ratio  # twice that of the variance
-        gshared = q @ slope.t()
+        gshared = slope @ q.t()
         if gx is not None:
-            gx.addcmul_(x, gshared.t() @ p)
-        gp, gq = gshared @ (x * x), shared @ slope
+            gx.addcmul_(x, gshared @ p)
+        gp, gq = gshared.t() @ (x * x), shared.t() @ slope
         first, second, times = _pairs(u.shape[0], u.dtype, u.device)
         gu = _of_pairs(u, gq.mul_(times), first, second) if need_u else None
         gv = _of_pairs(v, gp, first, second) if need_v else None

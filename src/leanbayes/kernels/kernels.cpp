@@ -33,7 +33,9 @@ struct Fold {
 };
 
 #define INSTRUCTIONS baseline
+#define REGISTER 4  // numbers that a register holds
 #include "kernels.cpp"
+#undef REGISTER
 #undef INSTRUCTIONS
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -41,13 +43,17 @@ struct Fold {
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #define INSTRUCTIONS avx2
+#define REGISTER 8
 #include "kernels.cpp"
+#undef REGISTER
 #undef INSTRUCTIONS
 #pragma GCC pop_options
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,prefer-vector-width=512")
 #define INSTRUCTIONS avx512
+#define REGISTER 16
 #include "kernels.cpp"
+#undef REGISTER
 #undef INSTRUCTIONS
 #pragma GCC pop_options
 #endif
@@ -72,7 +78,7 @@ static const int LEVEL = level();
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // Raise it, here and in native.py, with every change of a signature: a library may be older.
-EXPORT int interface() { return 3; }
+EXPORT int interface() { return 4; }
 
 EXPORT const char* instructions() {
     return LEVEL == 2 ? "AVX-512" : LEVEL == 1 ? "AVX2" : "baseline instructions";
@@ -94,6 +100,12 @@ EXPORT void fold_noise(f32* y, const f32* mean, const f32* bias, const f32* var,
                        i64 examples, i64 n, i64 given, i64 sharing, u64 seed, int threads) {
     Fold fold = {samples, examples, n, given, sharing, seed, threads};
     BEST(fold_noise(y, mean, bias, var, fold));
+}
+EXPORT void fold_narrow(f32* y, const f32* x, const f32* loc, const f32* bias, const f32* var,
+                        i64 samples, i64 examples, i64 n, i64 given, i64 sharing, i64 in, u64 seed,
+                        int threads) {
+    Fold fold = {samples, examples, n, given, sharing, seed, threads};
+    BEST(fold_narrow(y, x, loc, bias, var, in, fold));
 }
 EXPORT void draw_forward(const f32* loc, const f32* scale, f32* w, i64 rows, i64 n, u64 seed,
                          int threads) {
@@ -148,11 +160,11 @@ EXPORT void k_tied_forward(const f32* x, const f32* u, const f32* v, f32* shared
                            i64 n, i64 m, i64 k, u64 seed, int threads) {
     RANKS(k_tied_forward, x, u, v, shared, y, rows, n, m, seed, threads)
 }
-EXPORT void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* u, const f32* v,
-                        i64 samples, i64 examples, i64 n, i64 given, i64 sharing, i64 in, i64 k,
-                        u64 seed, int threads) {
+EXPORT void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* bias, const f32* u,
+                        const f32* v, i64 samples, i64 examples, i64 n, i64 given, i64 sharing,
+                        i64 in, i64 k, u64 seed, int threads) {
     Fold fold = {samples, examples, n, given, sharing, seed, threads};
-    RANKS(k_tied_fold, y, x, mean, u, v, in, fold)
+    RANKS(k_tied_fold, y, x, mean, bias, u, v, in, fold)
 }
 EXPORT void k_tied_backward(const f32* g, const f32* x, const f32* u, const f32* v,
                             const f32* shared, f32* gx, f32* gbias, f32* gu, f32* gv, i64 rows,
@@ -317,10 +329,11 @@ static void noise_forward(f32* y, const f32* var, i64 rows, i64 n, u64 seed, int
 template <class F>
 static inline void over_windows(const Fold& fold, F row) {
     i64 n = fold.n, step = (n + fold.sharing - 1) / fold.sharing, threads = fold.threads;
-    i64 groups = (fold.examples + fold.sharing - 1) / fold.sharing;
+    i64 size = 5 * fold.sharing;  // examples whose windows lie in one stream
+    i64 groups = (fold.examples + size - 1) / size;
     PARALLEL for (i64 g = 0; g < fold.samples * groups; g++) {
-        i64 first = g % groups * fold.sharing, left = fold.examples - first;
-        i64 rows = left < fold.sharing ? left : fold.sharing;
+        i64 first = g % groups * size, left = fold.examples - first;
+        i64 rows = left < size ? left : size;
         f32* z = (f32*)malloc(sizeof(f32) * (n + rows * step + 1));
         over_noise(fold.seed, g, n + (rows - 1) * step, [=](i64 j, f32 e) { z[j] = e; });
         for (i64 i = 0; i < rows; i++) {
@@ -331,7 +344,7 @@ static inline void over_windows(const Fold& fold, F row) {
     }
 }
 
-// y = mean + bias + sqrt(var) eps; mean, bias or both may be missing, and y may be mean.
+// y = mean + bias + sqrt(var) eps; mean, bias or both may be missing, and y may be mean or var.
 static void fold_noise(f32* y, const f32* mean, const f32* bias, const f32* var, const Fold& fold) {
     i64 n = fold.n;
     over_windows(fold, [=](i64 r, i64 of, const f32* z) {
@@ -346,6 +359,80 @@ static void fold_noise(f32* y, const f32* mean, const f32* bias, const f32* var,
             SIMD for (i64 j = 0; j < n; j++) o[j] = std::sqrt(s[j]) * z[j];
         }
     });
+}
+
+// Rows [n, in] padded with zeros to whole vectors and to a whole number of pairs; no rows are zeros.
+static f32* in_pairs(const f32* w, i64 n, i64 in, i64 wide) {
+    f32* memory = (f32*)calloc((size_t)((n + 1) * wide + 1), sizeof(f32));
+    for (i64 i = 0; w && i < n; i++) memcpy(memory + i * wide, w + i * in, sizeof(f32) * in);
+    return memory;
+}
+
+// Means and variances of the outputs of weights N(loc, var) [n, in], as law [rows, 2, n], where they
+// are so few that products of matrices take longer: some rows of x at a time meet two of weights.
+template <bool has_means>
+static void narrow_law(const f32* x, const f32* loc, const f32* var, f32* law, i64 rows, i64 in,
+                       i64 n, int threads) {
+    typedef f32 Lanes __attribute__((vector_size(4 * REGISTER)));
+    const int V = REGISTER, R = V == 16 ? 4 : 2;  // 32 registers hold sums of four rows, 16 of two
+    i64 wide = (in + V - 1) / V * V;
+    f32 *w = in_pairs(loc, n, in, wide), *v = in_pairs(var, n, in, wide);
+    PARALLEL for (i64 i = 0; i < rows; i += R) {
+        const f32* a[R];  // a row beyond the last is the last once more
+        for (i64 r = 0; r < R; r++) a[r] = x + (i + r < rows ? i + r : rows - 1) * in;
+        for (i64 o = 0; o < n; o += 2) {
+            Lanes m[R][2] = {}, s[R][2] = {};
+            const f32 *w0 = w + o * wide, *w1 = w0 + wide, *v0 = v + o * wide, *v1 = v0 + wide;
+            i64 j = 0;
+            for (; j + V <= in; j += V) {
+                Lanes mean0, mean1, var0, var1;
+                memcpy(&mean0, w0 + j, sizeof mean0);
+                memcpy(&mean1, w1 + j, sizeof mean1);
+                memcpy(&var0, v0 + j, sizeof var0);
+                memcpy(&var1, v1 + j, sizeof var1);
+#pragma GCC unroll 4
+                for (int r = 0; r < R; r++) {
+                    Lanes p;
+                    memcpy(&p, a[r] + j, sizeof p);
+                    if (has_means) m[r][0] += p * mean0, m[r][1] += p * mean1;
+                    p *= p;
+                    s[r][0] += p * var0, s[r][1] += p * var1;
+                }
+            }
+            for (i64 r = 0; r < R && i + r < rows; r++)
+                for (i64 c = 0; c < 2 && o + c < n; c++) {
+                    f32 mean = 0.0f, variance = 0.0f, lanes[2][V];
+                    memcpy(lanes[0], &m[r][c], sizeof lanes[0]);
+                    memcpy(lanes[1], &s[r][c], sizeof lanes[1]);
+                    for (int l = 0; l < V; l++) mean += lanes[0][l], variance += lanes[1][l];
+                    for (i64 l = j; l < in; l++) {
+                        mean += a[r][l] * w0[c * wide + l];
+                        variance += a[r][l] * a[r][l] * v0[c * wide + l];
+                    }
+                    f32* at = law + (i + r) * 2 * n + o + c;
+                    at[0] = mean;
+                    at[n] = variance;
+                }
+        }
+    }
+    free(v);
+    free(w);
+}
+
+// y = x loc^T + bias + sqrt(x^2 var^T) eps for few outputs; loc, bias or both may be missing.
+static void fold_narrow(f32* y, const f32* x, const f32* loc, const f32* bias, const f32* var,
+                        i64 in, const Fold& fold) {
+    i64 n = fold.n, rows = fold.given * fold.examples;
+    f32* law = (f32*)malloc(sizeof(f32) * (rows * 2 * n + 1));
+    auto fill = loc ? narrow_law<true> : narrow_law<false>;
+    fill(x, loc, var, law, rows, in, n, fold.threads);
+    over_windows(fold, [=](i64 r, i64 of, const f32* z) {
+        f32* out = y + r * n;
+        const f32 *m = law + of * 2 * n, *s = m + n;
+        SIMD for (i64 j = 0; j < n; j++)
+            out[j] = m[j] + (bias ? bias[j] : 0.0f) + std::sqrt(s[j]) * z[j];
+    });
+    free(law);
 }
 
 static inline f32 over_root(f32 var) {  // 1 / sqrt(var), zero where the variance is
@@ -550,10 +637,11 @@ static void k_tied_forward(const f32* x, const f32* u, const f32* v, f32* shared
     }
 }
 
-// y = mean + sqrt(variance) eps of all samples, with noise that examples share; y may be mean.
+// y = mean + bias + sqrt(variance) eps of all samples, with noise that examples share; the bias may
+// be missing, and y may be mean.
 template <int k>
-static void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* u, const f32* v, i64 in,
-                        const Fold& fold) {
+static void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* bias, const f32* u,
+                        const f32* v, i64 in, const Fold& fold) {
     const int K = Pairs<k>::K;
     i64 n = fold.n, rows = fold.given * fold.examples, threads = fold.threads;
     Pairs<k> p(v, in, false), q(u, n, true);
@@ -566,7 +654,7 @@ static void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* u, con
         SIMD for (i64 j = 0; j < n; j++) {
             f32 var = t[0] * q.row(0)[j];
             for (int a = 1; a < K; a++) var += t[a] * q.row(a)[j];
-            o[j] = m[j] + std::sqrt(var) * z[j];
+            o[j] = m[j] + (bias ? bias[j] : 0.0f) + std::sqrt(var) * z[j];
         }
     });
     free(shared);

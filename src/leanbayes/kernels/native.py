@@ -32,7 +32,7 @@ LIBRARY = Path(__file__).with_name("libkernels.so")
 LARGEST_RANK = 4
 """Up to this rank of a k-tied scale there are kernels."""
 
-_INTERFACE = 3
+_INTERFACE = 4
 """The version of the signatures below, as kernels.cpp has it."""
 
 _WORTH_THREADS = 2**13
@@ -45,10 +45,11 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # as in kernels.cpp: pointers, size
     "noise_forward": (_P, _P, _I, _I, _SEED, _INT),
     "noise_backward": (_P, _P, _P, _I, _I, _SEED, _INT),
     "fold_noise": (*(_P,) * 4, *(_I,) * 5, _SEED, _INT),
+    "fold_narrow": (*(_P,) * 5, *(_I,) * 6, _SEED, _INT),
     "draw_forward": (_P, _P, _P, _I, _I, _SEED, _INT),
     "draw_backward": (_P, _P, _I, _I, _SEED, _INT),
     "k_tied_forward": (*(_P,) * 5, *(_I,) * 4, _SEED, _INT),
-    "k_tied_fold": (*(_P,) * 5, *(_I,) * 7, _SEED, _INT),
+    "k_tied_fold": (*(_P,) * 6, *(_I,) * 7, _SEED, _INT),
     "k_tied_backward": (*(_P,) * 9, *(_I,) * 4, _SEED, _INT),
     "k_tied_mix_forward": (*(_P,) * 3, *(_I,) * 4, _SEED, _INT),
     "k_tied_mix_backward": (*(_P,) * 5, *(_I,) * 4, _SEED, _INT),
