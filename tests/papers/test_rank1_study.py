@@ -168,6 +168,16 @@ def test_numbers_are_means_over_seeds_and_severities():
         found.cell("few.4.cnll")
 
 
+def test_numbers_of_samples_are_compared_in_the_same_runs():
+    few, many = made(1, 0.5, 1.0), made(2, 0.7, 1.0)
+    (own,) = few["parts"]["clean"]["scores"].values()
+    many["parts"]["clean"]["scores"] = {"1": own, "25": own}
+    few["parts"]["clean"]["scores"] = {"1": {"nll": {"value": 9.0, "error": 0.1}}}
+    found = Found("any", [few, many])
+    assert found.cell("samples.1.nll").ours == found.cell("samples.25.nll").ours == 0.5
+    assert found.cell("nll").ours == pytest.approx((9.0 + 0.5) / 2)
+
+
 def test_an_unfinished_average_is_no_average():
     half = made(1, 0.5, 1.0)
     half["settings"]["kinds"] = ["fog", "snow"]

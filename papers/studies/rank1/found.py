@@ -45,7 +45,7 @@ class Found:
     def __init__(self, name: str, studies: Sequence[Mapping[str, Any]]) -> None:
         self.name = name
         self.studies = studies
-        self._by_seed = [_numbers(study) for study in studies]
+        self._by_seed = _comparable([_numbers(study) for study in studies])
 
     @property
     def seeds(self) -> list[int]:
@@ -63,7 +63,8 @@ class Found:
 
         ``nll``, ``accuracy``, ``ece``; ``cnll``, ``ca``, ``cece``; ``auroc``; ``parameters``,
         ``share`` (more than the plain network has); ``diversity``; ``samples.4.nll`` and
-        ``few.4.cnll`` by the number of samples; ``severity.3.cnll``.
+        ``few.4.cnll`` by the number of samples, of the seeds that have all of these numbers;
+        ``severity.3.cnll``.
         """
         found = [numbers[column] for numbers in self._by_seed if column in numbers]
         if not found:
@@ -76,6 +77,18 @@ class Found:
         error = stdev(values) / math.sqrt(len(values))
         mean = values[0] if len(set(values)) == 1 else fmean(values)
         return Cell(mean, error or None, beside)
+
+
+def _comparable(by_seed: Sequence[Numbers]) -> list[Numbers]:
+    """Without numbers of samples of seeds that lack some: all of them are of the same runs."""
+    start = "samples."
+    wanted = {column for numbers in by_seed for column in numbers if column.startswith(start)}
+    return [
+        numbers
+        if wanted <= numbers.keys()
+        else {column: value for column, value in numbers.items() if not column.startswith(start)}
+        for numbers in by_seed
+    ]
 
 
 def _numbers(study: Mapping[str, Any]) -> Numbers:
