@@ -22,7 +22,7 @@ from benchmarks.networks import SETUPS
 from benchmarks.prediction import EXAMPLES, SAMPLES
 from benchmarks.step import Options
 from leanbayes.kernels import Folded, fold_k_tied, fold_scaled, without_native
-from leanbayes.passes import keep_memory
+from leanbayes.memory import keep_memory
 
 __all__ = ["OF_PREDICTIONS", "OF_STEPS", "run"]
 
@@ -124,9 +124,12 @@ def _of_layers(setup: str, options: Options) -> dict[str, Any]:
     layers = [_Layer(fold.examples, *first), *(_Layer(rows, *sizes) for sizes in others)]
 
     def repeated(draw: Callable[[_Layer, Folded], Tensor]) -> Work:
-        return lambda: [
-            draw(layer, fold) for _ in range(examples // fold.examples) for layer in layers
-        ]
+        def work() -> None:
+            for _ in range(examples // fold.examples):
+                for layer in layers:
+                    draw(layer, fold)
+
+        return work
 
     works = {
         "k-tied 2": repeated(_Layer.k_tied),

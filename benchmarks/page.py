@@ -222,8 +222,7 @@ def scale(result: Result) -> list[str]:
         "The exponent is the slope of cost against size, both as logarithms, over the three "
         "largest sizes: 1 is proportional, 2 quadratic. Costs and memory are relative to the plain "
         "network of the same size. Memory is that of parameters, gradients, Adam's moments and the "
-        "most that a step or a prediction holds beside them; a prediction of several samples asks "
-        "for one block of 32 MiB that it never touches, and it is counted.",
+        "most that a step or a prediction holds beside them.",
         table((*headings, "of the last", "memory of the last"), rows, left=3),
         "![Cost against size.](performance/scale.png)",
         "![Peak memory against size.](performance/memory.png)",
@@ -280,11 +279,19 @@ def _say(result: Result, sentence: str, title: Callable[[str], str]) -> list[str
         if others:
             best = min(others, key=lambda name: others[name]["median"])
             same = costs(result, "peers", setup)[OURS]
-            ahead = others[best]["median"] < same["median"]
-            who = f"{best} is ahead with" if ahead else f"the fastest peer, {best}, takes"
-            line += f"; {who} {number(others[best])} against {number(same)} in one process"
+            line += f"; {_compared(best, others[best], same)} in one process"
         lines.append(f"{line}.")
     return lines
+
+
+def _compared(name: str, peer: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """The fastest peer and us; between overlapping quartiles there is no first place."""
+    pair = f"{number(peer)} against {number(ours)}"
+    if peer["median"] >= ours["median"]:
+        return f"the fastest peer, {name}, takes {pair}"
+    if peer["high"] >= ours["low"]:
+        return f"{name} takes {pair}, within the spread of both,"
+    return f"{name} is ahead with {pair}"
 
 
 def number(cost: Mapping[str, Any]) -> str:

@@ -10,12 +10,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
-from benchmarks import formulas, harness, page, scaling_page, tables
+from benchmarks import formulas, harness, limits, page, scaling_page, tables
 from benchmarks.harness import Cost, Turn, cost, exponent, facts, measure, peak_memory
 from benchmarks.methods import METHODS, plain
 from benchmarks.networks import SETUPS, mlp
 from benchmarks.peers import PACKAGES, PEERS
 from benchmarks.prediction import EXAMPLES
+from benchmarks.step import Options
 
 
 class Machine:
@@ -191,16 +192,16 @@ def made_up_results(folder, *, native=True, ivon=1.1):
 
 
 def test_a_page_is_written_from_results(tmp_path):
-    made_up_results(tmp_path)
+    made_up_results(tmp_path, ivon=1.0)
     text = page.write(tmp_path, tmp_path / "docs").read_text()
     first = text.split("\n## ")[0]
     assert (
-        "costs **1.20** plain steps (MLP, batch 128); IVON is ahead with 1.10 against 1.25" in first
+        "costs **1.20** plain steps (MLP, batch 128); IVON is ahead with 1.00 against 1.25" in first
     )
     assert "answers after **0.30 s**" in first
     assert "takes **0.20 s** over" in first
     assert "| k-tied 2, auto | **1.20** (1.10–1.30) | **1.20** (1.10–1.30) |" in text
-    assert "| IVON (peer) | **1.10** (1.00–1.20) | – |" in text
+    assert "| IVON (peer) | **1.00** (0.90–1.10) | – |" in text
     assert "Not installable here: bayesian-torch, posteriors." in text
     assert "**60.0**†" in text
     for picture in re.findall(r"\]\((performance/\w+\.png)\)", text):
@@ -208,6 +209,22 @@ def test_a_page_is_written_from_results(tmp_path):
     assert {p.stem for p in (tmp_path / "docs" / "performance").iterdir()} == {
         *("step", "prediction", "scale", "memory"),
     }
+
+
+def test_nobody_is_ahead_by_less_than_the_spread(tmp_path):
+    made_up_results(tmp_path, ivon=1.1)
+    text = page.text(page.read(tmp_path))
+    assert "IVON takes 1.10 against 1.25, within the spread of both, in one process" in text
+    assert "is ahead" not in text
+
+
+def test_limits_are_measured_and_told():
+    measured = limits.run(Options(rounds=2, quick=True))
+    section = "\n".join(page.limits({"branches": {"native": measured}}))
+    for part in (*limits.OF_STEPS, *limits.OF_PREDICTIONS):
+        assert f"| {part}: " in section
+    for layers in ("k-tied 2", "variance layers", "mean field"):
+        assert f"| {layers} | **" in section
 
 
 def test_a_page_says_when_no_peer_is_ahead_and_no_kernel_was_there(tmp_path):

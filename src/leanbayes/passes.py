@@ -19,13 +19,14 @@ from leanbayes.estimators import Estimator, mean
 from leanbayes.folding import ApartMap, Fold, folding
 from leanbayes.inputs import Inputs
 from leanbayes.layers import RandomMap
+from leanbayes.memory import keep_memory
 from leanbayes.model import held, members, tile
 from leanbayes.ops import LinearOp, Usage
 from leanbayes.row_wise import UnprovenError
 from leanbayes.rows import RowsApart
 from leanbayes.seeding import is_compiled
 
-__all__ = ["Passes", "examples_first", "keep_memory"]
+__all__ = ["Passes", "examples_first"]
 
 _ROWS = 4000
 """How many rows a folded pass has: samples times examples, so that activations stay in caches."""
@@ -208,15 +209,6 @@ class _FoldedPass(Pass):
         if estimator is not mean and not without_noise:
             raise UnprovenError("a layer draws weights")
         self.apart.keep(drawn.weight)
-
-
-def keep_memory() -> None:
-    """Let the C library keep freed memory for the next slice instead of giving it back.
-
-    It does so for blocks as large as the largest that was freed, up to 32 MiB; this one is never
-    touched.
-    """
-    torch.empty(2**25 - 2**16, dtype=torch.uint8)
 
 
 def _is_watched(model: nn.Module) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -44,16 +44,34 @@ def k_tied_local(x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | No
     return _KTiedLocal.apply(x, loc, u, v, bias)  # type: ignore[no-untyped-call]
 
 
+class _Pairs(NamedTuple):
+    """The pairs ``a ≤ b`` of some things.
+
+    Attributes:
+        first: every ``a``.
+        second: every ``b``.
+        times: how often each counts in a square, ``[pairs, 1]``.
+        of: which pair each thing makes with each, ``[things²]``.
+    """
+
+    first: Tensor
+    second: Tensor
+    times: Tensor
+    of: Tensor
+
+
 @cache
-def _pairs(rank: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """The pairs ``a ≤ b`` of ``rank`` things, and how often each counts, ``[pairs, 1]``."""
+def _pairs(rank: int, dtype: torch.dtype, device: torch.device) -> _Pairs:
     first, second = torch.triu_indices(rank, rank, device=device)
-    return first, second, 2.0 - (first == second).to(dtype).unsqueeze(-1)
+    of = torch.empty(rank, rank, dtype=torch.int64, device=device)
+    of[first, second] = of[second, first] = torch.arange(len(first), device=device)
+    times = 2.0 - (first == second).to(dtype).unsqueeze(-1)
+    return _Pairs(first, second, times, of.flatten())
 
 
 def variance_factors(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Factors ``p [K, in]`` and ``q [K, out]`` of the variance ``(uᵀ v)²``, ``K = k(k+1)/2``."""
-    first, second, times = _pairs(u.shape[0], u.dtype, u.device)
+    first, second, times, _ = _pairs(u.shape[0], u.dtype, u.device)
     p = v.index_select(0, first).mul_(v.index_select(0, second))
     return p, u.index_select(0, first).mul_(u.index_select(0, second)).mul_(times)
 
@@ -100,17 +118,16 @@ class _KTiedLocal(Function):
         if gx is not None:
             gx.addcmul_(x, gshared @ p)
         gp, gq = gshared.t() @ (x * x), shared.t() @ slope
-        first, second, times = _pairs(u.shape[0], u.dtype, u.device)
-        gu = _of_pairs(u, gq.mul_(times), first, second) if need_u else None
-        gv = _of_pairs(v, gp, first, second) if need_v else None
+        pairs = _pairs(u.shape[0], u.dtype, u.device)
+        gu = _of_pairs(u, gq, pairs) if need_u else None
+        gv = _of_pairs(v, gp.div_(pairs.times), pairs) if need_v else None
         return gx, gloc, gu, gv, g.sum(0) if need_bias else None
 
 
-def _of_pairs(w: Tensor, half: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """The gradient of ``w`` from (twice) that of products of its rows."""
-    half = half.mul_(0.5)
-    gw = torch.zeros_like(w).index_add_(0, first, half * w.index_select(0, second))
-    return gw.index_add_(0, second, half.mul_(w.index_select(0, first)))
+def _of_pairs(w: Tensor, g: Tensor, pairs: _Pairs) -> Tensor:
+    """The gradient of ``w``: of each row, that of its pairs times the other row."""
+    rank = len(w)
+    return (g.index_select(0, pairs.of).view(rank, rank, -1) * w).sum(1)
 
 
 def _k_tied_twice(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:

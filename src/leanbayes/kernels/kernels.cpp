@@ -329,11 +329,10 @@ static void noise_forward(f32* y, const f32* var, i64 rows, i64 n, u64 seed, int
 template <class F>
 static inline void over_windows(const Fold& fold, F row) {
     i64 n = fold.n, step = (n + fold.sharing - 1) / fold.sharing, threads = fold.threads;
-    i64 size = 5 * fold.sharing;  // examples whose windows lie in one stream
-    i64 groups = (fold.examples + size - 1) / size;
+    i64 groups = (fold.examples + fold.sharing - 1) / fold.sharing;
     PARALLEL for (i64 g = 0; g < fold.samples * groups; g++) {
-        i64 first = g % groups * size, left = fold.examples - first;
-        i64 rows = left < size ? left : size;
+        i64 first = g % groups * fold.sharing, left = fold.examples - first;
+        i64 rows = left < fold.sharing ? left : fold.sharing;
         f32* z = (f32*)malloc(sizeof(f32) * (n + rows * step + 1));
         over_noise(fold.seed, g, n + (rows - 1) * step, [=](i64 j, f32 e) { z[j] = e; });
         for (i64 i = 0; i < rows; i++) {
