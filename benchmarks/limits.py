@@ -21,8 +21,7 @@ from benchmarks.methods import PRIOR, Works, plain
 from benchmarks.networks import SETUPS
 from benchmarks.prediction import EXAMPLES, SAMPLES
 from benchmarks.step import Options
-from leanbayes.kernels import Folded, fold_k_tied, fold_scaled, without_native
-from leanbayes.memory import keep_memory
+from leanbayes.kernels import Folded, fold_k_tied, fold_scaled, keep_memory, without_native
 
 __all__ = ["OF_PREDICTIONS", "OF_STEPS", "run"]
 

@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from leanbayes import memory
+from leanbayes.kernels import memory
 
 
 @pytest.fixture

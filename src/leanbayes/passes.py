@@ -18,8 +18,8 @@ from leanbayes.errors import require
 from leanbayes.estimators import Estimator, mean
 from leanbayes.folding import ApartMap, Fold, folding
 from leanbayes.inputs import Inputs
+from leanbayes.kernels import keep_memory
 from leanbayes.layers import RandomMap
-from leanbayes.memory import keep_memory
 from leanbayes.model import held, members, tile
 from leanbayes.ops import LinearOp, Usage
 from leanbayes.row_wise import UnprovenError
