@@ -403,3 +403,20 @@ def test_what_is_no_count_is_refused(likelihood, wrong):
     with pytest.raises(ValueError, match="is for counts, and a target is below zero or no whole"):
         likelihood.nll(torch.zeros(2), y)
     likelihood.nll(torch.zeros(2), torch.tensor([2.0, 0.0]))
+
+
+@pytest.mark.parametrize("classes", [1, 2, 10, 15, 16, 40])
+@pytest.mark.parametrize("shape", [(1, 5), (4, 5), (4, 5, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_probabilities_are_softmaxes_whatever_the_number_of_classes(classes, shape, dtype):
+    outputs = 3 * torch.randn(*shape, classes, dtype=dtype)
+    if classes > 1:
+        outputs[0, 0, ..., 0] = -torch.inf  # a class that is impossible
+    expected = outputs.double().softmax(-1)
+    tolerance = {"rtol": 0.0, "atol": 2e-2 if dtype is torch.bfloat16 else 1e-6}
+    found = lb.Categorical().class_log_probs(outputs)
+    assert found.dtype == dtype
+    assert found.is_contiguous()
+    torch.testing.assert_close(found.double().exp(), expected, **tolerance)
+    averaged = lb.Categorical().probs(outputs).double()
+    torch.testing.assert_close(averaged, expected.mean(0), **tolerance)

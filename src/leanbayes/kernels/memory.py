@@ -20,8 +20,8 @@ def keep_memory() -> bool:
     """Let glibc keep up to 256 MB of freed memory; returns whether it does by this call.
 
     Slices of a prediction ask for the same blocks again and again. Blocks that went back to the
-    system come anew, page by page, which takes as long as the arithmetic on them. Environment
-    variables that say otherwise are respected, and other C libraries are left as they are.
+    system come anew, page by page, which takes time. Environment variables that say otherwise are
+    respected, and other C libraries are left as they are.
     """
     if any(name in os.environ for name in _SET_BY_USERS):
         return False
