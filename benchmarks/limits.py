@@ -21,7 +21,14 @@ from benchmarks.methods import PRIOR, Works, plain
 from benchmarks.networks import SETUPS
 from benchmarks.prediction import EXAMPLES, SAMPLES
 from benchmarks.step import Options
-from leanbayes.kernels import Folded, fold_k_tied, fold_scaled, keep_memory, without_native
+from leanbayes.kernels import (
+    Folded,
+    fold_k_tied,
+    fold_scaled,
+    keep_memory,
+    product,
+    without_native,
+)
 
 __all__ = ["OF_PREDICTIONS", "OF_STEPS", "run"]
 
@@ -151,7 +158,7 @@ class _Layer:
         self.variance, self.noise = torch.rand(2, batch, rows)
 
     def product(self) -> Tensor:
-        return self.x @ self.weight.t()
+        return product(self.x, self.weight)
 
     def k_tied(self, fold: Folded) -> Tensor:
         u, v = self.q[:RANK], self.p[:RANK]
@@ -167,10 +174,10 @@ class _Layer:
         return [self.x @ self.p.t(), self.shared @ self.q]
 
     def skinny_step(self) -> list[Tensor]:
-        square, again = self.x * self.x, self.x * self.x
+        square = self.x * self.x
         forward = [square @ self.p.t(), self.shared @ self.q]
         slopes = self.g @ self.q.t()
-        return [*forward, slopes @ self.p, slopes.t() @ again, self.shared.t() @ self.g]
+        return [*forward, slopes @ self.p, slopes.t() @ square, self.shared.t() @ self.g]
 
     def passes(self) -> list[Tensor]:
         std = self.variance.sqrt()

@@ -22,6 +22,7 @@ from leanbayes.kernels.k_tied import add_mixed_noise, can_mix, k_tied_local
 from leanbayes.kernels.local import add_noise, safe_sqrt, scaled_local
 from leanbayes.kernels.memory import keep_memory
 from leanbayes.kernels.native import Kernels, kernels, without_native
+from leanbayes.kernels.products import product
 from leanbayes.kernels.triangular import (
     from_packed,
     lower_gram,
@@ -59,6 +60,7 @@ __all__ = [
     "lower_product",
     "lower_quadratic",
     "no_force",
+    "product",
     "relevance_kl",
     "row_squares",
     "safe_sqrt",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.kernels.k_tied import variance_factors
 from leanbayes.kernels.native import LARGEST_RANK, library, pointer, seed, threads
+from leanbayes.kernels.products import product
 
 __all__ = ["Folded", "fold_k_tied", "fold_noise", "fold_scaled", "windows"]
 
@@ -87,12 +87,12 @@ def fold_scaled(
         sizes = fold.samples, fold.examples, len(variance), given, fold.sharing, x.shape[1]
         native.fold_narrow(pointer(y), *map(pointer, dense), *sizes, seed(), threads(x.numel()))
         return y
-    spread = (x * x) @ variance.t()
+    spread = product(x * x, variance)
     if loc is None:
         return fold_noise(None, bias, spread, fold)
     if native is None:
-        return fold_noise(F.linear(x, loc, bias), None, spread, fold)
-    return fold_noise(x @ loc.t(), bias, spread, fold)
+        return fold_noise(product(x, loc, bias), None, spread, fold)
+    return fold_noise(product(x, loc), bias, spread, fold)
 
 
 def fold_k_tied(
@@ -105,8 +105,8 @@ def fold_k_tied(
         return fold_scaled(x, loc, (u.t() @ v).square_(), bias, fold)
     if rank > LARGEST_RANK or native is None:
         p, q = variance_factors(u, v)
-        return fold_noise(F.linear(x, loc, bias), None, (x * x) @ p.t() @ q, fold)
-    mean = x @ loc.t()
+        return fold_noise(product(x, loc, bias), None, (x * x) @ p.t() @ q, fold)
+    mean = product(x, loc)
     y, given = _room(mean, fold), len(x) // max(fold.examples, 1)
     tensors = map(pointer, (y, dense[0], mean, *dense[2:]))
     sizes = fold.samples, fold.examples, n, given, fold.sharing, x.shape[1], rank

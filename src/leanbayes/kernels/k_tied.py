@@ -22,6 +22,7 @@ from leanbayes.kernels.native import (
     seed,
     threads,
 )
+from leanbayes.kernels.products import product
 
 __all__ = ["add_mixed_noise", "can_mix", "k_tied_local", "variance_factors"]
 
@@ -81,13 +82,15 @@ class _KTiedLocal(Function):
     def forward(
         ctx: Any, x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None
     ) -> Tensor:
-        y, rank = F.linear(x, loc, bias), u.shape[0]
+        y, rank = product(x, loc, bias), u.shape[0]
         dense = x.contiguous(), u.contiguous(), v.contiguous()
         ctx.seed, native = None, library(y, *dense)
         if native is None or rank > LARGEST_RANK:
             p, q = variance_factors(u, v)
-            shared = (x * x) @ p.t()
-            ctx.save_for_backward(x, loc, u, v, bias, shared, p, q, spread(y, shared @ q))
+            square = x * x
+            shared = square @ p.t()
+            ratio = spread(y, (shared @ q).sqrt_())
+            ctx.save_for_backward(x, loc, u, v, bias, shared, square, p, q, ratio)
             return y
         ctx.seed = seed()
         shared = x.new_empty(x.shape[0], rank * (rank + 1) // 2)
@@ -103,7 +106,7 @@ class _KTiedLocal(Function):
         if torch.is_grad_enabled():
             return _k_tied_twice(ctx, g)
         need_x, need_loc, need_u, need_v, need_bias = ctx.needs_input_grad
-        gx = g @ loc if need_x else None
+        gx = product(g, loc.t()) if need_x else None
         gloc = g.t() @ x if need_loc else None
         if ctx.seed is not None:
             dense = g.contiguous(), x.contiguous(), u.contiguous(), v.contiguous()
@@ -112,12 +115,12 @@ class _KTiedLocal(Function):
             sizes = (*x.shape, g.shape[1], u.shape[0])
             loaded().k_tied_backward(*tensors, *sizes, ctx.seed, threads(x.numel()))
             return gx, gloc, gu, gv, gbias if need_bias else None
-        p, q, ratio = rest
+        square, p, q, ratio = rest
         slope = g * ratio  # twice that of the variance
         gshared = slope @ q.t()
         if gx is not None:
             gx.addcmul_(x, gshared @ p)
-        gp, gq = gshared.t() @ (x * x), shared.t() @ slope
+        gp, gq = gshared.t() @ square, shared.t() @ slope
         pairs = _pairs(u.shape[0], u.dtype, u.device)
         gu = _of_pairs(u, gq, pairs) if need_u else None
         gv = _of_pairs(v, gp.div_(pairs.times), pairs) if need_v else None
@@ -136,7 +139,7 @@ def _k_tied_twice(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     def variance(x: Tensor, u: Tensor, v: Tensor) -> Tensor:
         return (x * x) @ (u.t() @ v).square().t()
 
-    e = drawn_noise(ctx.seed, rest[2] if rest else None, variance(x, u, v))
+    e = drawn_noise(ctx.seed, rest[-1] if rest else None, variance(x, u, v))
 
     def plain(x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         return torch.addcmul(F.linear(x, loc, bias), safe_sqrt(variance(x, u, v)), e)

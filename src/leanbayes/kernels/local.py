@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import Function
 
 from leanbayes.kernels.fused import fusible, in_full_precision, twice_differentiable
 from leanbayes.kernels.native import as_rows, library, loaded, normals, pointer, seed, threads
+from leanbayes.kernels.products import product
 
 __all__ = ["add_noise", "drawn_noise", "safe_sqrt", "scaled_local", "spread"]
 
@@ -55,12 +55,11 @@ def scaled_local(x: Tensor, loc: Tensor | None, scale: Tensor, bias: Tensor | No
     return _ScaledLocal.apply(x, loc, scale, bias)  # type: ignore[no-untyped-call]
 
 
-def spread(y: Tensor, variance: Tensor) -> Tensor:
-    """Add noise in place; returns ``ε / √variance``, zero where the variance is."""
-    std = variance.sqrt()
-    e = torch.randn_like(variance)
+def spread(y: Tensor, std: Tensor) -> Tensor:
+    """Add noise of these standard deviations in place; returns ``ε / std``, zero where they are."""
+    e = torch.randn_like(std)
     y.addcmul_(std, e)
-    return e.mul_(std).div_(variance.clamp_min(torch.finfo(variance.dtype).tiny))
+    return e.div_(std).nan_to_num_(0.0, 0.0, 0.0)
 
 
 def _noisy(y: Tensor, variance: Tensor) -> int:
@@ -84,7 +83,7 @@ class _AddNoise(Function):
         ctx.seed, native = None, library(mean, variance)
         y = mean.expand_as(variance).clone(memory_format=torch.contiguous_format)
         if native is None:
-            ctx.save_for_backward(mean, variance, spread(y, variance))
+            ctx.save_for_backward(mean, variance, spread(y, variance.sqrt()))
             return y
         ctx.seed = _noisy(y, variance)
         ctx.save_for_backward(mean, variance, None)
@@ -127,16 +126,16 @@ class _ScaledLocal(Function):
         ctx: Any, x: Tensor, loc: Tensor | None, scale: Tensor, bias: Tensor | None
     ) -> Tensor:
         square, weight = x * x, scale * scale
-        variance = square @ weight.t()
+        variance = product(square, weight)
         if loc is not None:
-            y = F.linear(x, loc, bias)
+            y = product(x, loc, bias)
         elif bias is not None:
             y = bias.expand_as(variance).clone()
         else:
             y = torch.zeros_like(variance)
         ctx.seed, ratio, native = None, None, library(y, variance)
         if native is None:
-            ratio = spread(y, variance)
+            ratio = spread(y, variance.sqrt_())
         else:
             ctx.seed = _noisy(y, variance)
         kept = variance if ratio is None else ratio
@@ -165,6 +164,6 @@ class _ScaledLocal(Function):
         if need_scale:
             gscale = (slope.t() @ square).mul_(scale)
         if need_x:
-            gx = (slope @ weight).mul_(x)
-            gx = gx if loc is None else gx.add_(g @ loc)
+            gx = product(slope, weight.t()).mul_(x)
+            gx = gx if loc is None else gx.add_(product(g, loc.t()))
         return gx, g.t() @ x if need_loc else None, gscale, g.sum(0) if need_bias else None
