@@ -12,14 +12,16 @@ from torch import Tensor
 
 __all__ = ["product"]
 
-_ROWS = 32
-_WEIGHTS = 2**16
+_NARROW = 16
+"""With fewer rows, inputs or outputs oneDNN may be slower."""
+_LARGE = 2**23
+"""From so many multiplications on it is faster."""
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``x weightᵀ + bias``, for use where no gradient is recorded.
 
-    On processors with MKL, oneDNN takes large products: it needs 5 to 35 % less time for them.
+    Where torch has MKL, oneDNN takes large products: 5 to 40 % less time on an AMD EPYC.
 
     Args:
         x: ``[batch, in]``.
@@ -30,7 +32,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         >>> product(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4)).shape
         torch.Size([2, 4])
     """
-    large = len(x) >= _ROWS and weight.numel() >= _WEIGHTS
+    large = len(x) * weight.numel() >= _LARGE and min(len(x), *weight.shape) >= _NARROW
     single = x.dtype == weight.dtype == torch.float32 and x.is_cpu and weight.is_cpu
     linear = _onednn() if large and single and not _is_observed() else None
     if linear is None:
