@@ -17,7 +17,7 @@ from torch import Tensor
 
 import leanbayes as lb
 from benchmarks.harness import Work, as_json, facts, measure
-from benchmarks.methods import PRIOR, Works, plain
+from benchmarks.methods import PRIOR, plain
 from benchmarks.networks import SETUPS
 from benchmarks.prediction import EXAMPLES, SAMPLES
 from benchmarks.step import Options
@@ -61,7 +61,8 @@ def run(options: Options) -> dict[str, Any]:
 
 def _of_steps(setup: str, options: Options) -> dict[str, Any]:
     x, y = SETUPS[setup].data(options.examples(SETUPS[setup].batch))
-    base, model = _pair(setup)
+    base = plain(SETUPS[setup].fresh())
+    model = lb.convert(SETUPS[setup].fresh(), lb.KTied(2), PRIOR)
     layers = [_Layer(len(x), *sizes) for sizes in pairwise(WIDTHS)]
     works: Mapping[str, Work] = {
         "random numbers": lambda: [torch.randn_like(layer.y) for layer in layers],
@@ -74,17 +75,9 @@ def _of_steps(setup: str, options: Options) -> dict[str, Any]:
     return as_json(costs)
 
 
-def _pair(setup: str) -> tuple[Works, torch.nn.Module]:
-    """The plain network and the converted one."""
-    return plain(SETUPS[setup].fresh()), lb.convert(SETUPS[setup].fresh(), lb.KTied(2), PRIOR)
-
-
 def _of_predictions(setup: str, options: Options) -> dict[str, Any]:
-    examples = options.examples(EXAMPLES[setup])
-    x, _ = SETUPS[setup].data(examples)
-    base, _ = _pair(setup)
+    examples, rows = _sizes(setup, options)
     first, *others = pairwise(WIDTHS)
-    rows = min(ROWS, SAMPLES * examples)
     slices = SAMPLES * examples // rows
     once, layers = _Layer(examples, *first), [_Layer(rows, *sizes) for sizes in others]
     drawn = [_Layer(rows, 1, wide) for wide in WIDTHS[1:]]
@@ -113,19 +106,13 @@ def _of_predictions(setup: str, options: Options) -> dict[str, Any]:
         "passes over outputs": passes,
         "random numbers": numbers,
     }
-    rounds = max(2, options.rounds // 2)
-    with torch.no_grad():
-        costs = measure(lambda: base.predict(x, 1), works, rounds=rounds, **options.timing)
-    return as_json(costs)
+    return _in_passes(setup, works, options)
 
 
 def _of_layers(setup: str, options: Options) -> dict[str, Any]:
     """Products and noise of all layers of a prediction, without activations and without a model."""
-    examples = options.examples(EXAMPLES[setup])
-    x, _ = SETUPS[setup].data(examples)
-    base, _ = _pair(setup)
+    examples, rows = _sizes(setup, options)
     first, *others = pairwise(WIDTHS)
-    rows = min(ROWS, SAMPLES * examples)
     fold = Folded(SAMPLES, rows // SAMPLES, SHARED_BY)
     layers = [_Layer(fold.examples, *first), *(_Layer(rows, *sizes) for sizes in others)]
 
@@ -142,7 +129,19 @@ def _of_layers(setup: str, options: Options) -> dict[str, Any]:
         "variance layers": repeated(_Layer.centered),
         "mean field": repeated(_Layer.free),
     }
-    rounds = max(2, options.rounds // 2)
+    return _in_passes(setup, works, options)
+
+
+def _sizes(setup: str, options: Options) -> tuple[int, int]:
+    """How many examples are predicted, and how many rows of all samples run at once."""
+    examples = options.examples(EXAMPLES[setup])
+    return examples, min(ROWS, SAMPLES * examples)
+
+
+def _in_passes(setup: str, works: Mapping[str, Work], options: Options) -> dict[str, Any]:
+    """What works cost, in forward passes of the plain network."""
+    x, _ = SETUPS[setup].data(options.examples(EXAMPLES[setup]))
+    base, rounds = plain(SETUPS[setup].fresh()), max(2, options.rounds // 2)
     with torch.no_grad():
         costs = measure(lambda: base.predict(x, 1), works, rounds=rounds, **options.timing)
     return as_json(costs)
