@@ -60,13 +60,17 @@ struct Fold {
 
 static int level() {
 #ifdef DISPATCH
+    const char *most = getenv("LEANBAYES_NATIVE");
+    const bool is_baseline = most && !strcmp(most, "baseline"), is_avx2 = most && !strcmp(most, "avx2");
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+    if (is_baseline || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
+    if (!is_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
         return 2;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
-#endif
+    return 1;
+#else
     return 0;
+#endif
 }
 static const int LEVEL = level();
 

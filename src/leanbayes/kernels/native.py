@@ -37,6 +37,9 @@ _INTERFACE = 4
 
 _WORTH_THREADS = 2**13
 
+_WANTED = ("0", "1", "baseline", "avx2")
+"""What the environment may ask for: no library, its best instructions, or no more than these."""
+
 _P, _I, _SEED, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_int
 _F, _D = ctypes.c_float, ctypes.c_double
 _SIGNATURES: dict[str, tuple[Any, ...]] = {  # as in kernels.cpp: pointers, sizes, the rest
@@ -93,7 +96,10 @@ class _State:
         self.library: Any = None
         self.loaded: Any = None
         self.reason = ""
-        if os.environ.get("LEANBAYES_NATIVE", "1") == "0":
+        wanted = os.environ.get("LEANBAYES_NATIVE", "1")
+        if wanted not in _WANTED:
+            raise ValueError(f"LEANBAYES_NATIVE is {wanted!r}; it may be {', '.join(_WANTED)}")
+        if wanted == "0":
             self.reason = "LEANBAYES_NATIVE is 0"
         elif not LIBRARY.exists():
             self.reason = (

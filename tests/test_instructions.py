@@ -1,0 +1,107 @@
+"""Kernels with older instructions give the numbers that those with the best ones give."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import leanbayes as lb
+from leanbayes.kernels import (
+    Folded,
+    NormalFactor,
+    add_mixed_noise,
+    add_noise,
+    draw_k_tied,
+    draw_scaled,
+    fold_k_tied,
+    fold_noise,
+    fold_scaled,
+    k_tied_kl,
+    k_tied_local,
+    relevance_kl,
+    row_squares,
+    scaled_kl,
+    scaled_local,
+)
+
+BATCH, IN, OUT, FEW = 23, 45, 70, 7  # no multiples of a vector's width
+FOLD = Folded(samples=4, examples=BATCH, sharing=10)
+
+
+def answers():
+    """Values and gradients of every function that has a kernel, by one seed, and what computed."""
+    torch.manual_seed(0)
+    x, many = torch.randn(BATCH, IN), torch.randn(FOLD.samples * BATCH, IN)
+    loc, scale, bias = torch.randn(OUT, IN), torch.rand(OUT, IN) + 0.1, torch.randn(OUT)
+    u, v = torch.rand(2, OUT) + 0.1, torch.rand(2, IN) + 0.1
+    y, variance = torch.randn(BATCH, OUT), torch.rand(BATCH, OUT)
+    shared, pairs = torch.rand(BATCH, 3, 9), torch.rand(3, OUT)
+    r, s, below = torch.randn(2, IN), torch.rand(2, IN), torch.randn(OUT * (OUT - 1) // 2)
+    rows = torch.randn(2 * BATCH, IN)
+    few = loc[:FEW], scale[:FEW].square(), bias[:FEW]
+
+    def factors(rows, r, s):
+        return NormalFactor.draw(r, s, None, len(rows)).times(rows)
+
+    calls = {
+        "add_noise": (add_noise, (y, variance)),
+        "scaled_local": (scaled_local, (x, loc, scale, bias)),
+        "k_tied_local": (k_tied_local, (x, loc, u, v, bias)),
+        "mixed": (add_mixed_noise, (torch.randn(BATCH, OUT, 9), shared, pairs)),
+        "draw_scaled": (draw_scaled, (loc, scale)),
+        "draw_k_tied": (draw_k_tied, (loc, u, v)),
+        "factors": (factors, (rows, r, s)),
+        "k_tied_kl": (lambda *t: k_tied_kl(*t, 0.1, 0.5), (loc, u, v)),
+        "scaled_kl": (lambda *t: scaled_kl(*t, 0.1, 0.5), (loc, scale)),
+        "relevance_kl": (relevance_kl, (loc, scale)),
+        "row_squares": (row_squares, (bias.abs(), below)),
+    }
+    found = {name: _with_gradients(function, given) for name, (function, given) in calls.items()}
+    with torch.no_grad():
+        found |= {
+            "fold_noise": [fold_noise(y, bias, variance.clone(), FOLD)],
+            "fold_scaled": [fold_scaled(many, loc, scale.square(), bias, FOLD)],
+            "fold_centered": [fold_scaled(x, None, scale.square(), None, FOLD)],
+            "fold_few": [fold_scaled(many, few[0], few[1], few[2], FOLD)],
+            "fold_k_tied": [fold_k_tied(many, loc, u, v, bias, FOLD)],
+            "fold_k_tied once": [fold_k_tied(x, loc, u, v, bias, FOLD)],
+        }
+    return lb.kernels().reason, found
+
+
+def _with_gradients(function, given):
+    leaves = [t.clone().requires_grad_() for t in given]
+    torch.manual_seed(1)
+    value = function(*leaves)
+    weights = torch.linspace(-1.0, 1.0, value.numel()).view(value.shape)
+    return [value.detach(), *torch.autograd.grad((value * weights).sum(), leaves)]
+
+
+@pytest.mark.skipif(not lb.kernels().native, reason=lb.kernels().reason)
+@pytest.mark.parametrize(
+    ("wanted", "expected"), [("avx2", "AVX2"), ("baseline", "baseline instructions")]
+)
+def test_older_instructions_give_the_same_numbers(wanted, expected, tmp_path):
+    best, found = answers()
+    file = tmp_path / "answers.pt"
+    environment = {**os.environ, "LEANBAYES_NATIVE": wanted}
+    subprocess.run([sys.executable, __file__, str(file)], env=environment, check=True)
+    used, others = torch.load(file)
+    assert used == (best if best == "baseline instructions" else expected)
+    assert others.keys() == found.keys()
+    for name, values in found.items():
+        for mine, theirs in zip(values, others[name], strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_an_unknown_wish_is_told():
+    environment = {**os.environ, "LEANBAYES_NATIVE": "avx"}
+    command = [sys.executable, "-c", "import leanbayes"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "LEANBAYES_NATIVE is 'avx'; it may be 0, 1, baseline, avx2" in run.stderr
+
+
+if __name__ == "__main__":
+    torch.save(answers(), sys.argv[1])
