@@ -36,6 +36,7 @@ __all__ = [
 Tensors = tuple[Tensor | None, ...]
 
 _TOGETHER = 8
+"""How many numbers are multiplied before a logarithm is taken."""
 
 
 class Divergence(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,9 +97,10 @@ class _State:
         self.library: Any = None
         self.loaded: Any = None
         self.reason = ""
-        wanted = os.environ.get("LEANBAYES_NATIVE", "1")
-        if wanted not in _WANTED:
-            raise ValueError(f"LEANBAYES_NATIVE is {wanted!r}; it may be {', '.join(_WANTED)}")
+        wanted = os.environ.get("LEANBAYES_NATIVE", "")
+        if wanted and wanted not in _WANTED:
+            may_be = f"it may be {', '.join(_WANTED)}, and is taken as 1"
+            warnings.warn(f"LEANBAYES_NATIVE is {wanted!r}; {may_be}", stacklevel=2)
         if wanted == "0":
             self.reason = "LEANBAYES_NATIVE is 0"
         elif not LIBRARY.exists():

@@ -21,7 +21,7 @@ _LARGE = 5 * 10**7
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``x weightᵀ + bias``, for use where no gradient is recorded.
 
-    Where torch has MKL, oneDNN takes large products: 5 to 15 % less time on an AMD EPYC.
+    Where torch has MKL, oneDNN takes large products, for which it needs less time.
 
     Args:
         x: ``[batch, in]``.
