@@ -33,11 +33,13 @@ class Stored:
         tensor: the stored, unconstrained tensor.
         transform: from the stored tensor to the argument; ``None`` stores the argument itself.
         role: what it is for.
+        as_it_is: whether the distribution takes the stored tensor and transforms it by itself.
     """
 
     tensor: Tensor
     transform: Transform | None = None
     role: Role = "scales"
+    as_it_is: bool = False
 
     @staticmethod
     def means(weight: Tensor, op: LinearOp) -> Stored:
@@ -82,6 +84,7 @@ class Learned(nn.Module, Generic[D]):
         self.names = tuple(arguments)
         self.roles: dict[str, Role] = {}
         self.transforms: dict[str, Transform] = {}
+        self.as_they_are: frozenset[str] = frozenset()
         for name, argument in arguments.items():
             if isinstance(argument, int | float):
                 number = torch.empty(()) if like is None else like
@@ -96,9 +99,15 @@ class Learned(nn.Module, Generic[D]):
             self.roles[name] = stored.role
             if stored.transform is not None:
                 self.transforms[name] = stored.transform
+            if stored.as_it_is:
+                self.as_they_are |= {name}
 
     def forward(self) -> D:
-        return self.constructor(**{name: self.value(name) for name in self.names})
+        return self.constructor(**{name: self._argument(name) for name in self.names})
+
+    def _argument(self, name: str) -> Tensor:
+        """What the distribution is made of."""
+        return wide(getattr(self, name)) if name in self.as_they_are else self.value(name)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Follow the model, but keep numbers in full precision: a half may not hold them."""
@@ -169,6 +178,7 @@ class Learned(nn.Module, Generic[D]):
         other = Learned(constructor, spec=spec)
         other.names = (*self.names, *buffers)
         other.roles, other.transforms = dict(self.roles), dict(self.transforms)
+        other.as_they_are = self.as_they_are
         for name, parameter in self.named_parameters():
             other.register_parameter(name, parameter)
         for name, kept in self.named_buffers():

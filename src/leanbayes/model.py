@@ -64,10 +64,13 @@ def kl(model: nn.Module) -> Tensor:
     require(bool(layers), "the model has no Bayesian layer; call lb.convert(model, …) first")
     if torch.compiler.is_compiling() or any(map(_has_its_own_kl, layers)):
         return torch.stack([layer.kl() for layer in layers]).sum()
+    pairs = ((layer.posterior(), layer.prior()) for layer in layers)
+    if not torch._C._is_any_autocast_enabled():
+        return total_divergence(pairs)
     with ExitStack() as exact:
         for device in {layer.posterior.like.device for layer in layers}:
             exact.enter_context(full_precision(device))
-        return total_divergence((layer.posterior(), layer.prior()) for layer in layers)
+        return total_divergence(pairs)
 
 
 def _has_its_own_kl(layer: RandomMap) -> bool:

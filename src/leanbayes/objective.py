@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.likelihoods.laws import log_mean
 
@@ -44,13 +43,15 @@ def elbo(nll: Tensor, kl: Tensor, *, data_size: float, weight: float = 1.0) -> E
         >>> float(elbo(torch.tensor(1.0), torch.tensor(500.0), data_size=1000).loss)
         1.5
     """
-    require(data_size > 0, f"data_size is {data_size}; give the number of training examples")
-    require(
-        nll.ndim == 0,
-        f"nll has shape {tuple(nll.shape)}; give its mean over the batch, a scalar",
-    )
+    if not data_size > 0:
+        raise ValueError(f"data_size is {data_size}; give the number of training examples")
+    if nll.ndim:
+        raise ValueError(
+            f"nll has shape {tuple(nll.shape)}; give its mean over the batch, a scalar"
+        )
     per_example = kl / data_size
-    return Elbo(nll + weight * per_example, nll, per_example, weight)
+    weighted = per_example if weight == 1 else weight * per_example
+    return Elbo(nll + weighted, nll, per_example, weight)
 
 
 def mean_logits_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:

@@ -153,10 +153,11 @@ class Linear(LinearOp):
         return (a @ x.t()).t() if x.ndim == 2 else F.linear(x, a)
 
     def check_input(self, x: Tensor, channels: int) -> None:
-        require(
-            x.ndim > 0 and x.shape[-1] == channels,
-            f"the input has shape {tuple(x.shape)}; its last dimension must be {channels}",
-        )
+        shape = x.shape
+        if not shape or shape[-1] != channels:
+            raise ValueError(
+                f"the input has shape {tuple(shape)}; its last dimension must be {channels}"
+            )
 
     def usage(self, x: Tensor) -> Usage:
         return Usage(x.shape[self.batch_dim], x.ndim > 2)

@@ -32,7 +32,12 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in _HALVES else tensor
 
 
+_AS_IT_IS = nullcontext()
+
+
 def _autocasts(device: torch.device) -> bool:
+    if not torch._C._is_any_autocast_enabled():
+        return False
     kind = device.type
     return kind != "meta" and torch.is_autocast_enabled(kind)
 
@@ -44,7 +49,7 @@ def is_rounded(x: Tensor) -> bool:
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """A ``with`` block without autocast; nothing is entered where there is none."""
-    return torch.autocast(device.type, enabled=False) if _autocasts(device) else nullcontext()
+    return torch.autocast(device.type, enabled=False) if _autocasts(device) else _AS_IT_IS
 
 
 def output_dtype(x: Tensor, weight: torch.dtype) -> torch.dtype:

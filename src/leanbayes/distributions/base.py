@@ -193,6 +193,7 @@ class WeightDistribution(Distribution, ABC):
         for name, value in vars(self).items():
             if not isinstance(value, Tensor):
                 continue
+            name = name.removeprefix("_")
             given = f"{type(self).__name__} was given a {name}"
             require(
                 value.dtype == wide_dtype(value.dtype),

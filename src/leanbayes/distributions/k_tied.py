@@ -35,6 +35,7 @@ class KTiedNormal(WeightDistribution):
         loc: the means ``[out, in]``.
         u: the row factors ``[k, out]``, not negative.
         v: the column factors ``[k, in]``, not negative.
+        logs: whether logarithms of the factors are given.
         validate_args: check that the parameters are finite.
 
     Example:
@@ -47,7 +48,13 @@ class KTiedNormal(WeightDistribution):
     sign_symmetric = True
 
     def __init__(
-        self, loc: Tensor, u: Tensor, v: Tensor, *, validate_args: bool | None = None
+        self,
+        loc: Tensor,
+        u: Tensor,
+        v: Tensor,
+        *,
+        logs: bool = False,
+        validate_args: bool | None = None,
     ) -> None:
         if u.shape[0] != v.shape[0] or (u.shape[1], v.shape[1]) != tuple(loc.shape):
             raise ValueError(
@@ -55,15 +62,31 @@ class KTiedNormal(WeightDistribution):
                 f"{tuple(loc.shape)}; they are [k, out] and [k, in]"
             )
         self.loc = loc
-        self.u = u
-        self.v = v
+        self._u, self._v, self._logs = u, v, logs
+        self._factors: tuple[Tensor, Tensor] | None = None if logs else (u, v)
         self._scale: Tensor | None = None
         super().__init__(loc.shape, validate_args=validate_args)
 
     @property
+    def u(self) -> Tensor:
+        """The row factors ``[k, out]``."""
+        return self._both()[0]
+
+    @property
+    def v(self) -> Tensor:
+        """The column factors ``[k, in]``."""
+        return self._both()[1]
+
+    def _both(self) -> tuple[Tensor, Tensor]:
+        """The factors, made from their logarithms at the first use."""
+        if self._factors is None:
+            self._factors = self._u.exp(), self._v.exp()
+        return self._factors
+
+    @property
     def rank(self) -> int:
         """How many rank-one terms the scale has."""
-        return self.u.shape[0]
+        return self._u.shape[0]
 
     @property
     def mean(self) -> Tensor:
@@ -112,18 +135,18 @@ class KTiedNormal(WeightDistribution):
         u = self.u[first] * self.u[second] * twice.unsqueeze(-1)
         return u, self.v[first] * self.v[second]
 
-    def _fusible(self) -> bool:
+    def _fusible(self, *others: Tensor | None) -> bool:
         """Whether fused functions compute what the methods say: a subclass may say otherwise."""
-        return type(self) is KTiedNormal and fusible(self.loc, self.u, self.v)
+        return type(self) is KTiedNormal and fusible(self.loc, self._u, self._v, *others)
 
     def kl_term(self, loc: float, scale: float) -> KLTerm | None:
         if not self._fusible():
             return None
-        return KLTerm(TiedFromNormal(loc, scale), (self.loc, self.u, self.v))
+        return KLTerm(TiedFromNormal(loc, scale, self._logs), (self.loc, self._u, self._v))
 
     def local(self, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
-        if type(op) is Linear and x.ndim == 2 and self._fusible() and fusible(x, bias):
-            return k_tied_local(x, self.loc, self.u, self.v, bias)
+        if type(op) is Linear and x.ndim == 2 and self._fusible(x, bias):
+            return k_tied_local(x, self.loc, self._u, self._v, bias, self._logs)
         convolves = type(op) in (Conv, ConvTranspose) and op.groups == 1
         if convolves and self._fusible() and can_mix(x, self.u):
             u, v = self.variance_factors()

@@ -142,10 +142,10 @@ class LocationScale(WeightDistribution):
             return super().log_inverse_alpha()
         return (-self.log_alpha).expand(self.event_shape)
 
-    def _fusible(self) -> bool:
+    def _fusible(self, *others: Tensor | None) -> bool:
         """Whether fused functions compute what the methods say: a subclass may say otherwise."""
         own = type(self) is LocationScale and self.normal_marginals
-        return own and fusible(self.loc, self.scale)
+        return own and fusible(self.loc, self.scale, *others)
 
     def kl_term(self, loc: float, scale: float) -> KLTerm | None:
         if not self._fusible():
@@ -153,7 +153,7 @@ class LocationScale(WeightDistribution):
         return KLTerm(ScaledFromNormal(loc, scale), (self.loc, self.scale))
 
     def local(self, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
-        if type(op) is Linear and x.ndim == 2 and self._fusible() and fusible(x, bias):
+        if type(op) is Linear and x.ndim == 2 and self._fusible(x, bias):
             return scaled_local(x, self.loc, self.scale, bias)
         return super().local(x, op, bias)
 

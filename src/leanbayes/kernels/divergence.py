@@ -16,9 +16,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import Function
 
-from leanbayes.kernels.fused import fusible, in_full_precision, twice_differentiable
+from leanbayes.kernels.fused import Fused, fusible, in_full_precision, twice_differentiable
 from leanbayes.kernels.native import LARGEST_RANK, as_rows, library, pointer, threads
 
 __all__ = [
@@ -71,7 +70,7 @@ def fused_kl(terms: Sequence[KLTerm]) -> Tensor:
     """
     tensors = [tensor for term in terms for tensor in term.tensors]
     divergences = [term.divergence for term in terms]
-    return _FusedKL.apply(*tensors, divergences)  # type: ignore[no-untyped-call]
+    return _FusedKL.apply(*tensors, divergences)
 
 
 def scaled_kl(loc: Tensor | None, scale: Tensor, prior_loc: float, prior_scale: float) -> Tensor:
@@ -90,14 +89,16 @@ def scaled_kl(loc: Tensor | None, scale: Tensor, prior_loc: float, prior_scale: 
     return fused_kl([KLTerm(ScaledFromNormal(prior_loc, prior_scale), (loc, scale))])
 
 
-def k_tied_kl(loc: Tensor, u: Tensor, v: Tensor, prior_loc: float, prior_scale: float) -> Tensor:
-    """The same for ``scale = uᵀ v``.
+def k_tied_kl(
+    loc: Tensor, u: Tensor, v: Tensor, prior_loc: float, prior_scale: float, logs: bool = False
+) -> Tensor:
+    """The same for ``scale = uᵀ v``, or for logarithms of ``u`` and ``v``.
 
     Example:
         >>> float(k_tied_kl(torch.ones(2, 3), torch.ones(1, 2), torch.ones(1, 3), 0.0, 1.0))
         3.0
     """
-    return fused_kl([KLTerm(TiedFromNormal(prior_loc, prior_scale), (loc, u, v))])
+    return fused_kl([KLTerm(TiedFromNormal(prior_loc, prior_scale, logs), (loc, u, v))])
 
 
 def relevance_kl(mean: Tensor, variance: Tensor) -> Tensor:
@@ -123,10 +124,10 @@ def no_force(scale: Tensor) -> Tensor:
     """
     if not fusible(scale):
         return 0.0 * scale.sum()
-    return _NoForce.apply(scale)  # type: ignore[no-untyped-call]
+    return _NoForce.apply(scale)
 
 
-class _NoForce(Function):
+class _NoForce(Fused):
     @staticmethod
     def forward(ctx: Any, scale: Tensor) -> Tensor:
         return scale.new_zeros(())
@@ -136,7 +137,7 @@ class _NoForce(Function):
         """No gradient, rather than a matrix of zeros that would be added to another one."""
 
 
-class _FusedKL(Function):
+class _FusedKL(Fused):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
         *tensors, ctx.divergences = given
@@ -252,11 +253,15 @@ class ScaledFromNormal:
 
 @dataclass(frozen=True)
 class TiedFromNormal:
-    """Of independent normal weights with ``scale = uᵀ v``, ``(loc, u, v)``, from one normal."""
+    """Of independent normal weights with ``scale = uᵀ v``, ``(loc, u, v)``, from one normal.
+
+    ``logs`` says that the tensors are logarithms of the factors.
+    """
 
     arity: ClassVar[int] = 3
     loc: float
     scale: float
+    logs: bool = False
 
     def value(self, loc: Tensor, u: Tensor, v: Tensor) -> tuple[float | Tensor, Tensors]:
         dense = loc, u.contiguous(), v.contiguous()
@@ -265,8 +270,11 @@ class TiedFromNormal:
         if native is not None and rank <= LARGEST_RANK:
             gu, gv = u.new_empty(u.shape), v.new_empty(v.shape)
             tensors, prior = map(pointer, (*dense, gu, gv)), (self.loc, self.scale)
-            return native.k_tied_kl(*tensors, m, n, rank, *prior, threads(m * n)), (gu, gv)
+            sizes = m, n, rank, self.logs
+            return native.k_tied_kl(*tensors, *sizes, *prior, threads(m * n)), (gu, gv)
         precision = self.scale**-2
+        if self.logs:
+            u, v = u.exp(), v.exp()
         if rank == 1:  # the log of a product separates
             logs = n * u.log().sum() + m * v.log().sum()
             ru, rv = n / u, m / v
@@ -278,6 +286,8 @@ class TiedFromNormal:
         of_u, of_v = u @ u.t(), v @ v.t()
         gu = torch.addmm(ru, of_v, u, beta=-1, alpha=precision)
         gv = torch.addmm(rv, of_u, v, beta=-1, alpha=precision)
+        if self.logs:
+            gu, gv = gu.mul_(u), gv.mul_(v)
         square = _squares(loc, self.loc) + torch.dot(of_u.view(-1), of_v.view(-1))
         total = (square * (0.5 * precision)).sub_(logs).add_(_constant(m * n, self.scale))
         return total, (gu, gv)
@@ -288,7 +298,7 @@ class TiedFromNormal:
         return gloc, gu * g, gv * g
 
     def plain(self, loc: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        scale = u.t() @ v
+        scale = u.exp().t() @ v.exp() if self.logs else u.t() @ v
         square = _squares(loc, self.loc) + scale.square().sum()
         return 0.5 * self.scale**-2 * square - scale.log().sum()
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import Function
 
-from leanbayes.kernels.fused import fusible, in_full_precision, twice_differentiable
+from leanbayes.kernels.fused import Fused, fusible, in_full_precision, twice_differentiable
 from leanbayes.kernels.native import LARGEST_RANK, library, loaded, normals, pointer, seed, threads
 
 __all__ = ["draw_k_tied", "draw_scaled"]
@@ -24,7 +23,7 @@ def draw_scaled(loc: Tensor | None, scale: Tensor) -> Tensor:
     if not fusible(loc, scale):
         e = torch.randn_like(scale)
         return scale * e if loc is None else torch.addcmul(loc, scale, e)
-    return _DrawScaled.apply(loc, scale)  # type: ignore[no-untyped-call]
+    return _DrawScaled.apply(loc, scale)
 
 
 def draw_k_tied(loc: Tensor, u: Tensor, v: Tensor) -> Tensor:
@@ -36,10 +35,10 @@ def draw_k_tied(loc: Tensor, u: Tensor, v: Tensor) -> Tensor:
     """
     if not fusible(loc, u, v):
         return torch.addcmul(loc, u.t() @ v, torch.empty_like(loc).normal_())
-    return _DrawKTied.apply(loc, u, v)  # type: ignore[no-untyped-call]
+    return _DrawKTied.apply(loc, u, v)
 
 
-class _DrawScaled(Function):
+class _DrawScaled(Fused):
     @staticmethod
     def forward(ctx: Any, loc: Tensor | None, scale: Tensor) -> Tensor:
         native, w = library(loc, scale), torch.empty_like(scale)
@@ -70,7 +69,7 @@ class _DrawScaled(Function):
         return gloc, gscale
 
 
-class _DrawKTied(Function):
+class _DrawKTied(Fused):
     @staticmethod
     def forward(ctx: Any, loc: Tensor, u: Tensor, v: Tensor) -> Tensor:
         dense = loc, u.contiguous(), v.contiguous()

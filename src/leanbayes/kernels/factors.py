@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import Function
 
-from leanbayes.kernels.fused import fusible, in_full_precision, twice_differentiable
+from leanbayes.kernels.fused import Fused, fusible, in_full_precision, twice_differentiable
 from leanbayes.kernels.native import library, loaded, normals, pointer, seed, threads
 from leanbayes.precision import is_rounded
 
@@ -58,7 +57,7 @@ class NormalFactor:
 
     def times(self, x: Tensor) -> Tensor:
         """``x [batch, n]`` times the factors."""
-        return _Times.apply(x, self.loc, self.scale, self.clip, self.noise)  # type: ignore[no-untyped-call]
+        return _Times.apply(x, self.loc, self.scale, self.clip, self.noise)
 
     def fits(self, x: Tensor) -> bool:
         """Whether :meth:`times` can take ``x``."""
@@ -78,7 +77,7 @@ def _blocks(rows: Tensor, loc: Tensor) -> Tensor:
     return rows.reshape(members, len(rows) // members, n)
 
 
-class _Times(Function):
+class _Times(Fused):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, loc: Tensor, scale: Tensor, clip: float, noise: Tensor | int

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
+from torch.autograd.function import Function
 
 from leanbayes.precision import full_precision
 
-__all__ = ["fusible", "in_full_precision", "twice_differentiable"]
+__all__ = ["Fused", "fusible", "in_full_precision", "twice_differentiable"]
 
 Backward = Callable[..., tuple[Tensor | None, ...]]
 
@@ -32,9 +34,22 @@ def fusible(*tensors: Tensor | None) -> bool:
     ):
         return False
     for t in tensors:
-        if t is not None and not (type(t) in _PLAIN and t.layout is torch.strided):
+        if t is not None and (
+            type(t) not in _PLAIN or t.layout is not torch.strided or is_functorch_wrapped_tensor(t)
+        ):
             return False
     return True
+
+
+class Fused(Function):
+    """A function with a gradient of its own, of tensors that are :func:`fusible`.
+
+    What torch asks of arguments at every call has been asked then.
+    """
+
+    @classmethod
+    def apply(cls, *arguments: Any) -> Any:
+        return super(Function, cls).apply(*arguments)  # type: ignore[misc]
 
 
 def in_full_precision(backward: Backward) -> Backward:
@@ -42,6 +57,8 @@ def in_full_precision(backward: Backward) -> Backward:
 
     @wraps(backward)
     def exact(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if not torch._C._is_any_autocast_enabled():
+            return backward(ctx, *grads)
         with full_precision(grads[0].device):
             return backward(ctx, *grads)
 

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import Function
 
-from leanbayes.kernels.fused import fusible, in_full_precision, twice_differentiable
+from leanbayes.kernels.fused import Fused, fusible, in_full_precision, twice_differentiable
 from leanbayes.kernels.local import drawn_noise, safe_sqrt, spread
 from leanbayes.kernels.native import (
     LARGEST_RANK,
@@ -27,7 +26,9 @@ from leanbayes.kernels.products import product
 __all__ = ["add_mixed_noise", "can_mix", "k_tied_local", "variance_factors"]
 
 
-def k_tied_local(x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+def k_tied_local(
+    x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, logs: bool = False
+) -> Tensor:
     """Outputs of weights with ``scale = uᵀ v``, whose variances take two skinny products.
 
     Args:
@@ -36,13 +37,14 @@ def k_tied_local(x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | No
         u: row factors ``[k, out]``.
         v: column factors ``[k, in]``.
         bias: ``[out]``.
+        logs: whether logarithms of the factors are given, which saves two nodes of the graph.
 
     Example:
         >>> u, v = torch.zeros(2, 4), torch.ones(2, 3)
         >>> float(k_tied_local(torch.ones(5, 3), torch.ones(4, 3), u, v, torch.ones(4)).sum())
         80.0
     """
-    return _KTiedLocal.apply(x, loc, u, v, bias)  # type: ignore[no-untyped-call]
+    return _KTiedLocal.apply(x, loc, u, v, bias, logs)
 
 
 class _Pairs(NamedTuple):
@@ -77,16 +79,16 @@ def variance_factors(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return p, u.index_select(0, first).mul_(u.index_select(0, second)).mul_(times)
 
 
-class _KTiedLocal(Function):
+class _KTiedLocal(Fused):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None
+        ctx: Any, x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, logs: bool
     ) -> Tensor:
         y, rank = product(x, loc, bias), u.shape[0]
         dense = x.contiguous(), u.contiguous(), v.contiguous()
-        ctx.seed, native = None, library(y, *dense)
+        ctx.logs, ctx.seed, native = logs, None, library(y, *dense)
         if native is None or rank > LARGEST_RANK:
-            p, q = variance_factors(u, v)
+            p, q = variance_factors(*_factors(u, v, logs))
             square = x * x
             shared = square @ p.t()
             ratio = spread(y, (shared @ q).sqrt_())
@@ -95,7 +97,8 @@ class _KTiedLocal(Function):
         ctx.seed = seed()
         shared = x.new_empty(x.shape[0], rank * (rank + 1) // 2)
         tensors = map(pointer, (*dense, shared, y))
-        native.k_tied_forward(*tensors, *x.shape, y.shape[1], rank, ctx.seed, threads(x.numel()))
+        sizes = (*x.shape, y.shape[1], rank, logs)
+        native.k_tied_forward(*tensors, *sizes, ctx.seed, threads(x.numel()))
         ctx.save_for_backward(x, loc, u, v, bias, shared)
         return y
 
@@ -105,16 +108,17 @@ class _KTiedLocal(Function):
         g, (x, loc, u, v, _, shared, *rest) = grads[0], ctx.saved_tensors
         if torch.is_grad_enabled():
             return _k_tied_twice(ctx, g)
-        need_x, need_loc, need_u, need_v, need_bias = ctx.needs_input_grad
+        need_x, need_loc, need_u, need_v, need_bias, _ = ctx.needs_input_grad
         gx = product(g, loc.t()) if need_x else None
         gloc = g.t() @ x if need_loc else None
         if ctx.seed is not None:
             dense = g.contiguous(), x.contiguous(), u.contiguous(), v.contiguous()
             gu, gv, gbias = u.new_empty(u.shape), v.new_empty(v.shape), g.new_empty(g.shape[1])
             tensors = map(pointer, (*dense, shared, gx, gbias, gu, gv))
-            sizes = (*x.shape, g.shape[1], u.shape[0])
+            sizes = (*x.shape, g.shape[1], u.shape[0], ctx.logs)
             loaded().k_tied_backward(*tensors, *sizes, ctx.seed, threads(x.numel()))
-            return gx, gloc, gu, gv, gbias if need_bias else None
+            return gx, gloc, gu, gv, gbias if need_bias else None, None
+        u, v = _factors(u, v, ctx.logs)
         square, p, q, ratio = rest
         slope = g * ratio  # twice that of the variance
         gshared = slope @ q.t()
@@ -124,7 +128,13 @@ class _KTiedLocal(Function):
         pairs = _pairs(u.shape[0], u.dtype, u.device)
         gu = _of_pairs(u, gq, pairs) if need_u else None
         gv = _of_pairs(v, gp.div_(pairs.times), pairs) if need_v else None
-        return gx, gloc, gu, gv, g.sum(0) if need_bias else None
+        if ctx.logs:
+            gu, gv = (None if w is None else w.mul_(by) for w, by in ((gu, u), (gv, v)))
+        return gx, gloc, gu, gv, g.sum(0) if need_bias else None, None
+
+
+def _factors(u: Tensor, v: Tensor, logs: bool) -> tuple[Tensor, Tensor]:
+    return (u.exp(), v.exp()) if logs else (u, v)
 
 
 def _of_pairs(w: Tensor, g: Tensor, pairs: _Pairs) -> Tensor:
@@ -137,6 +147,7 @@ def _k_tied_twice(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     x, loc, u, v, bias, _, *rest = ctx.saved_tensors
 
     def variance(x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        u, v = _factors(u, v, ctx.logs)
         return (x * x) @ (u.t() @ v).square().t()
 
     e = drawn_noise(ctx.seed, rest[-1] if rest else None, variance(x, u, v))
@@ -164,10 +175,10 @@ def add_mixed_noise(mean: Tensor, shared: Tensor, u: Tensor) -> Tensor:
             ``K = k(k+1)/2`` pairs of a k-tied scale.
         u: their weights ``[K, channels]``.
     """
-    return _AddMixedNoise.apply(mean, shared, u)  # type: ignore[no-untyped-call]
+    return _AddMixedNoise.apply(mean, shared, u)
 
 
-class _AddMixedNoise(Function):
+class _AddMixedNoise(Fused):
     @staticmethod
     def forward(ctx: Any, mean: Tensor, shared: Tensor, u: Tensor) -> Tensor:
         y = mean.clone(memory_format=torch.contiguous_format)

@@ -12,6 +12,8 @@
 
 #ifndef INSTRUCTIONS
 
+#pragma GCC diagnostic ignored "-Wpsabi"  // vectors are passed only where they are inlined
+
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
@@ -23,6 +25,24 @@ typedef double f64;
 typedef uint32_t u32;
 typedef uint64_t u64;
 typedef int64_t i64;
+
+// Memory that a thread keeps for the sums of its calls: fresh pages would cost more than the sums.
+struct Scratch {
+    f32* memory = nullptr;
+    size_t size = 0;
+
+    ~Scratch() { free(memory); }
+    f32* zeros(size_t wanted) {
+        if (wanted > size) {
+            free(memory);
+            memory = (f32*)malloc(sizeof(f32) * wanted);
+            size = wanted;
+        }
+        memset(memory, 0, sizeof(f32) * wanted);
+        return memory;
+    }
+};
+static thread_local Scratch scratch;
 
 // A prediction: draws of y [samples, examples, n]. The law is known for all samples, or for one that
 // serves them all (given = 1), and a number of noise serves as many examples as share it.
@@ -82,7 +102,7 @@ static const int LEVEL = level();
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // Raise it, here and in native.py, with every change of a signature: a library may be older.
-EXPORT int interface() { return 4; }
+EXPORT int interface() { return 5; }
 
 EXPORT const char* instructions() {
     return LEVEL == 2 ? "AVX-512" : LEVEL == 1 ? "AVX2" : "baseline instructions";
@@ -161,8 +181,8 @@ EXPORT void factor_backward(const f32* g, const f32* x, const f32* loc, const f3
         default: return BEST(name<4>(__VA_ARGS__));  \
     }
 EXPORT void k_tied_forward(const f32* x, const f32* u, const f32* v, f32* shared, f32* y, i64 rows,
-                           i64 n, i64 m, i64 k, u64 seed, int threads) {
-    RANKS(k_tied_forward, x, u, v, shared, y, rows, n, m, seed, threads)
+                           i64 n, i64 m, i64 k, i64 logs, u64 seed, int threads) {
+    RANKS(k_tied_forward, x, u, v, shared, y, rows, n, m, logs, seed, threads)
 }
 EXPORT void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* bias, const f32* u,
                         const f32* v, i64 samples, i64 examples, i64 n, i64 given, i64 sharing,
@@ -172,8 +192,8 @@ EXPORT void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* bias, 
 }
 EXPORT void k_tied_backward(const f32* g, const f32* x, const f32* u, const f32* v,
                             const f32* shared, f32* gx, f32* gbias, f32* gu, f32* gv, i64 rows,
-                            i64 n, i64 m, i64 k, u64 seed, int threads) {
-    RANKS(k_tied_backward, g, x, u, v, shared, gx, gbias, gu, gv, rows, n, m, seed, threads)
+                            i64 n, i64 m, i64 k, i64 logs, u64 seed, int threads) {
+    RANKS(k_tied_backward, g, x, u, v, shared, gx, gbias, gu, gv, rows, n, m, logs, seed, threads)
 }
 EXPORT void k_tied_mix_forward(f32* y, const f32* shared, const f32* q, i64 batch, i64 channels,
                                i64 n, i64 k, u64 seed, int threads) {
@@ -193,8 +213,8 @@ EXPORT void k_tied_draw_backward(const f32* g, const f32* u, const f32* v, f32* 
     RANKS(k_tied_draw_backward, g, u, v, gu, gv, m, n, seed, threads)
 }
 EXPORT f64 k_tied_kl(const f32* loc, const f32* u, const f32* v, f32* gu, f32* gv, i64 m, i64 n,
-                     i64 k, f64 prior_loc, f64 prior_scale, int threads) {
-    RANKS(k_tied_kl, loc, u, v, gu, gv, m, n, prior_loc, prior_scale, threads)
+                     i64 k, i64 logs, f64 prior_loc, f64 prior_scale, int threads) {
+    RANKS(k_tied_kl, loc, u, v, gu, gv, m, n, logs, prior_loc, prior_scale, threads)
 }
 
 #else  // ---------------------------------------------------- once for every instruction set
@@ -206,6 +226,38 @@ static const int W = 2 * L;  // normals that are drawn at once
 
 #define PARALLEL _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1)")
 #define SIMD _Pragma("omp simd")
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+// ---- vectors: L numbers in as many registers as they take
+
+typedef f32 Lanes __attribute__((vector_size(4 * L)));
+typedef int32_t Whole __attribute__((vector_size(4 * L)));
+
+static ALWAYS_INLINE Lanes at(const f32* x) {
+    Lanes v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+static ALWAYS_INLINE void put(f32* x, Lanes v) { memcpy(x, &v, sizeof v); }
+
+// The numbers from column j on; those beyond the last of n are others.
+static ALWAYS_INLINE Lanes at_end(const f32* x, i64 j, i64 n, f32 others) {
+    if (j + L <= n) return at(x + j);
+    Lanes v = others - (Lanes){};
+    memcpy(&v, x + j, sizeof(f32) * (n - j));
+    return v;
+}
+static ALWAYS_INLINE void put_end(f32* x, i64 j, i64 n, Lanes v) {
+    if (j + L <= n)
+        put(x + j, v);
+    else
+        memcpy(x + j, &v, sizeof(f32) * (n - j));
+}
+static ALWAYS_INLINE f32 sum(Lanes v) {
+    f32 total = 0.0f;
+    for (int l = 0; l < L; l++) total += v[l];
+    return total;
+}
 
 // ---- noise
 
@@ -256,7 +308,7 @@ struct Stream {
         memcpy(c, s + L, sizeof c);
         memcpy(d, s + 3 * L / 2, sizeof d);
     }
-    void words(u32* out) {
+    ALWAYS_INLINE void words(u32* out) {
         SIMD for (int l = 0; l < L; l++) {
             u32 r = a[l] + d[l], t = b[l] << 9;
             out[l] = ((r << 7) | (r >> 25)) + a[l];
@@ -269,7 +321,7 @@ struct Stream {
         }
     }
     // Box and Muller: a radius from 31 bits and an angle from 24 make two normals.
-    void normals(f32* z) {
+    ALWAYS_INLINE void normals(f32* z) {
         u32 p[L], q[L];
         words(p);
         words(q);
@@ -376,7 +428,7 @@ static f32* in_pairs(const f32* w, i64 n, i64 in, i64 wide) {
 template <bool has_means>
 static void narrow_law(const f32* x, const f32* loc, const f32* var, f32* law, i64 rows, i64 in,
                        i64 n, int threads) {
-    typedef f32 Lanes __attribute__((vector_size(4 * REGISTER)));
+    typedef f32 Register __attribute__((vector_size(4 * REGISTER)));
     const int V = REGISTER, R = V == 16 ? 4 : 2;  // 32 registers hold sums of four rows, 16 of two
     i64 wide = (in + V - 1) / V * V;
     f32 *w = in_pairs(loc, n, in, wide), *v = in_pairs(var, n, in, wide);
@@ -384,18 +436,18 @@ static void narrow_law(const f32* x, const f32* loc, const f32* var, f32* law, i
         const f32* a[R];  // a row beyond the last is the last once more
         for (i64 r = 0; r < R; r++) a[r] = x + (i + r < rows ? i + r : rows - 1) * in;
         for (i64 o = 0; o < n; o += 2) {
-            Lanes m[R][2] = {}, s[R][2] = {};
+            Register m[R][2] = {}, s[R][2] = {};
             const f32 *w0 = w + o * wide, *w1 = w0 + wide, *v0 = v + o * wide, *v1 = v0 + wide;
             i64 j = 0;
             for (; j + V <= in; j += V) {
-                Lanes mean0, mean1, var0, var1;
+                Register mean0, mean1, var0, var1;
                 memcpy(&mean0, w0 + j, sizeof mean0);
                 memcpy(&mean1, w1 + j, sizeof mean1);
                 memcpy(&var0, v0 + j, sizeof var0);
                 memcpy(&var1, v1 + j, sizeof var1);
 #pragma GCC unroll 4
                 for (int r = 0; r < R; r++) {
-                    Lanes p;
+                    Register p;
                     memcpy(&p, a[r] + j, sizeof p);
                     if (has_means) m[r][0] += p * mean0, m[r][1] += p * mean1;
                     p *= p;
@@ -442,6 +494,13 @@ static inline f32 over_root(f32 var) {  // 1 / sqrt(var), zero where the varianc
     return var > FLT_MIN ? 1.0f / std::sqrt(var) : 0.0f;
 }
 
+static ALWAYS_INLINE Lanes over_root(Lanes var) {
+    alignas(64) f32 x[L];
+    put(x, var);
+    SIMD for (int l = 0; l < L; l++) x[l] = over_root(x[l]);
+    return at(x);
+}
+
 static void noise_backward(const f32* g, const f32* var, f32* gvar, i64 rows, i64 n, u64 seed,
                            int threads) {
     PARALLEL for (i64 r = 0; r < rows; r++) {
@@ -474,7 +533,7 @@ static void draw_backward(const f32* g, f32* gscale, i64 rows, i64 n, u64 seed, 
 
 // ---- sums over rows
 
-// Zeroed memory for one row of sums for every block of rows, and their total.
+// Zeroed memory for one row of sums for every block of rows, and their total; one at a time.
 struct Sums {
     i64 rows, size, block, blocks;
     f32* memory;
@@ -482,9 +541,8 @@ struct Sums {
     Sums(i64 rows, i64 size) : rows(rows), size(size) {
         block = rows / 16 > 16 ? (rows + 15) / 16 : 16;
         blocks = (rows + block - 1) / block;
-        memory = (f32*)calloc((size_t)((blocks ? blocks : 1) * size + 1), sizeof(f32));
+        memory = scratch.zeros((size_t)((blocks ? blocks : 1) * size + 1));
     }
-    ~Sums() { free(memory); }
     f32* of(i64 b) { return memory + b * size; }
     i64 first(i64 b) { return b * block; }
     i64 last(i64 b) { return (b + 1) * block < rows ? (b + 1) * block : rows; }
@@ -554,6 +612,25 @@ static void factor_backward(const f32* g, const f32* x, const f32* loc, const f3
 
 // ---- k-tied scales sigma = u^T v
 
+// A factor u or v, made of its logarithms if those are stored.
+struct Factor {
+    const f32* w;
+    f32* own;
+    i64 count;
+
+    Factor(const f32* stored, i64 count, i64 logs) : w(stored), own(nullptr), count(count) {
+        if (!logs) return;
+        own = (f32*)malloc(sizeof(f32) * (count + 1));
+        SIMD for (i64 j = 0; j < count; j++) own[j] = std::exp(stored[j]);
+        w = own;
+    }
+    ~Factor() { free(own); }
+    void chain(f32* g) const {  // from the gradient of the factor to that of what is stored
+        if (!own) return;
+        SIMD for (i64 j = 0; j < count; j++) g[j] *= own[j];
+    }
+};
+
 // The variances have rank K = k (k + 1) / 2: sigma^2_ij = sum over a <= b of (2 - [a = b]) u_ai u_bi v_aj v_bj.
 // Products of two rows of w [k, n], padded with zeros to whole vectors.
 template <int k>
@@ -601,23 +678,22 @@ static inline const f32* padded(const f32* x, i64 j, i64 n, f32* room) {
 template <int k>
 static inline void meet(const Pairs<k>& p, const f32* x, i64 n, f32* t) {
     const int K = Pairs<k>::K;
-    alignas(64) f32 acc[K][W] = {}, room[W];
-    for (i64 j = 0; j < n; j += W) {
-        const f32* in = padded(x, j, n, room);
-        for (int r = 0; r < K; r++) {
-            const f32* pr = p.row(r) + j;
-            SIMD for (int l = 0; l < W; l++) acc[r][l] += in[l] * in[l] * pr[l];
-        }
+    Lanes acc[K] = {};
+    for (i64 j = 0; j < n; j += L) {
+        Lanes in = at_end(x, j, n, 0.0f);
+        in *= in;
+        for (int r = 0; r < K; r++) acc[r] += in * at(p.row(r) + j);
     }
-    for (int r = 0; r < K; r++) t[r] = sum(acc[r]) + sum(acc[r] + L);
+    for (int r = 0; r < K; r++) t[r] = sum(acc[r]);
 }
 
 // y += sqrt(variance) eps for the variance sum_r shared_r q_r of every row.
 template <int k>
 static void k_tied_forward(const f32* x, const f32* u, const f32* v, f32* shared, f32* y, i64 rows,
-                           i64 n, i64 m, u64 seed, int threads) {
+                           i64 n, i64 m, i64 logs, u64 seed, int threads) {
     const int K = Pairs<k>::K;
-    Pairs<k> p(v, n, false), q(u, m, true);
+    Factor of_u(u, k * m, logs), of_v(v, k * n, logs);
+    Pairs<k> p(of_v.w, n, false), q(of_u.w, m, true);
     PARALLEL for (i64 i = 0; i < rows; i++) {
         alignas(64) f32 z[W];
         f32 t[K];
@@ -663,66 +739,75 @@ static void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* bias, 
     free(shared);
 }
 
-// From g: gbias = sum g, and the gradients through the variances; gx, if asked for, has its other part already.
+// What the variances of a row's outputs are made of, and its gradient dt, from that of the outputs:
+// dq += t h^T, dbias += g and dt = q h, where h = g eps / (2 sqrt(variance)).
+template <int k>
+static ALWAYS_INLINE void slopes_of_row(const Pairs<k>& q, const f32* g, const f32* t, i64 m, u64 seed,
+                                        i64 row, f32* dq, f32* dbias, f32* dt) {
+    const int K = Pairs<k>::K;
+    Lanes acc[K] = {};
+    alignas(64) f32 z[W];
+    Stream stream(seed, (u64)row);
+    for (i64 j = 0; j < m; j += L) {
+        if (j % W == 0) stream.normals(z);
+        Lanes slope = at_end(g, j, m, 0.0f), var = t[0] * at(q.row(0) + j);
+        put(dbias + j, at(dbias + j) + slope);
+        for (int r = 1; r < K; r++) var += t[r] * at(q.row(r) + j);
+        slope *= 0.5f * at(z + j % W) * over_root(var);
+        for (int r = 0; r < K; r++) {
+            f32* o = dq + r * q.padded + j;
+            put(o, at(o) + t[r] * slope);
+            acc[r] += slope * at(q.row(r) + j);
+        }
+    }
+    for (int r = 0; r < K; r++) dt[r] = sum(acc[r]);
+}
+
+// From g: gbias = sum g, and the gradients through the variances; gx, if asked for, has its other
+// part already. Some rows at a time meet the sums over rows, which are longer than they.
 template <int k>
 static void k_tied_backward(const f32* g, const f32* x, const f32* u, const f32* v,
                             const f32* shared, f32* gx, f32* gbias, f32* gu, f32* gv, i64 rows,
-                            i64 n, i64 m, u64 seed, int threads) {
-    const int K = Pairs<k>::K;
-    Pairs<k> p(v, n, false), q(u, m, true);
+                            i64 n, i64 m, i64 logs, u64 seed, int threads) {
+    const int K = Pairs<k>::K, R = 4;
+    Factor of_u(u, k * m, logs), of_v(v, k * n, logs);
+    Pairs<k> p(of_v.w, n, false), q(of_u.w, m, true);
     i64 N = p.padded, M = q.padded;
     Sums sums(rows, K * N + (K + 1) * M);
     PARALLEL for (i64 b = 0; b < sums.blocks; b++) {
         f32 *dp = sums.of(b), *dq = dp + K * N, *dbias = dq + K * M;
-        alignas(64) f32 room[W], z[W], h[W];
-        for (i64 i = sums.first(b); i < sums.last(b); i++) {
-            const f32* t = shared + i * K;
-            alignas(64) f32 acc[K][W] = {};
-            f32 dt[K];
-            Stream stream(seed, (u64)i);
-            for (i64 j = 0; j < m; j += W) {
-                const f32* gi = padded(g + i * m, j, m, room);
-                stream.normals(z);
-                SIMD for (int l = 0; l < W; l++) {
-                    f32 var = t[0] * q.row(0)[j + l];
-                    for (int r = 1; r < K; r++) var += t[r] * q.row(r)[j + l];
-                    h[l] = 0.5f * gi[l] * z[l] * over_root(var);
-                    dbias[j + l] += gi[l];
-                }
-                for (int r = 0; r < K; r++) {
-                    const f32* qr = q.row(r) + j;
-                    f32 *o = dq + r * M + j, *a = acc[r], c = t[r];
-                    SIMD for (int l = 0; l < W; l++) {
-                        o[l] += c * h[l];
-                        a[l] += qr[l] * h[l];
-                    }
-                }
+        i64 last = sums.last(b);
+        for (i64 i = sums.first(b); i < last; i += R) {
+            f32 dt[R][K] = {};  // of a row beyond the last it stays zero
+            const f32* in[R];
+            for (int c = 0; c < R; c++) {
+                i64 row = i + c < last ? i + c : last - 1;
+                in[c] = x + row * n;
+                if (i + c < last)
+                    slopes_of_row<k>(q, g + row * m, shared + row * K, m, seed, row, dq, dbias, dt[c]);
             }
-            for (int r = 0; r < K; r++) dt[r] = sum(acc[r]) + sum(acc[r] + L);
-            for (i64 j = 0; j < n; j += W) {
-                const f32* in = padded(x + i * n, j, n, room);
-                alignas(64) f32 slope[W] = {};
-                for (int r = 0; r < K; r++) {
-                    const f32* pr = p.row(r) + j;
-                    f32 *o = dp + r * N + j, c = dt[r];
-                    SIMD for (int l = 0; l < W; l++) {
-                        o[l] += c * in[l] * in[l];
-                        slope[l] += c * pr[l];
-                    }
+            for (i64 j = 0; j < n; j += L) {
+                Lanes a[R], pairs[K], total[K];
+                for (int r = 0; r < K; r++) pairs[r] = at(p.row(r) + j), total[r] = at(dp + r * N + j);
+                for (int c = 0; c < R; c++) {
+                    a[c] = at_end(in[c], j, n, 0.0f);
+                    for (int r = 0; r < K; r++) total[r] += dt[c][r] * (a[c] * a[c]);
                 }
-                if (!gx) continue;
-                f32* o = gx + i * n + j;
-                if (j + W <= n) {
-                    SIMD for (int l = 0; l < W; l++) o[l] += 2.0f * in[l] * slope[l];
-                } else {
-                    for (int l = 0; j + l < n; l++) o[l] += 2.0f * in[l] * slope[l];
+                for (int r = 0; r < K; r++) put(dp + r * N + j, total[r]);
+                for (int c = 0; gx && c < R && i + c < last; c++) {
+                    f32* o = gx + (i + c) * n;
+                    Lanes slope = dt[c][0] * pairs[0];
+                    for (int r = 1; r < K; r++) slope += dt[c][r] * pairs[r];
+                    put_end(o, j, n, at_end(o, j, n, 0.0f) + 2.0f * a[c] * slope);
                 }
             }
         }
     }
     const f32* total = sums.total();
-    Pairs<k>::backward(v, total, gv, n, N, false);
-    Pairs<k>::backward(u, total + K * N, gu, m, M, true);
+    Pairs<k>::backward(of_v.w, total, gv, n, N, false);
+    Pairs<k>::backward(of_u.w, total + K * N, gu, m, M, true);
+    of_v.chain(gv);
+    of_u.chain(gu);
     memcpy(gbias, total + K * N + K * M, sizeof(f32) * m);
 }
 
@@ -845,55 +930,57 @@ static void k_tied_draw_backward(const f32* g, const f32* u, const f32* v, f32* 
 
 // ---- KL from one normal for all weights
 
-// Sums of logarithms: mantissas are multiplied and exponents added, so that nothing leaves the
-// range of a float, and one logarithm serves 64 numbers. Zero gives minus infinity, and what is not
-// finite gives NaN: its bits are looked at, because fast maths believes that there is no such thing.
+// A sum of logarithms: mantissas are multiplied and exponents added, so that nothing leaves the range
+// of a float, and one logarithm serves 64 numbers. What is not positive, normal and finite is noticed
+// by its bits, because fast maths believes that there is no such thing, and taken with care.
 struct Logs {
-    alignas(64) f32 mantissa[L];
-    alignas(64) int32_t exponent[L];
-    f64 total;
-    int held;
-    int32_t broken;
+    Lanes mantissa = 1.0f - (Lanes){};
+    Whole exponent = {}, odd = {};
+    f64 total = 0.0;
+    int held = 0;
 
-    Logs() : total(0.0), broken(0) { clear(); }
-    void clear() {
-        held = 0;
-        for (int l = 0; l < L; l++) mantissa[l] = 1.0f, exponent[l] = 0;
-    }
-    void add(const f32* x) {  // L numbers, not negative
-        f32 least = x[0];
-        _Pragma("omp simd reduction(min : least)") for (int l = 0; l < L; l++) least =
-            x[l] < least ? x[l] : least;
-        if (least < FLT_MIN) {
-            for (int l = 0; l < L; l++) total += std::log((f64)x[l]);
-            return;
-        }
-        int32_t bad = 0;
-        _Pragma("omp simd reduction(| : bad)") for (int l = 0; l < L; l++) {
-            int32_t i;
-            memcpy(&i, x + l, 4);
-            bad |= (i & 0x7f800000) == 0x7f800000;
-            exponent[l] += (i >> 23) - 127;
-            i = (i & 0x7fffff) | 0x3f800000;
-            f32 f;
-            memcpy(&f, &i, 4);
-            mantissa[l] *= f;
-        }
-        broken |= bad;
+    ALWAYS_INLINE void add(Lanes x) {
+        Whole bits;
+        memcpy(&bits, &x, sizeof bits);
+        Whole e = bits >> 23, fraction = (bits & 0x7fffff) | 0x3f800000;
+        odd |= (e - 1) | (254 - e);  // negative unless 1 <= e <= 254
+        exponent += e;
+        Lanes m;
+        memcpy(&m, &fraction, sizeof m);
+        mantissa *= m;
         if (++held == 64) flush();
     }
     void flush() {
         f32 logs = 0.0f;
         i64 whole = 0;
-        for (int l = 0; l < L; l++) logs += logarithm(mantissa[l]), whole += exponent[l];
+        for (int l = 0; l < L; l++) logs += logarithm(mantissa[l]), whole += exponent[l] - 127 * held;
         total += (f64)logs + 0.693147180559945309 * (f64)whole;
-        clear();
+        mantissa = 1.0f - (Lanes){};
+        exponent = Whole{};
+        held = 0;
     }
-    f64 sum() {
+    // The sum over n numbers that f(j) gives, all of which were added, and ones beside them.
+    template <class F>
+    f64 sum(i64 n, F f) {
         flush();
-        u64 nan = 0x7ff8000000000000ull;
-        if (broken) memcpy(&total, &nan, 8);
-        return total;
+        bool is_odd = false;
+        for (int l = 0; l < L; l++) is_odd |= odd[l] < 0;
+        if (!is_odd) return total;
+        f64 careful = 0.0;
+        for (i64 j = 0; j < n; j++) {
+            f32 x = f(j);
+            u32 bits;
+            memcpy(&bits, &x, 4);
+            if ((bits & 0x7f800000) == 0x7f800000 || (bits > 0x80000000u)) return not_a_number();
+            careful += std::log((f64)x);
+        }
+        return careful;
+    }
+    static f64 not_a_number() {
+        u64 bits = 0x7ff8000000000000ull;
+        f64 x;
+        memcpy(&x, &bits, 8);
+        return x;
     }
 };
 
@@ -907,13 +994,9 @@ static f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, i64 rows, i64
         f32* o = gscale + i * n;
         f32 squares = 0.0f;
         Logs logs;
-        alignas(64) f32 room[L];
         for (i64 j = 0; j < n; j += L) {
-            int width = n - j < L ? (int)(n - j) : L;
-            for (int l = 0; l < L; l++) room[l] = 1.0f;
-            memcpy(room, s + j, sizeof(f32) * width);
-            SIMD for (int l = 0; l < L; l++) room[l] = std::fabs(room[l]);
-            logs.add(room);
+            Lanes x = at_end(s, j, n, 1.0f);
+            logs.add(x < 0.0f ? -x : x);
         }
         _Pragma("omp simd reduction(+ : squares)") for (i64 j = 0; j < n; j++) {
             squares += s[j] * s[j];
@@ -927,7 +1010,8 @@ static f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, i64 rows, i64
         } else {
             squares += (f32)n * center * center;
         }
-        parts[i] = 0.5 * c * (f64)squares - logs.sum();
+        f64 log_scales = logs.sum(n, [=](i64 j) { return std::fabs(s[j]); });
+        parts[i] = 0.5 * c * (f64)squares - log_scales;
     }
     f64 total = (f64)(rows * n) * (std::log(prior_scale) - 0.5);
     for (i64 i = 0; i < rows; i++) total += parts[i];
@@ -941,17 +1025,11 @@ static f64 relevance_kl(const f32* mean, const f32* variance, i64 rows, i64 n, i
     PARALLEL for (i64 i = 0; i < rows; i++) {
         const f32 *m = mean + i * n, *v = variance + i * n;
         Logs logs;
-        alignas(64) f32 room[L];
-        for (i64 j = 0; j + L <= n; j += L) {
-            SIMD for (int l = 0; l < L; l++) room[l] = 1.0f + m[j + l] * m[j + l] / v[j + l];
-            logs.add(room);
+        for (i64 j = 0; j < n; j += L) {
+            Lanes of = at_end(m, j, n, 0.0f);
+            logs.add(1.0f + of * of / at_end(v, j, n, 1.0f));
         }
-        for (int l = 0; l < L; l++) {
-            i64 j = n - n % L + l;
-            room[l] = j < n ? 1.0f + m[j] * m[j] / v[j] : 1.0f;
-        }
-        logs.add(room);
-        parts[i] = 0.5 * logs.sum();
+        parts[i] = 0.5 * logs.sum(n, [=](i64 j) { return 1.0f + m[j] * m[j] / v[j]; });
     }
     f64 total = 0.0;
     for (i64 i = 0; i < rows; i++) total += parts[i];
@@ -1033,54 +1111,51 @@ static void add_squares(const f32* other, const f32* w, f32* g, i64 n, f32 c) {
 
 // The KL of k-tied normals, and its gradient in u and v; that in loc is (loc - prior_loc) / prior_scale^2.
 template <int k>
-static f64 k_tied_kl(const f32* loc, const f32* u, const f32* v, f32* gu, f32* gv, i64 m, i64 n,
-                     f64 prior_loc, f64 prior_scale, int threads) {
+static f64 k_tied_kl(const f32* loc, const f32* stored_u, const f32* stored_v, f32* gu, f32* gv,
+                     i64 m, i64 n, i64 logs, f64 prior_loc, f64 prior_scale, int threads) {
+    Factor of_u(stored_u, k * m, logs), of_v(stored_v, k * n, logs);
+    const f32 *u = of_u.w, *v = of_v.w;
     f64* parts = (f64*)malloc(sizeof(f64) * (m + 1));
     f32 center = (f32)prior_loc, c = (f32)(1.0 / (prior_scale * prior_scale));
-    Sums sums(m, k * n);
+    i64 N = (n + L - 1) / L * L;
+    Sums sums(m, k * N);
     PARALLEL for (i64 b = 0; b < sums.blocks; b++) {
         f32* dv = sums.of(b);
         for (i64 i = sums.first(b); i < sums.last(b); i++) {
             const f32* mean = loc + i * n;
-            alignas(64) f32 acc[k][L] = {}, squares[L] = {}, s[L];
+            Lanes acc[k] = {}, squares = {};
             f32 a[k];
             Logs logs;
             for (int r = 0; r < k; r++) a[r] = u[r * m + i];
             for (i64 j = 0; j < n; j += L) {
-                if (j + L <= n) {
-                    SIMD for (int l = 0; l < L; l++) {
-                        s[l] = tied<k>(a, v, n, j + l);
-                        f32 o = 1.0f / s[l], d = mean[j + l] - center;
-                        squares[l] += d * d;
-                        for (int r = 0; r < k; r++) {
-                            dv[r * n + j + l] += a[r] * o;
-                            acc[r][l] += v[r * n + j + l] * o;
-                        }
-                    }
-                } else {
-                    for (int l = 0; l < L; l++) s[l] = 1.0f;
-                    for (int l = 0; j + l < n; l++) {
-                        s[l] = tied<k>(a, v, n, j + l);
-                        f32 o = 1.0f / s[l], d = mean[j + l] - center;
-                        squares[l] += d * d;
-                        for (int r = 0; r < k; r++) {
-                            dv[r * n + j + l] += a[r] * o;
-                            acc[r][l] += v[r * n + j + l] * o;
-                        }
-                    }
+                Lanes columns[k], d = at_end(mean, j, n, center) - center;
+                for (int r = 0; r < k; r++) columns[r] = at_end(v + r * n, j, n, 0.0f);
+                Lanes s = a[0] * columns[0];
+                for (int r = 1; r < k; r++) s += a[r] * columns[r];
+                if (j + L > n) s = at_end(&s[0], 0, n - j, 1.0f);
+                Lanes o = 1.0f / s;
+                squares += d * d;
+                for (int r = 0; r < k; r++) {
+                    f32* at_column = dv + r * N + j;
+                    put(at_column, at(at_column) + a[r] * o);
+                    acc[r] += columns[r] * o;
                 }
                 logs.add(s);
             }
             for (int r = 0; r < k; r++) gu[r * m + i] = sum(acc[r]);
-            parts[i] = 0.5 * c * (f64)sum(squares) - logs.sum();
+            f64 log_scales = logs.sum(n, [&](i64 j) { return tied<k>(a, v, n, j); });
+            parts[i] = 0.5 * c * (f64)sum(squares) - log_scales;
         }
     }
-    memcpy(gv, sums.total(), sizeof(f32) * k * n);
+    const f32* total_v = sums.total();
+    for (int r = 0; r < k; r++) memcpy(gv + r * n, total_v + r * N, sizeof(f32) * n);
     f32 U[k * k], V[k * k];
     gram<k>(u, m, U);
     gram<k>(v, n, V);
     add_squares<k>(V, u, gu, m, c);
     add_squares<k>(U, v, gv, n, c);
+    of_u.chain(gu);
+    of_v.chain(gv);
     f64 total = (f64)(m * n) * (std::log(prior_scale) - 0.5);
     for (int r = 0; r < k * k; r++) total += 0.5 * c * (f64)U[r] * (f64)V[r];
     for (i64 i = 0; i < m; i++) total += parts[i];
@@ -1090,6 +1165,7 @@ static f64 k_tied_kl(const f32* loc, const f32* u, const f32* v, f32* gu, f32* g
 
 #undef PARALLEL
 #undef SIMD
+#undef ALWAYS_INLINE
 
 }  // namespace INSTRUCTIONS
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import Function
 
-from leanbayes.kernels.fused import fusible, in_full_precision, twice_differentiable
+from leanbayes.kernels.fused import Fused, fusible, in_full_precision, twice_differentiable
 from leanbayes.kernels.native import as_rows, library, loaded, normals, pointer, seed, threads
 from leanbayes.kernels.products import product
 
@@ -35,7 +34,7 @@ def add_noise(mean: Tensor, variance: Tensor) -> Tensor:
     """
     if not fusible(mean, variance):
         return torch.addcmul(mean, safe_sqrt(variance), torch.randn_like(variance))
-    return _AddNoise.apply(mean, variance)  # type: ignore[no-untyped-call]
+    return _AddNoise.apply(mean, variance)
 
 
 def scaled_local(x: Tensor, loc: Tensor | None, scale: Tensor, bias: Tensor | None) -> Tensor:
@@ -52,7 +51,7 @@ def scaled_local(x: Tensor, loc: Tensor | None, scale: Tensor, bias: Tensor | No
         >>> y.shape, float(y.sum())
         (torch.Size([5, 2]), 30.0)
     """
-    return _ScaledLocal.apply(x, loc, scale, bias)  # type: ignore[no-untyped-call]
+    return _ScaledLocal.apply(x, loc, scale, bias)
 
 
 def spread(y: Tensor, std: Tensor) -> Tensor:
@@ -77,7 +76,7 @@ def drawn_noise(native_seed: int | None, ratio: Tensor | None, variance: Tensor)
     return normals(variance.shape, native_seed)
 
 
-class _AddNoise(Function):
+class _AddNoise(Fused):
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
         ctx.seed, native = None, library(mean, variance)
@@ -120,7 +119,7 @@ def _slope(
     return slope
 
 
-class _ScaledLocal(Function):
+class _ScaledLocal(Fused):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, loc: Tensor | None, scale: Tensor, bias: Tensor | None

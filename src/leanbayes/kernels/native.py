@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ LIBRARY = Path(__file__).with_name("libkernels.so")
 LARGEST_RANK = 4
 """Up to this rank of a k-tied scale there are kernels."""
 
-_INTERFACE = 4
+_INTERFACE = 5
 """The version of the signatures below, as kernels.cpp has it."""
 
 _WORTH_THREADS = 2**13
@@ -52,14 +53,14 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # as in kernels.cpp: pointers, size
     "fold_narrow": (*(_P,) * 5, *(_I,) * 6, _SEED, _INT),
     "draw_forward": (_P, _P, _P, _I, _I, _SEED, _INT),
     "draw_backward": (_P, _P, _I, _I, _SEED, _INT),
-    "k_tied_forward": (*(_P,) * 5, *(_I,) * 4, _SEED, _INT),
+    "k_tied_forward": (*(_P,) * 5, *(_I,) * 5, _SEED, _INT),
     "k_tied_fold": (*(_P,) * 6, *(_I,) * 7, _SEED, _INT),
-    "k_tied_backward": (*(_P,) * 9, *(_I,) * 4, _SEED, _INT),
+    "k_tied_backward": (*(_P,) * 9, *(_I,) * 5, _SEED, _INT),
     "k_tied_mix_forward": (*(_P,) * 3, *(_I,) * 4, _SEED, _INT),
     "k_tied_mix_backward": (*(_P,) * 5, *(_I,) * 4, _SEED, _INT),
     "k_tied_draw_forward": (*(_P,) * 4, *(_I,) * 3, _SEED, _INT),
     "k_tied_draw_backward": (*(_P,) * 5, *(_I,) * 3, _SEED, _INT),
-    "k_tied_kl": (*(_P,) * 5, *(_I,) * 3, _D, _D, _INT),
+    "k_tied_kl": (*(_P,) * 5, *(_I,) * 4, _D, _D, _INT),
     "scale_kl": (*(_P,) * 3, *(_I,) * 2, _D, _D, _INT),
     "relevance_kl": (*(_P,) * 2, *(_I,) * 2, _INT),
     "relevance_backward": (*(_P,) * 4, *(_I,) * 2, _D, _INT),
@@ -186,9 +187,20 @@ def as_rows(t: Tensor) -> tuple[int, int]:
     return rows, t.numel() // max(rows, 1)
 
 
+class _Room(threading.local):
+    """A number for the seeds of each thread: to make one takes longer than to draw it."""
+
+    def __init__(self) -> None:
+        with torch.inference_mode(False):
+            self.number = torch.empty((), dtype=torch.int64)
+
+
+_ROOM = _Room()
+
+
 def seed() -> int:
     """A seed for one block of noise, from torch's generator."""
-    return int(torch.empty((), dtype=torch.int64).random_())
+    return int(_ROOM.number.random_())
 
 
 def threads(numbers: int) -> int:

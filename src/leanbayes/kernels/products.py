@@ -14,7 +14,7 @@ __all__ = ["product"]
 
 _NARROW = 16
 """With fewer rows, inputs or outputs oneDNN may be slower."""
-_LARGE = 5 * 10**7
+_LARGE = 5 * 10**6
 """With fewer multiplications it gains nothing."""
 
 
@@ -45,7 +45,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _is_observed() -> bool:
     """Whether someone asks what oneDNN does not tell (gradients, FLOPs), or forbids its use."""
     modes = torch._C._len_torch_dispatch_stack()
-    return torch.is_grad_enabled() or modes > 0 or not torch.backends.mkldnn.enabled
+    return torch.is_grad_enabled() or modes > 0 or not torch._C._get_mkldnn_enabled()
 
 
 @cache
@@ -53,4 +53,5 @@ def _onednn() -> Callable[..., Any] | None:
     """``linear`` of oneDNN, if torch was built with both libraries."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return None
-    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    packet = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    return getattr(packet, "default", None)

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import Function
 
-from leanbayes.kernels.fused import fusible, in_full_precision, twice_differentiable
+from leanbayes.kernels.fused import Fused, fusible, in_full_precision, twice_differentiable
 from leanbayes.kernels.native import library, pointer
 
 __all__ = [
@@ -37,7 +36,7 @@ def from_packed(diagonal: Tensor, below: Tensor) -> Tensor:
                 [5., 6., 3.]])
     """
     if _is_native(diagonal, below):
-        return _FromPacked.apply(diagonal, below)  # type: ignore[no-untyped-call]
+        return _FromPacked.apply(diagonal, below)
     return _plain_from_packed(diagonal, below)
 
 
@@ -66,7 +65,7 @@ def row_squares(diagonal: Tensor, below: Tensor) -> Tensor:
         tensor([ 1., 20., 70.])
     """
     if _is_native(diagonal, below):
-        return _RowSquares.apply(diagonal, below)  # type: ignore[no-untyped-call]
+        return _RowSquares.apply(diagonal, below)
     return _plain_row_squares(diagonal, below)
 
 
@@ -81,7 +80,7 @@ def lower_product(x: Tensor, lower: Tensor) -> Tensor:
     if not _worth_blocks(x, lower):
         return x @ lower.mT
     flat = x.reshape(-1, x.shape[-1])
-    return _Product.apply(flat, lower).view(x.shape)  # type: ignore[no-untyped-call]
+    return _Product.apply(flat, lower).view(x.shape)
 
 
 def lower_quadratic(x: Tensor, lower: Tensor) -> Tensor:
@@ -94,7 +93,7 @@ def lower_quadratic(x: Tensor, lower: Tensor) -> Tensor:
     if not _worth_blocks(x, lower):
         return (x @ lower).square().sum(-1, keepdim=True)
     flat = x.reshape(-1, x.shape[-1])
-    q = _Quadratic.apply(flat, lower)  # type: ignore[no-untyped-call]
+    q = _Quadratic.apply(flat, lower)
     return q.view(*x.shape[:-1], 1)
 
 
@@ -156,7 +155,7 @@ def _plain_row_squares(diagonal: Tensor, below: Tensor) -> Tensor:
     return _plain_from_packed(diagonal, below).square().sum(-1)
 
 
-class _FromPacked(Function):
+class _FromPacked(Fused):
     @staticmethod
     def forward(ctx: Any, diagonal: Tensor, below: Tensor) -> Tensor:
         n = diagonal.shape[0]
@@ -169,7 +168,7 @@ class _FromPacked(Function):
         return to_packed(grads[0])
 
 
-class _RowSquares(Function):
+class _RowSquares(Fused):
     @staticmethod
     def forward(ctx: Any, diagonal: Tensor, below: Tensor) -> Tensor:
         ctx.save_for_backward(diagonal, below)
@@ -218,7 +217,7 @@ def _slope(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
     return slope
 
 
-class _Product(Function):
+class _Product(Fused):
     @staticmethod
     def forward(ctx: Any, x: Tensor, lower: Tensor) -> Tensor:
         ctx.save_for_backward(x, lower)
@@ -235,7 +234,7 @@ class _Product(Function):
         return gx, _slope(g, x, lower) if need_lower else None
 
 
-class _Quadratic(Function):
+class _Quadratic(Fused):
     @staticmethod
     def forward(ctx: Any, x: Tensor, lower: Tensor) -> Tensor:
         projected = _times(x, lower)

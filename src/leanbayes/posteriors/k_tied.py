@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from leanbayes.learned import Learned, Stored
 from leanbayes.ops import LinearOp
 from leanbayes.posteriors.base import Posterior, register_posterior
 from leanbayes.scales import Scale
+from leanbayes.transforms import Exp
 
 __all__ = ["KTied"]
 
@@ -44,11 +46,13 @@ class KTied(Posterior):
         assert not isinstance(scale.start, str)
         factor = replace(scale, start=math.sqrt(scale.start / self.rank))
         rows, columns = op.matrix(weight).shape
+        logs = factor.transform == Exp()
+        u, v = (factor.initial((self.rank, size), weight) for size in (rows, columns))
         return self.learned(
-            KTiedNormal,
+            partial(KTiedNormal, logs=logs),
             loc=Stored.means(weight, op),
-            u=factor.initial((self.rank, rows), weight),
-            v=factor.initial((self.rank, columns), weight),
+            u=replace(u, as_it_is=logs),
+            v=replace(v, as_it_is=logs),
         )
 
     def stored_part(
