@@ -45,7 +45,7 @@ from leanbayes.distributions import (
 )
 from leanbayes.distributions.log_uniform import log_uniform_kl_approximate, log_uniform_kl_exact
 from leanbayes.distributions.rank1 import RandomFactor
-from leanbayes.kernels import KLTerm, fused_kl, fusible, no_force, relevance_kl
+from leanbayes.kernels import KLTerm, fused_kl, fusible, in_graph, no_force, relevance_kl
 
 __all__ = ["check_pair", "cross_entropy", "divergence", "total_divergence"]
 
@@ -197,14 +197,28 @@ def _kl_of_weights(q: WeightDistribution, p: Distribution) -> Tensor:
         return _total_scale_free(q, p) + q.total_correlation()
     if _is_fixed_normal(p):
         return q.kl_from_normal(float(p.loc), float(p.scale))
+    if _is_traced_normal(p):
+        total = q.compiled_kl(p.loc, p.scale)
+        if total is not None:
+            return total
     return _total_cross_entropy(p, q) - q.entropy()
 
 
 def _is_fixed_normal(p: Distribution) -> TypeGuard[Normal]:
     """Whether a prior is one normal for all weights whose numbers can be read at once."""
-    if not (isinstance(p, Normal) and p.scale.ndim == p.loc.ndim == 0 and p.scale.is_cpu):
+    return _is_one_normal(p) and p.scale.is_cpu and fusible(p.loc, p.scale)
+
+
+def _is_traced_normal(p: Distribution) -> TypeGuard[Normal]:
+    """Whether it is one whose numbers a compiled graph reads."""
+    return _is_one_normal(p) and in_graph(p.loc, p.scale)
+
+
+def _is_one_normal(p: Distribution) -> TypeGuard[Normal]:
+    """Whether a prior is one normal for all weights, which is not learnt."""
+    if not (isinstance(p, Normal) and p.scale.ndim == p.loc.ndim == 0):
         return False
-    return not (p.scale.requires_grad or p.loc.requires_grad) and fusible(p.loc, p.scale)
+    return not (p.scale.requires_grad or p.loc.requires_grad)
 
 
 def _total_cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:

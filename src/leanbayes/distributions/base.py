@@ -15,7 +15,15 @@ from torch.distributions import Distribution, constraints
 from leanbayes.distributions.covariance import Factor
 from leanbayes.errors import require
 from leanbayes.folding import Fold, current_fold
-from leanbayes.kernels import Folded, KLTerm, add_noise, fused_kl, safe_sqrt
+from leanbayes.kernels import (
+    Folded,
+    KLTerm,
+    add_noise,
+    compiled_noise,
+    fused_kl,
+    in_graph,
+    safe_sqrt,
+)
 from leanbayes.ops import LinearOp
 from leanbayes.precision import full_precision, is_rounded, output_dtype, wide, wide_dtype
 
@@ -144,7 +152,8 @@ class Moments(NamedTuple):
         """Draw outputs, independently at every position."""
         y = self.mean
         if self.variance is not None:
-            y = add_noise(y, self.variance)
+            add = compiled_noise if in_graph(y, self.variance) else add_noise
+            y = add(y, self.variance)
         if self.common is not None and self.rows is not None:
             std = safe_sqrt(self.common).movedim(op.channel_dim, -1)
             e = torch.randn(*std.shape[:-1], self.rows.width, dtype=std.dtype, device=std.device)
@@ -246,6 +255,10 @@ class WeightDistribution(Distribution, ABC):
 
     def kl_term(self, loc: float, scale: float) -> KLTerm | None:
         """The KL from one normal for all weights, for a fused function; ``None``: there is none."""
+        return None
+
+    def compiled_kl(self, loc: Tensor, scale: Tensor) -> Tensor | None:
+        """The KL from one normal as an operator of a compiled graph; ``None``: there is none."""
         return None
 
     def kl_from_normal(self, loc: float, scale: float) -> Tensor:

@@ -14,9 +14,13 @@ from leanbayes.kernels import (
     TiedFromNormal,
     add_mixed_noise,
     can_mix,
+    compiled_draw,
+    compiled_k_tied_kl,
+    compiled_k_tied_local,
     draw_k_tied,
     fold_k_tied,
     fusible,
+    in_graph,
     k_tied_local,
 )
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp
@@ -106,6 +110,8 @@ class KTiedNormal(WeightDistribution):
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         if not sample_shape and self._fusible():
             return draw_k_tied(self.loc, self.u, self.v)
+        if not sample_shape and in_graph(self.loc, self._u, self._v):
+            return torch.addcmul(self.loc, self.scale, compiled_draw(self.loc))
         e = self.loc.new_empty(*sample_shape, *self.loc.shape).normal_()
         return torch.addcmul(self.loc, self.scale, e)
 
@@ -135,18 +141,28 @@ class KTiedNormal(WeightDistribution):
         u = self.u[first] * self.u[second] * twice.unsqueeze(-1)
         return u, self.v[first] * self.v[second]
 
-    def _fusible(self, *others: Tensor | None) -> bool:
+    def _fusible(self) -> bool:
         """Whether fused functions compute what the methods say: a subclass may say otherwise."""
-        return type(self) is KTiedNormal and fusible(self.loc, self._u, self._v, *others)
+        return type(self) is KTiedNormal and fusible(self.loc, self._u, self._v)
 
     def kl_term(self, loc: float, scale: float) -> KLTerm | None:
         if not self._fusible():
             return None
         return KLTerm(TiedFromNormal(loc, scale, self._logs), (self.loc, self._u, self._v))
 
+    def compiled_kl(self, loc: Tensor, scale: Tensor) -> Tensor | None:
+        if type(self) is not KTiedNormal or not in_graph(self.loc, self._u, self._v):
+            return None
+        return compiled_k_tied_kl(self.loc, self._u, self._v, loc, scale, self._logs)
+
     def local(self, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
-        if type(op) is Linear and x.ndim == 2 and self._fusible(x, bias):
-            return k_tied_local(x, self.loc, self._u, self._v, bias, self._logs)
+        if type(op) is Linear and x.ndim == 2 and type(self) is KTiedNormal:
+            law = x, self.loc, self._u, self._v, bias
+            if fusible(*law):
+                return k_tied_local(*law, self._logs)
+            y = compiled_k_tied_local(*law, self._logs) if in_graph(*law) else None
+            if y is not None:
+                return y
         convolves = type(op) in (Conv, ConvTranspose) and op.groups == 1
         if convolves and self._fusible() and can_mix(x, self.u):
             u, v = self.variance_factors()

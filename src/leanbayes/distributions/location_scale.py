@@ -15,9 +15,12 @@ from leanbayes.kernels import (
     Folded,
     KLTerm,
     ScaledFromNormal,
+    compiled_draw,
+    compiled_scaled_kl,
     draw_scaled,
     fold_scaled,
     fusible,
+    in_graph,
     scaled_local,
 )
 from leanbayes.ops import Linear, LinearOp
@@ -117,6 +120,9 @@ class LocationScale(WeightDistribution):
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         if not sample_shape and self._fusible():
             return draw_scaled(self.loc, self.scale)
+        if not sample_shape and self._is_compiled():
+            e = compiled_draw(self.scale)
+            return self.scale * e if self.loc is None else torch.addcmul(self.loc, self.scale, e)
         e = _DRAW[self.noise](self.scale.new_empty(*sample_shape, *self.event_shape))
         return self.scale * e if self.loc is None else torch.addcmul(self.loc, self.scale, e)
 
@@ -146,6 +152,16 @@ class LocationScale(WeightDistribution):
         """Whether fused functions compute what the methods say: a subclass may say otherwise."""
         own = type(self) is LocationScale and self.normal_marginals
         return own and fusible(self.loc, self.scale, *others)
+
+    def _is_compiled(self) -> bool:
+        """Whether a compiled graph may call the kernels."""
+        own = type(self) is LocationScale and self.normal_marginals
+        return own and in_graph(self.loc, self.scale)
+
+    def compiled_kl(self, loc: Tensor, scale: Tensor) -> Tensor | None:
+        if not self._is_compiled():
+            return None
+        return compiled_scaled_kl(self.loc, self.scale, loc, scale)
 
     def kl_term(self, loc: float, scale: float) -> KLTerm | None:
         if not self._fusible():

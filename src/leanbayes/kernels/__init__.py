@@ -22,6 +22,14 @@ from leanbayes.kernels.k_tied import add_mixed_noise, can_mix, k_tied_local
 from leanbayes.kernels.local import add_noise, safe_sqrt, scaled_local
 from leanbayes.kernels.memory import keep_memory
 from leanbayes.kernels.native import Kernels, kernels, without_native
+from leanbayes.kernels.operators import (
+    compiled_draw,
+    compiled_k_tied_kl,
+    compiled_k_tied_local,
+    compiled_noise,
+    compiled_scaled_kl,
+    in_graph,
+)
 from leanbayes.kernels.products import product
 from leanbayes.kernels.triangular import (
     from_packed,
@@ -43,6 +51,11 @@ __all__ = [
     "add_mixed_noise",
     "add_noise",
     "can_mix",
+    "compiled_draw",
+    "compiled_k_tied_kl",
+    "compiled_k_tied_local",
+    "compiled_noise",
+    "compiled_scaled_kl",
     "draw_k_tied",
     "draw_scaled",
     "fold_k_tied",
@@ -51,6 +64,7 @@ __all__ = [
     "from_packed",
     "fused_kl",
     "fusible",
+    "in_graph",
     "k_tied_kl",
     "k_tied_local",
     "keep_memory",

@@ -14,11 +14,12 @@ from torch.autograd.function import Function
 
 from leanbayes.precision import full_precision
 
-__all__ = ["Fused", "fusible", "in_full_precision", "twice_differentiable"]
+__all__ = ["PLAIN", "Fused", "fusible", "in_full_precision", "twice_differentiable"]
 
 Backward = Callable[..., tuple[Tensor | None, ...]]
 
-_PLAIN = (Tensor, nn.Parameter)
+PLAIN = (Tensor, nn.Parameter)
+"""Tensors that no other library has wrapped."""
 
 
 def fusible(*tensors: Tensor | None) -> bool:
@@ -35,7 +36,7 @@ def fusible(*tensors: Tensor | None) -> bool:
         return False
     for t in tensors:
         if t is not None and (
-            type(t) not in _PLAIN or t.layout is not torch.strided or is_functorch_wrapped_tensor(t)
+            type(t) not in PLAIN or t.layout is not torch.strided or is_functorch_wrapped_tensor(t)
         ):
             return False
     return True

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.kernels.fused import Fused, fusible, in_full_precision, twice_differentiable
-from leanbayes.kernels.local import drawn_noise, safe_sqrt, spread
+from leanbayes.kernels.local import drawn_noise, noisy, safe_sqrt, slope_of_variance, spread
 from leanbayes.kernels.native import (
     LARGEST_RANK,
     library,
@@ -23,7 +23,14 @@ from leanbayes.kernels.native import (
 )
 from leanbayes.kernels.products import product
 
-__all__ = ["add_mixed_noise", "can_mix", "k_tied_local", "variance_factors"]
+__all__ = [
+    "add_mixed_noise",
+    "can_mix",
+    "k_tied_local",
+    "native_noise",
+    "native_slopes",
+    "variance_factors",
+]
 
 
 def k_tied_local(
@@ -87,19 +94,20 @@ class _KTiedLocal(Fused):
         y, rank = product(x, loc, bias), u.shape[0]
         dense = x.contiguous(), u.contiguous(), v.contiguous()
         ctx.logs, ctx.seed, native = logs, None, library(y, *dense)
-        if native is None or rank > LARGEST_RANK:
-            p, q = variance_factors(*_factors(u, v, logs))
-            square = x * x
-            shared = square @ p.t()
-            ratio = spread(y, (shared @ q).sqrt_())
-            ctx.save_for_backward(x, loc, u, v, bias, shared, square, p, q, ratio)
+        if native is not None and rank <= LARGEST_RANK:
+            ctx.seed = seed()
+            shared = native_noise(y, *dense, logs, ctx.seed)
+            ctx.save_for_backward(x, loc, u, v, bias, shared)
             return y
-        ctx.seed = seed()
-        shared = x.new_empty(x.shape[0], rank * (rank + 1) // 2)
-        tensors = map(pointer, (*dense, shared, y))
-        sizes = (*x.shape, y.shape[1], rank, logs)
-        native.k_tied_forward(*tensors, *sizes, ctx.seed, threads(x.numel()))
-        ctx.save_for_backward(x, loc, u, v, bias, shared)
+        p, q = variance_factors(*_factors(u, v, logs))
+        square = x * x
+        shared = square @ p.t()
+        kept = shared @ q
+        if native is None:
+            kept = spread(y, kept.sqrt_())
+        else:
+            ctx.seed = noisy(y, kept)
+        ctx.save_for_backward(x, loc, u, v, bias, shared, square, p, q, kept)
         return y
 
     @staticmethod
@@ -108,29 +116,56 @@ class _KTiedLocal(Fused):
         g, (x, loc, u, v, _, shared, *rest) = grads[0], ctx.saved_tensors
         if torch.is_grad_enabled():
             return _k_tied_twice(ctx, g)
-        need_x, need_loc, need_u, need_v, need_bias, _ = ctx.needs_input_grad
+        need_x, need_loc, _, _, need_bias, _ = ctx.needs_input_grad
         gx = product(g, loc.t()) if need_x else None
         gloc = g.t() @ x if need_loc else None
-        if ctx.seed is not None:
-            dense = g.contiguous(), x.contiguous(), u.contiguous(), v.contiguous()
-            gu, gv, gbias = u.new_empty(u.shape), v.new_empty(v.shape), g.new_empty(g.shape[1])
-            tensors = map(pointer, (*dense, shared, gx, gbias, gu, gv))
-            sizes = (*x.shape, g.shape[1], u.shape[0], ctx.logs)
-            loaded().k_tied_backward(*tensors, *sizes, ctx.seed, threads(x.numel()))
+        if not rest:
+            gbias, gu, gv = native_slopes(g, x, u, v, shared, gx, ctx.logs, ctx.seed)
             return gx, gloc, gu, gv, gbias if need_bias else None, None
         u, v = _factors(u, v, ctx.logs)
-        square, p, q, ratio = rest
-        slope = g * ratio  # twice that of the variance
+        square, p, q, kept = rest
+        if ctx.seed is None:
+            slope = g * kept  # twice that of the variance
+        else:
+            slope = slope_of_variance(g, kept, None, ctx.seed).mul_(2.0)
         gshared = slope @ q.t()
         if gx is not None:
             gx.addcmul_(x, gshared @ p)
         gp, gq = gshared.t() @ square, shared.t() @ slope
         pairs = _pairs(u.shape[0], u.dtype, u.device)
-        gu = _of_pairs(u, gq, pairs) if need_u else None
-        gv = _of_pairs(v, gp.div_(pairs.times), pairs) if need_v else None
+        gu, gv = _of_pairs(u, gq, pairs), _of_pairs(v, gp.div_(pairs.times), pairs)
         if ctx.logs:
-            gu, gv = (None if w is None else w.mul_(by) for w, by in ((gu, u), (gv, v)))
+            gu, gv = gu.mul_(u), gv.mul_(v)
         return gx, gloc, gu, gv, g.sum(0) if need_bias else None, None
+
+
+def native_noise(y: Tensor, x: Tensor, u: Tensor, v: Tensor, logs: bool, by: int) -> Tensor:
+    """Add noise to outputs in place; returns what their variances are made of, ``[batch, K]``."""
+    rank = len(u)
+    shared = x.new_empty(len(x), rank * (rank + 1) // 2)
+    tensors = map(pointer, (x, u, v, shared, y))
+    sizes = (*x.shape, y.shape[1], rank, logs)
+    loaded().k_tied_forward(*tensors, *sizes, by, threads(x.numel()))
+    return shared
+
+
+def native_slopes(
+    g: Tensor,
+    x: Tensor,
+    u: Tensor,
+    v: Tensor,
+    shared: Tensor,
+    gx: Tensor | None,
+    logs: bool,
+    by: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of bias, ``u`` and ``v``; that of ``x`` by variances is added to ``gx``."""
+    dense = g.contiguous(), x.contiguous(), u.contiguous(), v.contiguous()
+    gu, gv, gbias = u.new_empty(u.shape), v.new_empty(v.shape), g.new_empty(g.shape[1])
+    tensors = map(pointer, (*dense, shared, gx, gbias, gu, gv))
+    sizes = (*x.shape, g.shape[1], len(u), logs)
+    loaded().k_tied_backward(*tensors, *sizes, by, threads(x.numel()))
+    return gbias, gu, gv
 
 
 def _factors(u: Tensor, v: Tensor, logs: bool) -> tuple[Tensor, Tensor]:
@@ -150,7 +185,8 @@ def _k_tied_twice(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         u, v = _factors(u, v, ctx.logs)
         return (x * x) @ (u.t() @ v).square().t()
 
-    e = drawn_noise(ctx.seed, rest[-1] if rest else None, variance(x, u, v))
+    ratio = rest[-1] if ctx.seed is None else None
+    e = drawn_noise(ctx.seed, ratio, variance(x, u, v))
 
     def plain(x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         return torch.addcmul(F.linear(x, loc, bias), safe_sqrt(variance(x, u, v)), e)

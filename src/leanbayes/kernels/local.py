@@ -11,7 +11,15 @@ from leanbayes.kernels.fused import Fused, fusible, in_full_precision, twice_dif
 from leanbayes.kernels.native import as_rows, library, loaded, normals, pointer, seed, threads
 from leanbayes.kernels.products import product
 
-__all__ = ["add_noise", "drawn_noise", "safe_sqrt", "scaled_local", "spread"]
+__all__ = [
+    "add_noise",
+    "drawn_noise",
+    "noisy",
+    "safe_sqrt",
+    "scaled_local",
+    "slope_of_variance",
+    "spread",
+]
 
 
 def safe_sqrt(variance: Tensor) -> Tensor:
@@ -61,9 +69,9 @@ def spread(y: Tensor, std: Tensor) -> Tensor:
     return e.div_(std).nan_to_num_(0.0, 0.0, 0.0)
 
 
-def _noisy(y: Tensor, variance: Tensor) -> int:
+def noisy(y: Tensor, variance: Tensor, by: int | None = None) -> int:
     """Add noise in place, natively; returns its seed."""
-    by = seed()
+    by = seed() if by is None else by
     loaded().noise_forward(pointer(y), pointer(variance), *as_rows(y), by, threads(y.numel()))
     return by
 
@@ -84,7 +92,7 @@ class _AddNoise(Fused):
         if native is None:
             ctx.save_for_backward(mean, variance, spread(y, variance.sqrt()))
             return y
-        ctx.seed = _noisy(y, variance)
+        ctx.seed = noisy(y, variance)
         ctx.save_for_backward(mean, variance, None)
         return y
 
@@ -99,11 +107,11 @@ class _AddNoise(Fused):
             )
         slope = None
         if ctx.needs_input_grad[1]:
-            slope = _slope(g, variance, ratio, ctx.seed)
+            slope = slope_of_variance(g, variance, ratio, ctx.seed)
         return g.sum_to_size(mean.shape) if ctx.needs_input_grad[0] else None, slope
 
 
-def _slope(
+def slope_of_variance(
     g: Tensor, variance: Tensor | None, ratio: Tensor | None, native_seed: int | None
 ) -> Tensor:
     """The gradient of the variance: ``½ g ε / √variance``."""
@@ -136,7 +144,7 @@ class _ScaledLocal(Fused):
         if native is None:
             ratio = spread(y, variance.sqrt_())
         else:
-            ctx.seed = _noisy(y, variance)
+            ctx.seed = noisy(y, variance)
         kept = variance if ratio is None else ratio
         ctx.save_for_backward(x, loc, scale, bias, square, weight, kept)
         return y
@@ -158,7 +166,7 @@ class _ScaledLocal(Fused):
             return twice_differentiable(plain, (x, loc, scale, bias), ctx, g)
         gx = gscale = None
         if need_x or need_scale:
-            slope = _slope(g, variance, ratio, ctx.seed)
+            slope = slope_of_variance(g, variance, ratio, ctx.seed)
             slope.mul_(2.0)
         if need_scale:
             gscale = (slope.t() @ square).mul_(scale)

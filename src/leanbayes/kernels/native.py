@@ -19,6 +19,7 @@ __all__ = [
     "LARGEST_RANK",
     "Kernels",
     "as_rows",
+    "is_native",
     "kernels",
     "library",
     "loaded",
@@ -97,6 +98,7 @@ class _State:
     def __init__(self) -> None:
         self.library: Any = None
         self.loaded: Any = None
+        self.is_native = False
         self.reason = ""
         wanted = os.environ.get("LEANBAYES_NATIVE", "")
         if wanted and wanted not in _WANTED:
@@ -125,6 +127,7 @@ class _State:
             self.reason = f"the native library cannot be loaded ({error}); install leanbayes again"
         else:
             self.library = self.loaded = found
+            self.is_native = True
             self.reason = found.instructions().decode()
 
 
@@ -145,12 +148,17 @@ def kernels() -> Kernels:
 @contextmanager
 def without_native() -> Iterator[None]:
     """Let torch's own operations compute everything for the length of a block."""
-    before = _STATE.library, _STATE.reason
-    _STATE.library, _STATE.reason = None, "switched off"
+    before = _STATE.library, _STATE.reason, _STATE.is_native
+    _STATE.library, _STATE.reason, _STATE.is_native = None, "switched off", False
     try:
         yield
     finally:
-        _STATE.library, _STATE.reason = before
+        _STATE.library, _STATE.reason, _STATE.is_native = before
+
+
+def is_native() -> bool:
+    """Whether kernels are native, in words that a compiler can trace and guard."""
+    return _STATE.is_native
 
 
 def library(*tensors: Tensor | None) -> Any:
