@@ -16,7 +16,7 @@ import torch
 
 import leanbayes as lb
 from benchmarks import distributed, limits, page, prediction, scale, scaling_page, startup, step
-from benchmarks.harness import CLOCKS
+from benchmarks.harness import CLOCKS, as_json, pooled
 from benchmarks.peers import environment
 from benchmarks.step import Options
 from leanbayes.files import replace_file
@@ -32,7 +32,9 @@ BENCHMARKS = {
     "distributed": distributed.run,
 }
 WITH_PEERS = ("step", "prediction")
-"""Benchmarks that are also run without native kernels and with other libraries."""
+"""Benchmarks that are also run without native kernels and with other libraries, and in several
+processes, because the same work differs more between processes than within one."""
+PROCESSES = 3
 KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 """What glibc frees stays with the process, so that page faults are no part of the figures."""
 
@@ -54,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("command", nargs="?", choices=("run", "page", "scaling", "one"))
     parser.add_argument("--only", nargs="+", choices=BENCHMARKS, help="these benchmarks; else all")
     parser.add_argument("--rounds", type=int, help="turns that must count; 30, or 3 with --quick")
+    parser.add_argument(
+        "--processes", type=int, help=f"of steps and predictions; {PROCESSES}, or 1 with --quick"
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu for a busy machine")
     parser.add_argument("--quick", action="store_true", help="few turns and sizes: to try it out")
@@ -81,25 +86,45 @@ def everything(options: argparse.Namespace) -> None:
     rounds = options.rounds or (3 if options.quick else 30)
     if rounds < 2:
         sys.exit(f"--rounds is {rounds}; quartiles need at least 2")
+    wanted = options.processes or (1 if options.quick else PROCESSES)
+    if wanted < 1:
+        sys.exit(f"--processes is {wanted}; at least 1 is needed")
     python = None if options.no_peers else environment(PEERS, ROOT / "constraints.txt")
     for name in options.only or BENCHMARKS:
         begin = time.monotonic()
-        branches = {"native": _apart(name, options, rounds)}
+        processes = wanted if name in WITH_PEERS else 1
+        settings: dict[str, dict[str, Any]] = {"native": {}}
         if name in WITH_PEERS:
-            branches["python"] = _apart(name, options, rounds, {"LEANBAYES_NATIVE": "0"})
-            if python:
-                branches["peers"] = _apart(name, options, rounds, python=python)
+            settings["python"] = {"environment": {"LEANBAYES_NATIVE": "0"}}
+            settings |= {"peers": {"python": python}} if python else {}
+        runs: dict[str, list[dict[str, Any]]] = {branch: [] for branch in settings}
+        for _ in range(processes):  # branches take turns, as methods do
+            for branch, how in settings.items():
+                runs[branch].append(_apart(name, options, rounds, **how))
+        config = {"rounds": rounds, "processes": processes, "clock": options.clock}
         result = {
-            "config": {"rounds": rounds, "clock": options.clock, "quick": options.quick}
-            | {"keep_memory": options.keep_memory},
+            "config": config | {"quick": options.quick, "keep_memory": options.keep_memory},
             "minutes": round((time.monotonic() - begin) / 60, 1),
-            "branches": branches,
+            "branches": {branch: _together(found) for branch, found in runs.items()},
         }
         options.results.mkdir(parents=True, exist_ok=True)
         path = options.results / f"{name}.json"
         replace_file(path, (json.dumps(result, indent=1) + "\n").encode())
         print(f"{name}: {result['minutes']} minutes, written to {path}", flush=True)
     print(f"Written to {page.write(options.results, options.docs)}.")
+
+
+def _together(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What several processes found, as one result."""
+    if len(found) == 1 or "setups" not in found[0]:
+        return found[0]
+    setups = {
+        setup: as_json(
+            {name: pooled([one["setups"][setup][name] for one in found]) for name in costs}
+        )
+        for setup, costs in found[0]["setups"].items()
+    }
+    return {**found[0], "setups": setups}
 
 
 def _apart(

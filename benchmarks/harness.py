@@ -15,7 +15,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ __all__ = [
     "facts",
     "measure",
     "peak_memory",
+    "pooled",
     "undisturbed",
 ]
 
@@ -71,6 +72,8 @@ class Cost:
         kept: turns that count.
         discarded: turns that something disturbed.
         calm: whether enough turns were left; if not, these are the calmest of a busy machine.
+        ratios: of the turns that count.
+        medians: of every process, where there were several.
     """
 
     median: float
@@ -79,6 +82,8 @@ class Cost:
     kept: int
     discarded: int
     calm: bool = True
+    ratios: Sequence[float] = field(default=(), compare=False, repr=False)
+    medians: Sequence[float] = field(default=(), compare=False, repr=False)
 
 
 class Probe:
@@ -170,10 +175,32 @@ def cost(turns: Sequence[Turn], limit: float | None = None) -> Cost:
     if not calm:
         kept = sorted(turns, key=lambda turn: turn.probe)[: max(2, len(turns) // 4)]
     ratios = [turn.ratio for turn in kept]
-    low, median, high = statistics.quantiles(ratios * 2, method="inclusive")
-    if len(ratios) > 1:
-        low, median, high = statistics.quantiles(ratios, method="inclusive")
-    return Cost(median, low, high, len(kept), len(turns) - len(kept), calm)
+    low, median, high = _quartiles(ratios)
+    return Cost(median, low, high, len(kept), len(turns) - len(kept), calm, ratios)
+
+
+def _quartiles(ratios: Sequence[float]) -> tuple[float, float, float]:
+    low, median, high = statistics.quantiles(
+        ratios if len(ratios) > 1 else [*ratios] * 2, method="inclusive"
+    )
+    return low, median, high
+
+
+def pooled(found: Sequence[Mapping[str, Any]]) -> Cost:
+    """The cost over several processes, each of which has a luck of its own with memory.
+
+    The median is that of the medians of processes; quartiles are those of all turns.
+
+    Example:
+        >>> found = [as_json({"a": cost([Turn(1.0, ratio, 0.1)] * 2)})["a"] for ratio in (1, 2, 9)]
+        >>> pooled(found).median, pooled(found).medians
+        (2.0, [1.0, 2.0, 9.0])
+    """
+    medians = [one["median"] for one in found]
+    low, _, high = _quartiles([ratio for one in found for ratio in one["ratios"]])
+    kept, discarded = (sum(one[name] for one in found) for name in ("kept", "discarded"))
+    calm = all(one["calm"] for one in found)
+    return Cost(statistics.median(medians), low, high, kept, discarded, calm, (), medians)
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
@@ -252,4 +279,7 @@ def _processor() -> str:
 
 def as_json(costs: Mapping[str, Cost]) -> dict[str, dict[str, Any]]:
     """Costs by name, as they are written."""
-    return {name: asdict(found) for name, found in costs.items()}
+    return {
+        name: {key: value for key, value in asdict(found).items() if value not in ((), [])}
+        for name, found in costs.items()
+    }

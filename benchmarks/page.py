@@ -341,6 +341,9 @@ def _how(found: Mapping[str, Result]) -> str:
         "- A method and the plain network take turns in one process, and a ratio is that of one "
         "turn: whatever slows the machine slows both. Each runs twice in a turn; the second run "
         "counts.",
+        "- Steps and predictions run in several processes, because a process has a luck of its own "
+        "with memory: a median is that of the medians of processes, quartiles are those of all "
+        "turns.",
         "- Before and after every turn a small fixed workload is timed. Where it is slow, "
         f"something else was running: the turn is discarded and taken again. {BUSY} marks a median "
         "that had to be taken from a busy machine.",
@@ -357,11 +360,17 @@ def _facts(result: Result) -> str:
     machine, versions = branch["machine"], branch["versions"]
     memory = "kept by the process" if settings.get("keep_memory") else "as the system has it"
     return (
-        f"{settings['rounds']} rounds, {settings['clock']} clock, threads: {machine['threads']} of "
-        f"{machine['cores']} cores ({machine['processor']}, {machine['system']} "
-        f"{machine['architecture']}), Python {versions['python']}, torch {versions['torch']}, "
-        f"leanbayes {versions['leanbayes']}, freed memory {memory}, {result['minutes']} minutes."
+        f"{settings['rounds']} rounds{_processes(settings)}, {settings['clock']} clock, "
+        f"threads: {machine['threads']} of {machine['cores']} cores ({machine['processor']}, "
+        f"{machine['system']} {machine['architecture']}), Python {versions['python']}, "
+        f"torch {versions['torch']}, leanbayes {versions['leanbayes']}, freed memory {memory}, "
+        f"{result['minutes']} minutes."
     )
+
+
+def _processes(settings: Mapping[str, Any]) -> str:
+    count = settings.get("processes", 1)
+    return f" in each of {count} processes" if count > 1 else ""
 
 
 CONCLUSIONS: dict[str, Callable[[Mapping[str, Result]], list[str]]] = {

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import CLOCKS, as_json, facts, measure
-from benchmarks.methods import METHODS, Builder, plain
+from benchmarks.methods import COMPILED, METHODS, Builder, plain
 from benchmarks.networks import SETUPS, Setup
 from benchmarks.peers import PACKAGES, available
 
@@ -46,16 +46,16 @@ HEAD_TO_HEAD = ("k-tied 2, auto",)
 """Measured with the peers too, so that both stand in one process."""
 
 
-def chosen(options: Options) -> dict[str, Builder]:
-    """Our methods, or the peers with one of ours."""
+def chosen(options: Options, **more: Builder) -> dict[str, Builder]:
+    """Our methods and more of them, or the peers with one of ours."""
     if not options.peers:
-        return METHODS
+        return {**METHODS, **more}
     return {**available(), **{name: METHODS[name] for name in HEAD_TO_HEAD}}
 
 
 def run(options: Options) -> dict[str, Any]:
     """Every method on every network."""
-    methods = chosen(options)
+    methods = chosen(options, **({} if options.quick else COMPILED))
     setups = {name: steps(setup, methods, options) for name, setup in SETUPS.items()}
     return {**facts(*PACKAGES.values()), "setups": setups}
 

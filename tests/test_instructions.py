@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -49,11 +50,16 @@ def answers():
         "add_noise": (add_noise, (y, variance)),
         "scaled_local": (scaled_local, (x, loc, scale, bias)),
         "k_tied_local": (k_tied_local, (x, loc, u, v, bias)),
+        "k_tied_local_logs": (partial(k_tied_local, logs=True), (x, loc, u.log(), v.log(), bias)),
         "mixed": (add_mixed_noise, (torch.randn(BATCH, OUT, 9), shared, pairs)),
         "draw_scaled": (draw_scaled, (loc, scale)),
         "draw_k_tied": (draw_k_tied, (loc, u, v)),
         "factors": (factors, (rows, r, s)),
         "k_tied_kl": (lambda *t: k_tied_kl(*t, 0.1, 0.5), (loc, u, v)),
+        "k_tied_kl_logs": (
+            lambda *t: k_tied_kl(*t, 0.1, 0.5, logs=True),
+            (loc, u.log(), v.log()),
+        ),
         "scaled_kl": (lambda *t: scaled_kl(*t, 0.1, 0.5), (loc, scale)),
         "relevance_kl": (relevance_kl, (loc, scale)),
         "row_squares": (row_squares, (bias.abs(), below)),

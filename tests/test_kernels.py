@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,9 @@ def with_noise(e):
         "k_tied": lambda x, loc, u, v, bias: (
             F.linear(x, loc, bias) + safe_sqrt((x * x) @ (u.t() @ v).square().t()) * e
         ),
+        "k_tied_logs": lambda x, loc, u, v, bias: (
+            F.linear(x, loc, bias) + safe_sqrt((x * x) @ (u.exp().t() @ v.exp()).square().t()) * e
+        ),
         "draw": lambda loc, scale: loc + scale * e,
         "draw_k_tied": lambda loc, u, v: loc + (u.t() @ v) * e,
     }
@@ -62,6 +66,7 @@ FUSED = {
     "scaled": scaled_local,
     "zero_mean": lambda x, scale, bias: scaled_local(x, None, scale, bias),
     "k_tied": k_tied_local,
+    "k_tied_logs": partial(k_tied_local, logs=True),
     "draw": draw_scaled,
     "draw_k_tied": draw_k_tied,
 }
@@ -78,6 +83,7 @@ def inputs(name, sigma=1.0, rank=2, dtype=torch.float32):
         "scaled": (x, loc, scale, bias),
         "zero_mean": (x, scale, bias),
         "k_tied": (x, loc, u, v, bias),
+        "k_tied_logs": (x, loc, u.log(), v.log(), bias),
         "draw": (loc, scale),
         "draw_k_tied": (loc, u, v),
     }[name]
@@ -112,8 +118,8 @@ def assert_same(name, tensors, tolerance, names=None):
 @pytest.mark.parametrize("sigma", SIGMA)
 @pytest.mark.parametrize("name", FUSED)
 def test_values_and_gradients_are_those_of_the_formulas(name, sigma):
-    if name in ("k_tied", "draw_k_tied"):
-        for rank in RANKS[:4]:
+    if "k_tied" in name:
+        for rank in RANKS[:4] if name == "draw_k_tied" else RANKS:
             assert_same(name, inputs(name, sigma, rank), FLOAT32)
     else:
         assert_same(name, inputs(name, sigma), FLOAT32)
@@ -145,6 +151,7 @@ def test_gradients_pass_gradcheck_once_and_twice(name):
         "scaled": ((3, 2), (4, 2), (4, 2), (4,)),
         "zero_mean": ((3, 2), (4, 2), (4,)),
         "k_tied": ((3, 2), (4, 2), (2, 4), (2, 2), (4,)),
+        "k_tied_logs": ((3, 2), (4, 2), (2, 4), (2, 2), (4,)),
         "draw": ((4, 2), (4, 2)),
         "draw_k_tied": ((4, 2), (2, 4), (2, 2)),
     }[name]
@@ -154,9 +161,11 @@ def test_gradients_pass_gradcheck_once_and_twice(name):
 
 
 @native_only
-@pytest.mark.parametrize("name", FUSED)
-def test_native_functions_can_be_differentiated_twice(name):
-    tensors = inputs(name)
+@pytest.mark.parametrize(
+    ("name", "rank"), [*((name, 2) for name in FUSED), ("k_tied", 5), ("k_tied_logs", 5)]
+)
+def test_native_functions_can_be_differentiated_twice(name, rank):
+    tensors = inputs(name, rank=rank)
     y, e = noise_of(FUSED[name], tensors)
     exact = [t.detach().double().requires_grad_() for t in tensors]
     expected = with_noise(e.double())[name](*exact)
@@ -200,6 +209,19 @@ def test_the_kl_of_tied_normals(rank, sigma, prior):
 
 
 @pytest.mark.usefixtures("branch")
+@pytest.mark.parametrize("sigma", [*SIGMA, 1e-30])
+@pytest.mark.parametrize("rank", RANKS)
+def test_the_kl_of_tied_normals_by_logarithms(rank, sigma):
+    prior = (0.3, 2.0)
+    loc, u, v = inputs("draw_k_tied", sigma, rank)
+    u, v = (w.detach().log().requires_grad_() for w in (u, v))
+    exact = [t.detach().double().requires_grad_() for t in (loc, u, v)]
+    value = k_tied_kl(loc, u, v, *prior, logs=True)
+    law = Normal(exact[0], exact[1].exp().t() @ exact[2].exp())
+    assert_same_kl(value, kl_divergence(law, Normal(*prior)).sum(), (loc, u, v), exact)
+
+
+@pytest.mark.usefixtures("branch")
 @pytest.mark.parametrize("prior", [(0.0, 0.2), (0.3, 2.0)])
 @pytest.mark.parametrize("sigma", [*SIGMA, 1e-30])
 @pytest.mark.parametrize("centered", [False, True])
@@ -211,6 +233,33 @@ def test_the_kl_of_free_normals(centered, sigma, prior):
     expected = kl_divergence(law, Normal(*prior)).sum()
     leaves = ((scale,), exact[1:]) if centered else ((loc, scale), exact)
     assert_same_kl(value, expected, *leaves)
+
+
+@pytest.mark.usefixtures("branch")
+@pytest.mark.parametrize("scale", [0.2, 2.0])
+@pytest.mark.parametrize("family", ["tied", "tied_logs", "free", "centered"])
+def test_the_kl_from_a_prior_that_is_learnt(family, scale):
+    loc, u, v = inputs("draw_k_tied")
+    _, free = inputs("draw")
+    prior = torch.tensor(scale, requires_grad=True)
+    logs = family == "tied_logs"
+    if logs:
+        u, v = (w.detach().log().requires_grad_() for w in (u, v))
+    leaves = {"free": (loc, free), "centered": (free,)}.get(family, (loc, u, v))
+    exact = [t.detach().double().requires_grad_() for t in (*leaves, prior)]
+    if "tied" in family:
+        value = k_tied_kl(*leaves, 0.3, prior, logs)
+        factors = [w.exp() if logs else w for w in exact[1:3]]
+        law = Normal(exact[0], factors[0].t() @ factors[1])
+    else:
+        value = scaled_kl(*((None,) if family == "centered" else ()), *leaves, 0.3, prior)
+        law = Normal(0.0 if family == "centered" else exact[0], exact[-2])
+    expected = kl_divergence(law, Normal(0.3, exact[-1])).sum()
+    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-3)
+    slopes = torch.autograd.grad(value, (*leaves, prior), retain_graph=True)
+    for mine, theirs in zip(slopes, torch.autograd.grad(expected, exact), strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.usefixtures("branch")
@@ -283,12 +332,19 @@ def test_what_is_not_finite_shows(which, bad):
         assert not relevance_kl(loc, scale).isfinite()
 
 
-@pytest.mark.parametrize("name", ["scaled_kl", "k_tied_kl", "relevance_kl"])
+@pytest.mark.parametrize(
+    "name",
+    ["scaled_kl", "k_tied_kl", "k_tied_kl_logs", "relevance_kl", "scaled_learnt", "k_tied_learnt"],
+)
 def test_kls_pass_gradcheck_once_and_twice(name):
-    shapes = ((3, 4), (2, 3), (2, 4)) if name == "k_tied_kl" else ((3, 4), (3, 4))
+    shapes = ((3, 4), (2, 3), (2, 4)) if "k_tied" in name else ((3, 4), (3, 4))
+    shapes += ((),) if "learnt" in name else ()
     function = {
+        "scaled_learnt": lambda m, s, p: scaled_kl(m, s, 0.1, p),
+        "k_tied_learnt": lambda m, u, v, p: k_tied_kl(m, u, v, 0.1, p),
         "scaled_kl": lambda *t: scaled_kl(*t, 0.1, 0.5),
         "k_tied_kl": lambda *t: k_tied_kl(*t, 0.1, 0.5),
+        "k_tied_kl_logs": lambda *t: k_tied_kl(*t, 0.1, 0.5, logs=True),
         "relevance_kl": relevance_kl,
     }[name]
     leaves = [(0.2 + torch.rand(shape).double()).requires_grad_() for shape in shapes]
@@ -516,6 +572,7 @@ def test_threads_change_no_bit(name):
         "scaled": (x, loc, scale, bias),
         "zero_mean": (x, scale, bias),
         "k_tied": (x, loc, u, v, bias),
+        "k_tied_logs": (x, loc, u, v, bias),
         "draw": (loc, scale),
         "draw_k_tied": (loc, u, v),
         "k_tied_kl": (loc, u, v),

@@ -99,9 +99,9 @@ def test_several_kls_pass_gradcheck_once_and_twice():
     leaves = [(0.2 + torch.rand(shape).double()).requires_grad_() for shape in shapes]
 
     def total(loc, u, v, free, scale, centered):
-        tied = KLTerm(TiedFromNormal(0.1, 0.5), (loc, u, v))
-        terms = [tied, KLTerm(ScaledFromNormal(0.2, 0.4), (free, scale))]
-        return fused_kl([*terms, KLTerm(ScaledFromNormal(0.3, 0.7), (None, centered))])
+        tied = KLTerm(TiedFromNormal(0.1, 0.5), (loc, u, v, None))
+        terms = [tied, KLTerm(ScaledFromNormal(0.2, 0.4), (free, scale, None))]
+        return fused_kl([*terms, KLTerm(ScaledFromNormal(0.3, 0.7), (None, centered, None))])
 
     loc, u, v, free, scale, centered = (leaf.detach() for leaf in leaves)
     expected = (

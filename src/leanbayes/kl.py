@@ -169,9 +169,14 @@ def total_divergence(pairs: Iterable[tuple[WeightDistribution, Distribution]]) -
 
 def _term(q: WeightDistribution, p: Distribution) -> KLTerm | None:
     """The part that a fused function takes over; none where a user registered another KL."""
-    if not _is_fixed_normal(p) or _registered(type(q), type(p)) is not _kl_of_weights:
+    if not _is_readable_normal(p) or _registered(type(q), type(p)) is not _kl_of_weights:
         return None
-    return q.kl_term(float(p.loc), float(p.scale))
+    return _fused_term(q, p)
+
+
+def _fused_term(q: WeightDistribution, p: Normal) -> KLTerm | None:
+    learnt = p.scale if p.scale.requires_grad else None
+    return q.kl_term(p.loc.item(), p.scale.item(), learnt)
 
 
 def _registered(q: type[Distribution], p: type[Distribution]) -> Callable[..., Tensor]:
@@ -195,8 +200,12 @@ def _kl_of_weights(q: WeightDistribution, p: Distribution) -> Tensor:
         if isinstance(q, LocationScale) and q.loc is None:
             return no_force(q.scale)
         return _total_scale_free(q, p) + q.total_correlation()
-    if _is_fixed_normal(p):
-        return q.kl_from_normal(float(p.loc), float(p.scale))
+    if _is_readable_normal(p):
+        if not p.scale.requires_grad:
+            return q.kl_from_normal(float(p.loc), float(p.scale))
+        term = _fused_term(q, p)
+        if term is not None:
+            return fused_kl([term])
     if _is_traced_normal(p):
         total = q.compiled_kl(p.loc, p.scale)
         if total is not None:
@@ -204,21 +213,21 @@ def _kl_of_weights(q: WeightDistribution, p: Distribution) -> Tensor:
     return _total_cross_entropy(p, q) - q.entropy()
 
 
-def _is_fixed_normal(p: Distribution) -> TypeGuard[Normal]:
+def _is_readable_normal(p: Distribution) -> TypeGuard[Normal]:
     """Whether a prior is one normal for all weights whose numbers can be read at once."""
     return _is_one_normal(p) and p.scale.is_cpu and fusible(p.loc, p.scale)
 
 
 def _is_traced_normal(p: Distribution) -> TypeGuard[Normal]:
-    """Whether it is one whose numbers a compiled graph reads."""
-    return _is_one_normal(p) and in_graph(p.loc, p.scale)
+    """Whether it is one that is not learnt, and whose numbers a compiled graph reads."""
+    return _is_one_normal(p) and not p.scale.requires_grad and in_graph(p.loc, p.scale)
 
 
 def _is_one_normal(p: Distribution) -> TypeGuard[Normal]:
-    """Whether a prior is one normal for all weights, which is not learnt."""
+    """Whether a prior is one normal for all weights; its scale may be learnt."""
     if not (isinstance(p, Normal) and p.scale.ndim == p.loc.ndim == 0):
         return False
-    return not (p.scale.requires_grad or p.loc.requires_grad)
+    return not p.loc.requires_grad
 
 
 def _total_cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:

@@ -253,8 +253,14 @@ class WeightDistribution(Distribution, ABC):
         ratio = self.mean.square() / self.variance
         return ratio.clamp_min(torch.finfo(ratio.dtype).tiny).log()
 
-    def kl_term(self, loc: float, scale: float) -> KLTerm | None:
-        """The KL from one normal for all weights, for a fused function; ``None``: there is none."""
+    def kl_term(self, loc: float, scale: float, learnt: Tensor | None = None) -> KLTerm | None:
+        """The KL from one normal for all weights, for a fused function; ``None``: there is none.
+
+        Args:
+            loc: the mean of the normal.
+            scale: its standard deviation.
+            learnt: the tensor that has it, if it is learnt.
+        """
         return None
 
     def compiled_kl(self, loc: Tensor, scale: Tensor) -> Tensor | None:

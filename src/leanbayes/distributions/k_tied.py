@@ -145,10 +145,11 @@ class KTiedNormal(WeightDistribution):
         """Whether fused functions compute what the methods say: a subclass may say otherwise."""
         return type(self) is KTiedNormal and fusible(self.loc, self._u, self._v)
 
-    def kl_term(self, loc: float, scale: float) -> KLTerm | None:
+    def kl_term(self, loc: float, scale: float, learnt: Tensor | None = None) -> KLTerm | None:
         if not self._fusible():
             return None
-        return KLTerm(TiedFromNormal(loc, scale, self._logs), (self.loc, self._u, self._v))
+        tensors = self.loc, self._u, self._v, learnt
+        return KLTerm(TiedFromNormal(loc, scale, self._logs), tensors)
 
     def compiled_kl(self, loc: Tensor, scale: Tensor) -> Tensor | None:
         if type(self) is not KTiedNormal or not in_graph(self.loc, self._u, self._v):

@@ -163,10 +163,10 @@ class LocationScale(WeightDistribution):
             return None
         return compiled_scaled_kl(self.loc, self.scale, loc, scale)
 
-    def kl_term(self, loc: float, scale: float) -> KLTerm | None:
+    def kl_term(self, loc: float, scale: float, learnt: Tensor | None = None) -> KLTerm | None:
         if not self._fusible():
             return None
-        return KLTerm(ScaledFromNormal(loc, scale), (self.loc, self.scale))
+        return KLTerm(ScaledFromNormal(loc, scale), (self.loc, self.scale, learnt))
 
     def local(self, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
         if type(op) is Linear and x.ndim == 2 and self._fusible(x, bias):

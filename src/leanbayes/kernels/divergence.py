@@ -64,7 +64,7 @@ def fused_kl(terms: Sequence[KLTerm]) -> Tensor:
     """The sum of the KLs of many matrices, as one function.
 
     Example:
-        >>> free = KLTerm(ScaledFromNormal(0.0, 1.0), (torch.ones(2, 3), torch.ones(2, 3)))
+        >>> free = KLTerm(ScaledFromNormal(0.0, 1.0), (torch.ones(2, 3), torch.ones(2, 3), None))
         >>> float(fused_kl([free, free]))
         6.0
     """
@@ -73,24 +73,32 @@ def fused_kl(terms: Sequence[KLTerm]) -> Tensor:
     return _FusedKL.apply(*tensors, divergences)
 
 
-def scaled_kl(loc: Tensor | None, scale: Tensor, prior_loc: float, prior_scale: float) -> Tensor:
+def scaled_kl(
+    loc: Tensor | None, scale: Tensor, prior_loc: float, prior_scale: float | Tensor
+) -> Tensor:
     """``KL(N(loc, scale²) ‖ N(prior_loc, prior_scale²))``, summed over weights.
 
     Args:
         loc: means ``[out, in]``; ``None`` for zero.
         scale: standard deviations ``[out, in]``.
         prior_loc: the mean of the prior.
-        prior_scale: its standard deviation.
+        prior_scale: its standard deviation; a tensor if it is learnt.
 
     Example:
         >>> float(scaled_kl(torch.ones(2, 3), torch.ones(2, 3), 0.0, 1.0))
         3.0
     """
-    return fused_kl([KLTerm(ScaledFromNormal(prior_loc, prior_scale), (loc, scale))])
+    number, learnt = _learnt(prior_scale)
+    return fused_kl([KLTerm(ScaledFromNormal(prior_loc, number), (loc, scale, learnt))])
 
 
 def k_tied_kl(
-    loc: Tensor, u: Tensor, v: Tensor, prior_loc: float, prior_scale: float, logs: bool = False
+    loc: Tensor,
+    u: Tensor,
+    v: Tensor,
+    prior_loc: float,
+    prior_scale: float | Tensor,
+    logs: bool = False,
 ) -> Tensor:
     """The same for ``scale = uᵀ v``, or for logarithms of ``u`` and ``v``.
 
@@ -98,7 +106,15 @@ def k_tied_kl(
         >>> float(k_tied_kl(torch.ones(2, 3), torch.ones(1, 2), torch.ones(1, 3), 0.0, 1.0))
         3.0
     """
-    return fused_kl([KLTerm(TiedFromNormal(prior_loc, prior_scale, logs), (loc, u, v))])
+    number, learnt = _learnt(prior_scale)
+    return fused_kl([KLTerm(TiedFromNormal(prior_loc, number, logs), (loc, u, v, learnt))])
+
+
+def _learnt(scale: float | Tensor) -> tuple[float, Tensor | None]:
+    """A standard deviation as a number, and the tensor that learns it."""
+    if isinstance(scale, Tensor):
+        return scale.item(), scale if scale.requires_grad else None
+    return scale, None
 
 
 def relevance_kl(mean: Tensor, variance: Tensor) -> Tensor:
@@ -201,41 +217,54 @@ def _sum_of_logs(w: Tensor) -> Tensor:
     return whole.add_(flat[:rest].log().sum()) if rest else whole
 
 
-def _constant(count: int, prior_scale: float) -> float:
-    return count * (math.log(prior_scale) - 0.5)
-
-
 def _slope_of_means(loc: Tensor, center: float, factor: float) -> Tensor:
     return (loc - center).mul_(factor) if center else loc * factor
 
 
+def _kl(square: Tensor, logs: Tensor, count: int, scale: float) -> Tensor:
+    """From ``Σ E(w − loc)²`` and ``Σ log σ``, for the standard deviation of the prior."""
+    constant = count * (math.log(scale) - 0.5)
+    return (square * (0.5 * scale**-2)).sub_(logs).add_(constant)
+
+
+def _slope_of_prior(square: Tensor | None, count: int, scale: float, g: float) -> Tensor | None:
+    """That of the prior's standard deviation, if it is learnt."""
+    return None if square is None else (square * -(scale**-3)).add_(count / scale).mul_(g)
+
+
+def _plain_kl(square: Tensor, logs: Tensor, count: int, scale: Tensor | float) -> Tensor:
+    """The same as torch derives it twice; what does not change is left out."""
+    total = 0.5 * square / scale**2 - logs
+    return total + count * scale.log() if isinstance(scale, Tensor) else total
+
+
 @dataclass(frozen=True)
 class ScaledFromNormal:
-    """Of independent normal weights, ``(loc, scale)``, from one normal; ``loc`` may be missing."""
+    """Of independent normal weights, ``(loc, scale, prior)``, from one normal.
 
-    arity: ClassVar[int] = 2
+    ``loc`` may be missing; ``prior`` is the standard deviation of the normal if it is learnt.
+    """
+
+    arity: ClassVar[int] = 3
     loc: float
     scale: float
 
-    def value(self, loc: Tensor | None, scale: Tensor) -> tuple[float | Tensor, Tensors]:
-        native = library(loc, scale)
+    def value(
+        self, loc: Tensor | None, scale: Tensor, prior: Tensor | None = None
+    ) -> tuple[float | Tensor, Tensors]:
+        native, count = library(loc, scale), scale.numel()
         if native is not None:
-            slope = torch.empty_like(scale)
-            tensors, rows = map(pointer, (loc, scale, slope)), scale.shape[0]
-            sizes = (rows, scale.numel() // max(rows, 1))
-            prior = self.loc, self.scale
-            return native.scale_kl(*tensors, *sizes, *prior, threads(scale.numel())), (slope,)
+            slope, square = torch.empty_like(scale), _room(prior)
+            tensors, rows = map(pointer, (loc, scale, slope, square)), scale.shape[0]
+            sizes = rows, count // max(rows, 1), self.loc, self.scale
+            return native.scale_kl(*tensors, *sizes, threads(count)), (slope, square)
         square = _squares(scale, 0.0)
-        if loc is not None:
-            square = square + _squares(loc, self.loc)
-        else:
-            square = square + scale.numel() * self.loc**2
-        logs = _sum_of_logs(scale)
-        half = square * (0.5 * self.scale**-2)
-        return half.sub_(logs).add_(_constant(scale.numel(), self.scale)), (None,)
+        square = square + (count * self.loc**2 if loc is None else _squares(loc, self.loc))
+        total = _kl(square, _sum_of_logs(scale), count, self.scale)
+        return total, (None, None if prior is None else square)
 
     def slopes(self, tensors: Any, kept: Any, g: float, needed: Sequence[bool]) -> Tensors:
-        (loc, scale), (slope,) = tensors, kept
+        (loc, scale, _), (slope, square) = tensors, kept
         precision, gloc, gscale = self.scale**-2, None, None
         if needed[1]:
             if slope is None:
@@ -243,38 +272,49 @@ class ScaledFromNormal:
             gscale = slope * g
         if needed[0] and loc is not None:
             gloc = _slope_of_means(loc, self.loc, g * precision)
-        return gloc, gscale
+        return gloc, gscale, _slope_of_prior(square, scale.numel(), self.scale, g)
 
-    def plain(self, loc: Tensor | None, scale: Tensor) -> Tensor:
-        half = 0.5 * self.scale**-2
-        total = half * scale.square().sum() - scale.abs().log().sum()
-        return total if loc is None else total + half * _squares(loc, self.loc)
+    def plain(self, loc: Tensor | None, scale: Tensor, prior: Tensor | None = None) -> Tensor:
+        distance = scale.numel() * self.loc**2 if loc is None else _squares(loc, self.loc)
+        square, logs = scale.square().sum() + distance, scale.abs().log().sum()
+        return _plain_kl(square, logs, scale.numel(), self.scale if prior is None else prior)
 
 
 @dataclass(frozen=True)
 class TiedFromNormal:
-    """Of independent normal weights with ``scale = uᵀ v``, ``(loc, u, v)``, from one normal.
+    """Of independent normal weights with ``scale = uᵀ v``, ``(loc, u, v, prior)``, from one normal.
 
-    ``logs`` says that the tensors are logarithms of the factors.
+    ``logs`` says that ``u`` and ``v`` are logarithms of the factors; ``prior`` is the standard
+    deviation of the normal if it is learnt.
     """
 
-    arity: ClassVar[int] = 3
+    arity: ClassVar[int] = 4
     loc: float
     scale: float
     logs: bool = False
 
-    def value(self, loc: Tensor, u: Tensor, v: Tensor) -> tuple[float | Tensor, Tensors]:
+    def value(
+        self, loc: Tensor, u: Tensor, v: Tensor, prior: Tensor | None = None
+    ) -> tuple[float | Tensor, Tensors]:
         dense = loc, u.contiguous(), v.contiguous()
         (rank, m), n = u.shape, v.shape[1]
         native = library(*dense)
         if native is not None and rank <= LARGEST_RANK:
-            gu, gv = u.new_empty(u.shape), v.new_empty(v.shape)
-            tensors, prior = map(pointer, (*dense, gu, gv)), (self.loc, self.scale)
-            sizes = m, n, rank, self.logs
-            return native.k_tied_kl(*tensors, *sizes, *prior, threads(m * n)), (gu, gv)
-        precision = self.scale**-2
+            gu, gv, square = u.new_empty(u.shape), v.new_empty(v.shape), _room(prior)
+            tensors = map(pointer, (*dense, gu, gv, square))
+            sizes = m, n, rank, self.logs, self.loc, self.scale
+            return native.k_tied_kl(*tensors, *sizes, threads(m * n)), (gu, gv, square)
+        u, v = (u.exp(), v.exp()) if self.logs else (u, v)
+        logs, gu, gv, squares = self._by_factors(u, v)
+        square = _squares(loc, self.loc) + squares
         if self.logs:
-            u, v = u.exp(), v.exp()
+            gu, gv = gu.mul_(u), gv.mul_(v)
+        total = _kl(square, logs, m * n, self.scale)
+        return total, (gu, gv, None if prior is None else square)
+
+    def _by_factors(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """``Σ log σ``, the gradients of the KL by both factors, and ``Σ σ²``."""
+        (rank, m), n = u.shape, v.shape[1]
         if rank == 1:  # the log of a product separates
             logs = n * u.log().sum() + m * v.log().sum()
             ru, rv = n / u, m / v
@@ -283,24 +323,26 @@ class TiedFromNormal:
             logs = _sum_of_logs(scale)
             inverse = scale.reciprocal_()
             ru, rv = (inverse @ v.t()).t(), u @ inverse
-        of_u, of_v = u @ u.t(), v @ v.t()
+        of_u, of_v, precision = u @ u.t(), v @ v.t(), self.scale**-2
         gu = torch.addmm(ru, of_v, u, beta=-1, alpha=precision)
         gv = torch.addmm(rv, of_u, v, beta=-1, alpha=precision)
-        if self.logs:
-            gu, gv = gu.mul_(u), gv.mul_(v)
-        square = _squares(loc, self.loc) + torch.dot(of_u.view(-1), of_v.view(-1))
-        total = (square * (0.5 * precision)).sub_(logs).add_(_constant(m * n, self.scale))
-        return total, (gu, gv)
+        return logs, gu, gv, torch.dot(of_u.view(-1), of_v.view(-1))
 
     def slopes(self, tensors: Any, kept: Any, g: float, needed: Sequence[bool]) -> Tensors:
-        loc, (gu, gv) = tensors[0], kept
+        loc, (gu, gv, square) = tensors[0], kept
         gloc = _slope_of_means(loc, self.loc, g * self.scale**-2) if needed[0] else None
-        return gloc, gu * g, gv * g
+        return gloc, gu * g, gv * g, _slope_of_prior(square, loc.numel(), self.scale, g)
 
-    def plain(self, loc: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    def plain(self, loc: Tensor, u: Tensor, v: Tensor, prior: Tensor | None = None) -> Tensor:
         scale = u.exp().t() @ v.exp() if self.logs else u.t() @ v
         square = _squares(loc, self.loc) + scale.square().sum()
-        return 0.5 * self.scale**-2 * square - scale.log().sum()
+        own = self.scale if prior is None else prior
+        return _plain_kl(square, scale.log().sum(), loc.numel(), own)
+
+
+def _room(prior: Tensor | None) -> Tensor | None:
+    """A number for what a learnt prior needs to know."""
+    return None if prior is None else torch.empty((), dtype=torch.float64)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ static const int LEVEL = level();
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // Raise it, here and in native.py, with every change of a signature: a library may be older.
-EXPORT int interface() { return 5; }
+EXPORT int interface() { return 6; }
 
 EXPORT const char* instructions() {
     return LEVEL == 2 ? "AVX-512" : LEVEL == 1 ? "AVX2" : "baseline instructions";
@@ -138,9 +138,9 @@ EXPORT void draw_forward(const f32* loc, const f32* scale, f32* w, i64 rows, i64
 EXPORT void draw_backward(const f32* g, f32* gscale, i64 rows, i64 n, u64 seed, int threads) {
     BEST(draw_backward(g, gscale, rows, n, seed, threads));
 }
-EXPORT f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, i64 rows, i64 n, f64 prior_loc,
-                    f64 prior_scale, int threads) {
-    return BEST(scale_kl(loc, scale, gscale, rows, n, prior_loc, prior_scale, threads));
+EXPORT f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, f64* squares, i64 rows, i64 n,
+                    f64 prior_loc, f64 prior_scale, int threads) {
+    return BEST(scale_kl(loc, scale, gscale, squares, rows, n, prior_loc, prior_scale, threads));
 }
 EXPORT f64 relevance_kl(const f32* mean, const f32* variance, i64 rows, i64 n, int threads) {
     return BEST(relevance_kl(mean, variance, rows, n, threads));
@@ -212,9 +212,9 @@ EXPORT void k_tied_draw_backward(const f32* g, const f32* u, const f32* v, f32* 
                                  i64 n, i64 k, u64 seed, int threads) {
     RANKS(k_tied_draw_backward, g, u, v, gu, gv, m, n, seed, threads)
 }
-EXPORT f64 k_tied_kl(const f32* loc, const f32* u, const f32* v, f32* gu, f32* gv, i64 m, i64 n,
-                     i64 k, i64 logs, f64 prior_loc, f64 prior_scale, int threads) {
-    RANKS(k_tied_kl, loc, u, v, gu, gv, m, n, logs, prior_loc, prior_scale, threads)
+EXPORT f64 k_tied_kl(const f32* loc, const f32* u, const f32* v, f32* gu, f32* gv, f64* squares,
+                     i64 m, i64 n, i64 k, i64 logs, f64 prior_loc, f64 prior_scale, int threads) {
+    RANKS(k_tied_kl, loc, u, v, gu, gv, squares, m, n, logs, prior_loc, prior_scale, threads)
 }
 
 #else  // ---------------------------------------------------- once for every instruction set
@@ -984,10 +984,26 @@ struct Logs {
     }
 };
 
+// The sum of E (w - prior_loc)^2 and that of log scale: what the KL from a normal is made of.
+struct Totals {
+    f64 squares, logs;
+
+    f64 kl(i64 count, f64 prior_scale) const {
+        f64 constant = (f64)count * (std::log(prior_scale) - 0.5);
+        return 0.5 * squares / (prior_scale * prior_scale) - logs + constant;
+    }
+};
+
+static Totals sum(const Totals* parts, i64 count) {
+    Totals total = {0.0, 0.0};
+    for (i64 i = 0; i < count; i++) total.squares += parts[i].squares, total.logs += parts[i].logs;
+    return total;
+}
+
 // The KL of independent normals, and its gradient in the scales: scale / prior_scale^2 - 1 / scale.
-static f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, i64 rows, i64 n, f64 prior_loc,
-                    f64 prior_scale, int threads) {
-    f64* parts = (f64*)malloc(sizeof(f64) * (rows + 1));
+static f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, f64* squares_of_all, i64 rows,
+                    i64 n, f64 prior_loc, f64 prior_scale, int threads) {
+    Totals* parts = (Totals*)malloc(sizeof(Totals) * (rows + 1));
     f32 center = (f32)prior_loc, c = (f32)(1.0 / (prior_scale * prior_scale));
     PARALLEL for (i64 i = 0; i < rows; i++) {
         const f32 *m = loc + i * n, *s = scale + i * n;
@@ -1010,13 +1026,12 @@ static f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, i64 rows, i64
         } else {
             squares += (f32)n * center * center;
         }
-        f64 log_scales = logs.sum(n, [=](i64 j) { return std::fabs(s[j]); });
-        parts[i] = 0.5 * c * (f64)squares - log_scales;
+        parts[i] = {squares, logs.sum(n, [=](i64 j) { return std::fabs(s[j]); })};
     }
-    f64 total = (f64)(rows * n) * (std::log(prior_scale) - 0.5);
-    for (i64 i = 0; i < rows; i++) total += parts[i];
+    Totals total = sum(parts, rows);
     free(parts);
-    return total;
+    if (squares_of_all) *squares_of_all = total.squares;
+    return total.kl(rows * n, prior_scale);
 }
 
 // The KL of normal weights from their own best priors: the sum of log(1 + mean^2 / variance) / 2.
@@ -1112,10 +1127,11 @@ static void add_squares(const f32* other, const f32* w, f32* g, i64 n, f32 c) {
 // The KL of k-tied normals, and its gradient in u and v; that in loc is (loc - prior_loc) / prior_scale^2.
 template <int k>
 static f64 k_tied_kl(const f32* loc, const f32* stored_u, const f32* stored_v, f32* gu, f32* gv,
-                     i64 m, i64 n, i64 logs, f64 prior_loc, f64 prior_scale, int threads) {
+                     f64* squares_of_all, i64 m, i64 n, i64 logs, f64 prior_loc, f64 prior_scale,
+                     int threads) {
     Factor of_u(stored_u, k * m, logs), of_v(stored_v, k * n, logs);
     const f32 *u = of_u.w, *v = of_v.w;
-    f64* parts = (f64*)malloc(sizeof(f64) * (m + 1));
+    Totals* parts = (Totals*)malloc(sizeof(Totals) * (m + 1));
     f32 center = (f32)prior_loc, c = (f32)(1.0 / (prior_scale * prior_scale));
     i64 N = (n + L - 1) / L * L;
     Sums sums(m, k * N);
@@ -1143,8 +1159,7 @@ static f64 k_tied_kl(const f32* loc, const f32* stored_u, const f32* stored_v, f
                 logs.add(s);
             }
             for (int r = 0; r < k; r++) gu[r * m + i] = sum(acc[r]);
-            f64 log_scales = logs.sum(n, [&](i64 j) { return tied<k>(a, v, n, j); });
-            parts[i] = 0.5 * c * (f64)sum(squares) - log_scales;
+            parts[i] = {sum(squares), logs.sum(n, [&](i64 j) { return tied<k>(a, v, n, j); })};
         }
     }
     const f32* total_v = sums.total();
@@ -1156,11 +1171,11 @@ static f64 k_tied_kl(const f32* loc, const f32* stored_u, const f32* stored_v, f
     add_squares<k>(U, v, gv, n, c);
     of_u.chain(gu);
     of_v.chain(gv);
-    f64 total = (f64)(m * n) * (std::log(prior_scale) - 0.5);
-    for (int r = 0; r < k * k; r++) total += 0.5 * c * (f64)U[r] * (f64)V[r];
-    for (i64 i = 0; i < m; i++) total += parts[i];
+    Totals total = sum(parts, m);
     free(parts);
-    return total;
+    for (int r = 0; r < k * k; r++) total.squares += (f64)U[r] * (f64)V[r];
+    if (squares_of_all) *squares_of_all = total.squares;
+    return total.kl(m * n, prior_scale);
 }
 
 #undef PARALLEL

@@ -35,7 +35,7 @@ LIBRARY = Path(__file__).with_name("libkernels.so")
 LARGEST_RANK = 4
 """Up to this rank of a k-tied scale there are kernels."""
 
-_INTERFACE = 5
+_INTERFACE = 6
 """The version of the signatures below, as kernels.cpp has it."""
 
 _WORTH_THREADS = 2**13
@@ -61,8 +61,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # as in kernels.cpp: pointers, size
     "k_tied_mix_backward": (*(_P,) * 5, *(_I,) * 4, _SEED, _INT),
     "k_tied_draw_forward": (*(_P,) * 4, *(_I,) * 3, _SEED, _INT),
     "k_tied_draw_backward": (*(_P,) * 5, *(_I,) * 3, _SEED, _INT),
-    "k_tied_kl": (*(_P,) * 5, *(_I,) * 4, _D, _D, _INT),
-    "scale_kl": (*(_P,) * 3, *(_I,) * 2, _D, _D, _INT),
+    "k_tied_kl": (*(_P,) * 6, *(_I,) * 4, _D, _D, _INT),
+    "scale_kl": (*(_P,) * 4, *(_I,) * 2, _D, _D, _INT),
     "relevance_kl": (*(_P,) * 2, *(_I,) * 2, _INT),
     "relevance_backward": (*(_P,) * 4, *(_I,) * 2, _D, _INT),
     "unpack_lower": (*(_P,) * 3, _I),

@@ -186,7 +186,7 @@ def _k_tied_kl(
     loc: Tensor, u: Tensor, v: Tensor, prior_loc: Tensor, prior_scale: Tensor, logs: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     divergence = TiedFromNormal(float(prior_loc), float(prior_scale), logs)
-    value, (gu, gv) = divergence.value(loc.contiguous(), u, v)
+    value, (gu, gv, _) = divergence.value(loc.contiguous(), u, v)
     assert gu is not None
     assert gv is not None
     return loc.new_tensor(float(value)), gu, gv
@@ -198,7 +198,7 @@ def _scaled_kl(
 ) -> tuple[Tensor, Tensor]:
     divergence = ScaledFromNormal(float(prior_loc), float(prior_scale))
     means, scale = None if loc is None else loc.contiguous(), scale.contiguous()
-    value, (slope,) = divergence.value(means, scale)
+    value, (slope, _) = divergence.value(means, scale)
     assert slope is not None
     return scale.new_tensor(float(value)), slope
 
