@@ -11,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
 from benchmarks import formulas, harness, limits, page, scaling_page, tables
-from benchmarks.harness import Cost, Turn, cost, exponent, facts, measure, peak_memory
+from benchmarks.__main__ import _together
+from benchmarks.harness import Cost, Turn, as_json, cost, exponent, facts, measure, peak_memory
 from benchmarks.methods import METHODS, plain
 from benchmarks.networks import SETUPS, mlp
 from benchmarks.peers import PACKAGES, PEERS
@@ -77,6 +78,22 @@ def test_what_disturbed_one_half_of_a_turn_does_not_enter_the_median():
     calm = [Turn(1.0, 2.0, 0.01)] * 5
     disturbed = [Turn(1.0, 20.0, 0.05)] * 4
     assert cost([*calm, *disturbed]).median == 2.0
+
+
+def test_processes_count_alike_however_many_turns_they_took():
+    turns = ([Turn(1.0, 1.0, 0.1)] * 2, [Turn(1.0, 2.0, 0.1)] * 2, [Turn(1.0, 9.0, 0.1)] * 20)
+    runs = [{"native": True, "setups": {"mlp": as_json({"ours": cost(t)})}} for t in turns]
+    together = _together(json.loads(json.dumps(runs)))
+    found = together["setups"]["mlp"]["ours"]
+    assert (found["median"], found["medians"], found["kept"]) == (2.0, [1.0, 2.0, 9.0], 24)
+    assert (found["low"], found["high"]) == (9.0, 9.0)  # of all turns
+    assert "ratios" not in found
+    assert together["native"]
+
+
+def test_one_process_is_what_it_found():
+    (run,) = runs = [{"setups": {"mlp": as_json({"ours": cost([Turn(1.0, 2.0, 0.1)] * 3)})}}]
+    assert _together(runs) is run
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])

@@ -8,6 +8,7 @@ from torch import distributions as td
 from torch import nn
 
 import leanbayes as lb
+from leanbayes.distributions import KTiedNormal
 from leanbayes.errors import UnknownNameError
 from leanbayes.learned import Learned, Stored
 from leanbayes.ops import Conv, ConvTranspose, Linear, Lookup
@@ -154,3 +155,27 @@ def test_a_registered_estimator_is_saved_by_its_name(tmp_path):
         lb.estimators.ESTIMATORS.unregister("_half")
     with pytest.raises(UnknownNameError):
         lb.estimators.ESTIMATORS["_half"]
+
+
+@pytest.mark.parametrize("stored", ["log", "log_variance", "softplus", "signed"])
+@pytest.mark.parametrize("wrap", [lambda posterior: posterior, lb.Pruned])
+def test_a_distribution_may_transform_what_is_stored_by_itself(stored, wrap):
+    """Logarithms of k-tied factors are given as they are; the value is the same in any case."""
+    spec = wrap(lb.KTied(2, lb.Scale(0.3, raw_spread=0.1, stored=stored)))
+    learned = spec(torch.randn(4, 3), Linear())
+    q = learned()
+    q = q.base if wrap is lb.Pruned else q
+    assert learned.as_they_are == ({"u", "v"} if stored == "log" else frozenset())
+    for name, factor in (("u", q.u), ("v", q.v)):
+        assert torch.equal(factor, learned.value(name))
+    q.variance.sum().backward()
+    assert all(learned.get_parameter(name).grad.abs().sum() > 0 for name in ("u", "v"))
+    again = copy.deepcopy(learned)()
+    assert torch.equal(again.variance, learned().variance)
+
+
+def test_a_factor_that_is_no_number_is_named():
+    u = torch.zeros(2, 4)
+    u[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="given a u that is not finite"):
+        KTiedNormal(torch.zeros(4, 3), u, torch.zeros(2, 3), logs=True, validate_args=True)

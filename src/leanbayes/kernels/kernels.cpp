@@ -26,24 +26,6 @@ typedef uint32_t u32;
 typedef uint64_t u64;
 typedef int64_t i64;
 
-// Memory that a thread keeps for the sums of its calls: fresh pages would cost more than the sums.
-struct Scratch {
-    f32* memory = nullptr;
-    size_t size = 0;
-
-    ~Scratch() { free(memory); }
-    f32* zeros(size_t wanted) {
-        if (wanted > size) {
-            free(memory);
-            memory = (f32*)malloc(sizeof(f32) * wanted);
-            size = wanted;
-        }
-        memset(memory, 0, sizeof(f32) * wanted);
-        return memory;
-    }
-};
-static thread_local Scratch scratch;
-
 // A prediction: draws of y [samples, examples, n]. The law is known for all samples, or for one that
 // serves them all (given = 1), and a number of noise serves as many examples as share it.
 struct Fold {
@@ -533,7 +515,7 @@ static void draw_backward(const f32* g, f32* gscale, i64 rows, i64 n, u64 seed, 
 
 // ---- sums over rows
 
-// Zeroed memory for one row of sums for every block of rows, and their total; one at a time.
+// Zeroed memory for one row of sums for every block of rows, and their total.
 struct Sums {
     i64 rows, size, block, blocks;
     f32* memory;
@@ -541,8 +523,9 @@ struct Sums {
     Sums(i64 rows, i64 size) : rows(rows), size(size) {
         block = rows / 16 > 16 ? (rows + 15) / 16 : 16;
         blocks = (rows + block - 1) / block;
-        memory = scratch.zeros((size_t)((blocks ? blocks : 1) * size + 1));
+        memory = (f32*)calloc((size_t)((blocks ? blocks : 1) * size + 1), sizeof(f32));
     }
+    ~Sums() { free(memory); }
     f32* of(i64 b) { return memory + b * size; }
     i64 first(i64 b) { return b * block; }
     i64 last(i64 b) { return (b + 1) * block < rows ? (b + 1) * block : rows; }
@@ -666,14 +649,6 @@ struct Pairs {
     }
 };
 
-// A row of W numbers at column j, padded with zeros beyond the last of n.
-static inline const f32* padded(const f32* x, i64 j, i64 n, f32* room) {
-    if (j + W <= n) return x + j;
-    memset(room, 0, sizeof(f32) * W);
-    memcpy(room, x + j, sizeof(f32) * (n - j));
-    return room;
-}
-
 // What the variances of a row's outputs are made of: t_r = sum_j x_j^2 p_rj.
 template <int k>
 static inline void meet(const Pairs<k>& p, const f32* x, i64 n, f32* t) {
@@ -739,8 +714,8 @@ static void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* bias, 
     free(shared);
 }
 
-// What the variances of a row's outputs are made of, and its gradient dt, from that of the outputs:
-// dq += t h^T, dbias += g and dt = q h, where h = g eps / (2 sqrt(variance)).
+// What a row adds to the gradients, from that of its outputs, g: dq += t h^T, dbias += g, and of its
+// own t dt = q h, where h = g eps / (2 sqrt(variance)).
 template <int k>
 static ALWAYS_INLINE void slopes_of_row(const Pairs<k>& q, const f32* g, const f32* t, i64 m, u64 seed,
                                         i64 row, f32* dq, f32* dbias, f32* dt) {
