@@ -22,7 +22,7 @@ COMMAND = PACKAGE.parent / "leanbayes_cli"
 PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
-    {"errors", "files"},
+    {"errors", "files", "_start"},
     {"ops", "registry", "spec", "precision", "row_wise", "kernels"},
     {"rows"},
     {"folding"},

@@ -17,8 +17,12 @@ def test_an_import_leaves_the_collector_as_it_was(before):
 
 
 def test_an_import_that_fails_leaves_it_as_it_was():
+    def fail():
+        with without_collector():
+            assert not gc.isenabled()
+            raise ImportError
+
     assert gc.isenabled()
-    with pytest.raises(ImportError), without_collector():
-        assert not gc.isenabled()
-        raise ImportError
+    with pytest.raises(ImportError):
+        fail()
     assert gc.isenabled()
