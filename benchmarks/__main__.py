@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("command", nargs="?", choices=("run", "page", "scaling", "one"))
     parser.add_argument("--only", nargs="+", choices=BENCHMARKS, help="these benchmarks; else all")
-    parser.add_argument("--rounds", type=int, help="turns that must count; 30, or 3 with --quick")
+    parser.add_argument("--rounds", type=int, help="turns that must count; 12, or 3 with --quick")
     parser.add_argument(
         "--processes", type=int, help=f"of steps and predictions; {PROCESSES}, or 1 with --quick"
     )
@@ -83,7 +83,7 @@ def one(options: argparse.Namespace) -> None:
 
 def everything(options: argparse.Namespace) -> None:
     """Every benchmark in processes of its own, then the page."""
-    rounds = options.rounds or (3 if options.quick else 30)
+    rounds = options.rounds or (3 if options.quick else 12)
     if rounds < 2:
         sys.exit(f"--rounds is {rounds}; quartiles need at least 2")
     wanted = options.processes or (1 if options.quick else PROCESSES)

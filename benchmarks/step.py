@@ -27,7 +27,7 @@ class Options:
         peers: whether to measure other libraries instead of our methods.
     """
 
-    rounds: int = 30
+    rounds: int = 12
     clock: str = "wall"
     quick: bool = False
     peers: bool = False

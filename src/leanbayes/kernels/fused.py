@@ -25,7 +25,8 @@ PLAIN = (Tensor, nn.Parameter)
 def fusible(*tensors: Tensor | None) -> bool:
     """Whether torch computes with these tensors at once: nothing traces, maps or wraps them.
 
-    A compiler, an export, ``torch.func`` and forward-mode derivatives see the plain formulas.
+    An export, ``torch.func`` and forward-mode derivatives see the plain formulas, and a compiler
+    sees operators where :func:`~leanbayes.kernels.in_graph` says so.
     """
     if (
         torch.compiler.is_compiling()
