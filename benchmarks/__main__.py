@@ -83,10 +83,10 @@ def one(options: argparse.Namespace) -> None:
 
 def everything(options: argparse.Namespace) -> None:
     """Every benchmark in processes of its own, then the page."""
-    rounds = options.rounds or (3 if options.quick else 12)
+    rounds = _given(options.rounds, 3 if options.quick else 12)
     if rounds < 2:
         sys.exit(f"--rounds is {rounds}; quartiles need at least 2")
-    wanted = options.processes or (1 if options.quick else PROCESSES)
+    wanted = _given(options.processes, 1 if options.quick else PROCESSES)
     if wanted < 1:
         sys.exit(f"--processes is {wanted}; at least 1 is needed")
     python = None if options.no_peers else environment(PEERS, ROOT / "constraints.txt")
@@ -112,6 +112,10 @@ def everything(options: argparse.Namespace) -> None:
         replace_file(path, (json.dumps(result, indent=1) + "\n").encode())
         print(f"{name}: {result['minutes']} minutes, written to {path}", flush=True)
     print(f"Written to {page.write(options.results, options.docs)}.")
+
+
+def _given(number: int | None, default: int) -> int:
+    return default if number is None else number
 
 
 def _together(found: list[dict[str, Any]]) -> dict[str, Any]:

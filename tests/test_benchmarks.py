@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
 from benchmarks import formulas, harness, limits, page, scaling_page, tables
-from benchmarks.__main__ import _together
+from benchmarks.__main__ import _together, main
 from benchmarks.harness import Cost, Turn, as_json, cost, exponent, facts, measure, peak_memory
 from benchmarks.methods import METHODS, plain
 from benchmarks.networks import SETUPS, mlp
@@ -89,6 +89,15 @@ def test_processes_count_alike_however_many_turns_they_took():
     assert (found["low"], found["high"]) == (9.0, 9.0)  # of all turns
     assert "ratios" not in found
     assert together["native"]
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"), [("--rounds", "quartiles need"), ("--processes", "at least 1")]
+)
+def test_too_few_turns_or_processes_are_refused(option, sentence, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["benchmarks", option, "0", "--no-peers"])
+    with pytest.raises(SystemExit, match=sentence):
+        main()
 
 
 def test_one_process_is_what_it_found():

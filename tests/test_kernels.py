@@ -558,6 +558,19 @@ def test_torch_func_and_forward_derivatives_take_the_plain_formulas():
     assert tangent is not None
 
 
+@pytest.mark.usefixtures("branch")
+def test_a_tensor_that_has_left_torch_func_is_as_good_as_any():
+    model, kept = lb.convert(nn.Linear(6, 5), lb.KTied(2), lb.Normal(0.3)), []
+
+    def keep(x):
+        kept.append(x)
+        return x.sum()
+
+    torch.func.grad(keep)(torch.randn(2, 6))
+    model(kept[0]).sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
 # ---- the native library
 
 

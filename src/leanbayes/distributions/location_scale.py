@@ -122,8 +122,8 @@ class LocationScale(WeightDistribution):
             return draw_scaled(self.loc, self.scale)
         if not sample_shape and self._is_compiled():
             e = compiled_draw(self.scale)
-            return self.scale * e if self.loc is None else torch.addcmul(self.loc, self.scale, e)
-        e = _DRAW[self.noise](self.scale.new_empty(*sample_shape, *self.event_shape))
+        else:
+            e = _DRAW[self.noise](self.scale.new_empty(*sample_shape, *self.event_shape))
         return self.scale * e if self.loc is None else torch.addcmul(self.loc, self.scale, e)
 
     def entropies(self) -> Tensor:

@@ -47,6 +47,7 @@ def in_graph(*tensors: Tensor | None) -> bool:
 
 
 def _seed() -> Tensor:
+    """A seed by torch's own operator: a compiler would make one call of two equal ones of ours."""
     return torch.randint(2**62, ())
 
 
