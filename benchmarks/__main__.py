@@ -19,7 +19,7 @@ from benchmarks import distributed, limits, page, prediction, scale, scaling_pag
 from benchmarks.harness import CLOCKS, as_json, pooled
 from benchmarks.peers import environment
 from benchmarks.step import Options
-from leanbayes.files import replace_file
+from leanbayes.saving.files import replace_file
 
 ROOT = Path(__file__).parents[1]
 RESULTS, DOCS, PEERS = ROOT / "results" / "bench", ROOT / "docs", ROOT / ".venv-bench"

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leanbayes.lab.corrupt import CORRUPTIONS, SEVERITIES, corrupt
+from leanbayes.lab.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from leanbayes.lab.data.formats import read_column_of_images
 from leanbayes.lab.files import write_json, write_text
 from leanbayes.lab.timing import versions

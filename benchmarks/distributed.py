@@ -30,7 +30,7 @@ from benchmarks.step import Options
 __all__ = ["run"]
 
 PROCESSES, BATCH = 2, 1024
-POSTERIORS: dict[str, lb.Posterior | None] = {
+POSTERIORS: dict[str, lb.posteriors.Posterior | None] = {
     "plain": None,
     "k-tied 2": lb.KTied(2),
     "mean field": lb.MeanField(),
@@ -52,7 +52,7 @@ def _work(rank: int, folder: str, rounds: int, batch: int) -> None:
         (Path(folder) / "found.json").write_text(json.dumps(found), encoding="utf-8")
 
 
-def _scaling(posterior: lb.Posterior | None, rounds: int, batch: int) -> dict[str, Any]:
+def _scaling(posterior: lb.posteriors.Posterior | None, rounds: int, batch: int) -> dict[str, Any]:
     torch.manual_seed(0)
     x, y = torch.rand(batch, 784), torch.randint(10, (batch,))
     half = slice(0, batch // PROCESSES)
@@ -72,7 +72,7 @@ def _scaling(posterior: lb.Posterior | None, rounds: int, batch: int) -> dict[st
     return {name: vars(cost(found)) for name, found in turns.items()}
 
 
-def _model(posterior: lb.Posterior | None, *, together: bool = False) -> nn.Module:
+def _model(posterior: lb.posteriors.Posterior | None, *, together: bool = False) -> nn.Module:
     net = mlp()
     model = net if posterior is None else lb.convert(net, posterior, PRIOR)
     return DistributedDataParallel(model) if together else model
@@ -80,7 +80,7 @@ def _model(posterior: lb.Posterior | None, *, together: bool = False) -> nn.Modu
 
 def _step(model: nn.Module, x: Tensor, y: Tensor) -> Work:
     optimizer = Adam(model.parameters(), lr=1e-3)
-    bayesian = any(True for _ in lb.random_maps(model))
+    bayesian = any(True for _ in lb.extend.random_maps(model))
 
     def step() -> None:
         loss = F.cross_entropy(model(x), y)

@@ -31,9 +31,9 @@ import torch.nn.functional as F
 import leanbayes as lb
 from leanbayes.lab import runs
 from leanbayes.lab import train as training
-from leanbayes.lab.build import build_model
 from leanbayes.lab.data import Dataset, Examples, Scaling, load_dataset
 from leanbayes.lab.files import write_json
+from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.recipe import Recipe, check_recipe
 from leanbayes.lab.timing import ratio, versions
 

@@ -18,8 +18,8 @@ import torch
 from torch.optim import Adam
 
 from benchmarks.harness import CLOCKS, Cost, as_json, facts, measure
-from leanbayes.lab.build import build_model
 from leanbayes.lab.files import write_json
+from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.recipe_files import read_recipe
 from leanbayes.lab.timing import training_step
 

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 DATA_SIZE = 50_000
-PRIOR = lb.Normal(0.3)
+PRIOR = lb.priors.Normal(0.3)
 
 
 class Works(NamedTuple):
@@ -75,7 +75,9 @@ def plain(net: nn.Sequential) -> Works:
 
 
 def ours(
-    posterior: lb.Posterior, prior: lb.Prior = PRIOR, estimator: Estimator = lb.auto
+    posterior: lb.posteriors.Posterior,
+    prior: lb.priors.Prior = PRIOR,
+    estimator: Estimator = lb.estimators.auto,
 ) -> Builder:
     """Every layer converted."""
 
@@ -131,13 +133,13 @@ def mc_dropout(net: nn.Sequential) -> Works:
 
 METHODS: dict[str, Builder] = {
     "k-tied 2, auto": ours(lb.KTied(2)),
-    "k-tied 2, weights": ours(lb.KTied(2), estimator=lb.weights),
-    "k-tied 2, local": ours(lb.KTied(2), estimator=lb.local),
-    "mean field, local": ours(lb.MeanField(), estimator=lb.local),
-    "mean field, weights": ours(lb.MeanField(), estimator=lb.weights),
-    "variance layers": ours(lb.ZeroMean(), lb.LogUniform()),
-    "matrix normal, low rank": ours(lb.MatrixNormal(rank=2)),
-    "rank-1, 1 member": ours(lb.Rank1(1), lb.Normal(0.1, loc=1.0)),
+    "k-tied 2, weights": ours(lb.KTied(2), estimator=lb.estimators.weights),
+    "k-tied 2, local": ours(lb.KTied(2), estimator=lb.estimators.local),
+    "mean field, local": ours(lb.MeanField(), estimator=lb.estimators.local),
+    "mean field, weights": ours(lb.MeanField(), estimator=lb.estimators.weights),
+    "variance layers": ours(lb.posteriors.ZeroMean(), lb.priors.LogUniform()),
+    "matrix normal, low rank": ours(lb.posteriors.MatrixNormal(rank=2)),
+    "rank-1, 1 member": ours(lb.Rank1(1), lb.priors.Normal(0.1, loc=1.0)),
     "MC dropout": mc_dropout,
 }
 COMPILED: dict[str, Builder] = {"k-tied 2, auto, compiled": compiled}

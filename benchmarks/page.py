@@ -13,7 +13,7 @@ from benchmarks.networks import network_title, whole_title
 from benchmarks.peers import PACKAGES
 from benchmarks.prediction import SAMPLES
 from benchmarks.tables import table
-from leanbayes.files import replace_file
+from leanbayes.saving.files import replace_file
 
 __all__ = ["read", "text", "write"]
 

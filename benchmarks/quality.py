@@ -35,7 +35,7 @@ from benchmarks.peers import PACKAGES, bayesian_torch_layers, environment, torch
 from benchmarks.schedule import Schedule
 from leanbayes.errors import require_count
 from leanbayes.estimators import Estimator
-from leanbayes.parameters import parameter_groups
+from leanbayes.training.parameter_groups import parameter_groups
 
 __all__ = ["ROWS", "seconds_to", "train"]
 
@@ -66,8 +66,8 @@ class Network(NamedTuple):
     groups: Callable[[float, float], list[dict[str, Any]]]
 
 
-def _ours(posterior: lb.Posterior, estimator: Estimator, net: nn.Sequential) -> Network:
-    model = lb.convert(net, posterior, lb.Normal(PRIOR), estimator)
+def _ours(posterior: lb.posteriors.Posterior, estimator: Estimator, net: nn.Sequential) -> Network:
+    model = lb.convert(net, posterior, lb.priors.Normal(PRIOR), estimator)
 
     def groups(lr: float, scales: float) -> list[dict[str, Any]]:
         return parameter_groups(model, lr, multipliers={"scales": scales})
@@ -145,15 +145,17 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "k-tied 2": Row(partial(_ours, lb.KTied(2, scale=START), lb.auto), OURS, SHORT),
+    "k-tied 2": Row(partial(_ours, lb.KTied(2, scale=START), lb.estimators.auto), OURS, SHORT),
     "mean field, one draw a batch": Row(
-        partial(_ours, lb.MeanField(START), lb.weights), OURS, SHORT
+        partial(_ours, lb.MeanField(START), lb.estimators.weights), OURS, SHORT
     ),
     "torchbnn": Row(partial(_torchbnn, None), USUAL, LONG),
     "bayesian-torch": Row(partial(_bayesian_torch, None), USUAL, LONG),
     "torchbnn, our start and schedule": Row(partial(_torchbnn, START), OURS, SHORT),
     "bayesian-torch, our start and schedule": Row(partial(_bayesian_torch, START), OURS, SHORT),
-    "k-tied 2, Adam at 1e-3 alone": Row(partial(_ours, lb.KTied(2), lb.auto), USUAL, LONG),
+    "k-tied 2, Adam at 1e-3 alone": Row(
+        partial(_ours, lb.KTied(2), lb.estimators.auto), USUAL, LONG
+    ),
 }
 PEERS = ("torchbnn", "bayesian-torch")
 

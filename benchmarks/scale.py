@@ -22,7 +22,7 @@ from benchmarks.step import Options
 
 __all__ = ["AXES", "Axis", "run"]
 
-TIED, FREE = ours(lb.KTied(2)), ours(lb.MeanField(), estimator=lb.local)
+TIED, FREE = ours(lb.KTied(2)), ours(lb.MeanField(), estimator=lb.estimators.local)
 USUAL: Mapping[str, Builder] = {"k-tied 2": TIED, "mean field": FREE, "MC dropout": mc_dropout}
 
 
@@ -61,7 +61,7 @@ AXES = {
         "members of a rank-1 mixture, each with the whole batch",
         (1, 2, 4, 8, 16),
         batch=lambda _: 128,
-        methods=lambda n: {"rank-1": ours(lb.Rank1(n), lb.Normal(0.1, loc=1.0))},
+        methods=lambda n: {"rank-1": ours(lb.Rank1(n), lb.priors.Normal(0.1, loc=1.0))},
     ),
     "batch": Axis("examples in a step", (32, 128, 512, 2048, 8192), batch=lambda n: n),
     "samples": Axis(

@@ -14,7 +14,7 @@ from benchmarks.formulas import (
     parameters,
 )
 from benchmarks.tables import table
-from leanbayes.files import replace_file
+from leanbayes.saving.files import replace_file
 
 __all__ = ["text", "write"]
 
@@ -172,6 +172,7 @@ def fsdp() -> str:
         "of one ([test](../tests/test_fsdp.py)). It gathers the whole model at once, so large "
         "models shard every layer. Then tell FSDP "
         'that a layer\'s KL needs its parameters: `register_fsdp_forward_method(layer, "kl")` for '
-        "every layer of `lb.random_maps(model)`. The KL then gathers them again, on top of the "
+        "every layer of `lb.extend.random_maps(model)`. The KL then gathers them again, on top of "
+        "the "
         "three times above."
     )

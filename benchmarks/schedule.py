@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from leanbayes.schedules import LinearRamp
+from leanbayes.training.schedules import LinearRamp
 
 __all__ = ["Schedule"]
 

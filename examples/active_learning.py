@@ -30,7 +30,7 @@ def digits():
 def trained(x, y, steps):
     """A new network, trained on the labels there are."""
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    model = lb.convert(net, posterior=lb.MeanField(0.03), prior=lb.Normal(0.3))
+    model = lb.convert(net, posterior=lb.MeanField(0.03), prior=lb.priors.Normal(0.3))
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(steps):
         nll = F.cross_entropy(model(x), y)

@@ -67,7 +67,7 @@ class AutoEncoder(nn.Module):
 def train(model, x, epochs):
     optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
     decay = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, epochs)
-    weight = lb.schedules.Exponential(max(1, epochs // 4), start=0.1)
+    weight = lb.training.schedules.Exponential(max(1, epochs // 4), start=0.1)
     for epoch in range(epochs):
         for batch in torch.randperm(len(x)).split(100):
             q = model.posterior(x[batch])

@@ -33,7 +33,7 @@ def shuffled(x):
 
 def train(model, x, y, epochs, kl_weight):
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
-    rise = lb.schedules.LinearRamp(epochs / 2)
+    rise = lb.training.schedules.LinearRamp(epochs / 2)
     for epoch in range(epochs):
         for batch in torch.randperm(len(x)).split(100):
             loss = F.cross_entropy(model(x[batch]), y[batch])
@@ -81,7 +81,7 @@ def main(arguments=None):
     net = nn.Sequential(
         nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
     )
-    tied = lb.convert(net, posterior=lb.KTied(rank=2), prior=lb.Normal(0.2))
+    tied = lb.convert(net, posterior=lb.KTied(rank=2), prior=lb.priors.Normal(0.2))
     train(net, x, y, epochs, kl_weight=0)
     train(tied, x, y, epochs, options.kl_weight)
     results = {

@@ -81,7 +81,7 @@ def main(arguments=None):
     net = train(network(), x, y, epochs, lr=3e-3, kl_weight=0)
     results = {"deterministic": scores(net, x_test, y_test, samples=1)}
     for name, posterior in {"mean field": lb.MeanField(), "k-tied": lb.KTied(rank=2)}.items():
-        model = lb.convert(net, posterior, prior=lb.Normal(0.3))
+        model = lb.convert(net, posterior, prior=lb.priors.Normal(0.3))
         train(model, x, y, epochs, lr=1e-3, kl_weight=options.kl_weight)
         results[name] = scores(model, x_test, y_test, samples)
 

@@ -71,11 +71,11 @@ def main(arguments=None):
     torch.set_num_threads(1)  # small networks run fastest on one
     torch.manual_seed(options.seed)
     known, held_out, foreign = rows()
-    model = lb.convert(Net(), lb.KTied(rank=2), lb.Normal(0.3))
+    model = lb.convert(Net(), lb.KTied(rank=2), lb.priors.Normal(0.3))
     module = BayesianModule(
         model,
         data_size=len(known),
-        schedule=lb.schedules.Constant(0.1),  # 600 images are few for 6 900 weights
+        schedule=lb.training.schedules.Constant(0.1),  # 600 images are few for 6 900 weights
         lr=3e-3,
         samples=50,
     )

@@ -38,7 +38,7 @@ def data(count):
 def train(model, likelihood, x, y, steps):
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     decay = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, steps)
-    weight = lb.schedules.LinearRamp(steps / 2)
+    weight = lb.training.schedules.LinearRamp(steps / 2)
     for step in range(steps):
         nll = likelihood.nll(model(x), y)
         loss = lb.elbo(nll, lb.kl(model), data_size=len(x), weight=weight(step)).loss
@@ -59,8 +59,10 @@ def main(arguments=None):
     torch.manual_seed(options.seed)
     x, y = data(1000)
     net = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 2))
-    model = lb.convert(net, posterior=lb.MeanField(), prior=lb.Normal(1.0))
-    likelihood = lb.Gaussian(0.2, noise="predicted")  # two outputs: a mean and a raw scale
+    model = lb.convert(net, posterior=lb.MeanField(), prior=lb.priors.Normal(1.0))
+    likelihood = lb.likelihoods.Gaussian(
+        0.2, noise="predicted"
+    )  # two outputs: a mean and a raw scale
     train(model, likelihood, x, y, steps)
 
     def predict(points):

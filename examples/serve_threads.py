@@ -91,7 +91,7 @@ def main(arguments=None):
     torch.manual_seed(options.seed)
     x, y, x_test, y_test = digits()
     net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-    model = lb.convert(net, posterior=lb.KTied(rank=2), prior=lb.Normal(0.2))
+    model = lb.convert(net, posterior=lb.KTied(rank=2), prior=lb.priors.Normal(0.2))
     server = Server(train(model, x, y, epochs), samples)
 
     images = torch.cat([x_test, x_test.gather(-1, torch.rand_like(x_test).argsort(-1))])

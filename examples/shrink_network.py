@@ -34,7 +34,7 @@ def trained(x, y, steps):
     net = nn.Sequential(
         nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
     )
-    model = lb.convert(net, lb.MeanField(0.01), lb.GroupARD(0.3))
+    model = lb.convert(net, lb.MeanField(0.01), lb.priors.GroupARD(0.3))
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     for step in range(steps):
@@ -46,7 +46,7 @@ def trained(x, y, steps):
         loss.backward()
         optimiser.step()
         schedule.step()
-        lb.update_priors(model)
+        lb.training.update_priors(model)
     return model
 
 

@@ -42,7 +42,7 @@ _CLAIMS = (
         "Yes: {change: mnist-mlp-full-decay/truncated 2 negative_elbo / mnist-mlp-full-decay/full "
         "negative_elbo} and {change: mnist-mlp-full-decay/truncated 3 negative_elbo / "
         "mnist-mlp-full-decay/full negative_elbo}; k-tied factors that are fitted instead "
-        "(`lb.to_k_tied`) cost {change: mnist-mlp-full-decay/tied 2 negative_elbo / "
+        "(`lb.compression.to_k_tied`) cost {change: mnist-mlp-full-decay/tied 2 negative_elbo / "
         "mnist-mlp-full-decay/full negative_elbo} at rank 2.",
         "[truncation](k_tied/truncation.md)",
     ),

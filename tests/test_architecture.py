@@ -13,14 +13,14 @@ from torch import nn
 import leanbayes as lb
 import papers
 from leanbayes import estimators, likelihoods, posteriors, priors, schedules
-from leanbayes.lab import architectures, corrupt
-from leanbayes.lab.build import build_model, load_data
+from leanbayes.compression.prune import CRITERIA
+from leanbayes.lab import architectures, corruptions
 from leanbayes.lab.data import listing, load_dataset
 from leanbayes.lab.data.sources import SOURCES
+from leanbayes.lab.from_recipe import build_model, load_data
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import study, write_report
 from leanbayes.lab.train import train
-from leanbayes.prune import CRITERIA
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def test_a_posterior(added, tmp_path):
     lb.testing.check_posterior(mine.RowScale(0.3))
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.LazyLinear(3))
     net(torch.randn(1, 1, 5, 5))
-    model = lb.convert(net, mine.RowScale(), lb.Normal(1.0))
+    model = lb.convert(net, mine.RowScale(), lb.priors.Normal(1.0))
     assert model(torch.randn(4, 1, 5, 5)).shape == (4, 3)
     round_trip(model, net, tmp_path)
     described = recipe(posterior={"kind": "RowScale", "scale": 0.1})
@@ -89,7 +89,7 @@ def test_a_prior(added, tmp_path):
 def test_an_estimator(added, tmp_path):
     mine = added("estimator", estimators.ESTIMATORS, "local_for_many")
     net, x = nn.Linear(3, 2), torch.ones(40, 3)
-    model = lb.convert(net, lb.MeanField(), lb.Normal(1.0), mine.local_for_many)
+    model = lb.convert(net, lb.MeanField(), lb.priors.Normal(1.0), mine.local_for_many)
     assert len(model(x).unique(dim=0)) == 40
     assert len(model(x[:4]).unique(dim=0)) == 1
     assert round_trip(model, net, tmp_path).estimator is mine.local_for_many
@@ -127,9 +127,11 @@ def test_a_schedule(added):
 
 def test_a_criterion_of_pruning(added):
     mine = added("criterion", CRITERIA, "second_moment")
-    model = lb.convert(nn.Linear(10, 4), lb.MeanField(0.1), lb.Normal(1.0))
+    model = lb.convert(nn.Linear(10, 4), lb.MeanField(0.1), lb.priors.Normal(1.0))
     data = [(torch.randn(8, 10), torch.randint(4, (8,)))]
-    curve = lb.pruning_curve(model, data, by="second_moment", keep=(1.0, 0.5), samples=2)
+    curve = lb.compression.pruning_curve(
+        model, data, by="second_moment", keep=(1.0, 0.5), samples=2
+    )
     assert [point.kept for point in curve.points] == [1.0, 0.5]
     assert mine.second_moment(model.posterior(), model.prior()).shape == (4, 10)
 
@@ -148,9 +150,9 @@ def test_an_architecture(added):
 
 
 def test_a_corruption(added):
-    added("corruption", corrupt.CORRUPTIONS, "dead-rows")
+    added("corruption", corruptions.CORRUPTIONS, "dead-rows")
     dark = [
-        1 - corrupt.corrupt(torch.ones(50, 1, 8, 8), "dead-rows", severity).mean()
+        1 - corruptions.corrupt(torch.ones(50, 1, 8, 8), "dead-rows", severity).mean()
         for severity in (1, 5)
     ]
     assert 0 < dark[0] < dark[1]

@@ -4,8 +4,10 @@ import math
 
 import pytest
 import torch
+from registry import POSTERIORS, suitable_prior
 from torch import nn
 from torch.distributions import Normal
+from torch_layers import POSTERIOR, PRIOR, assert_unchanged, mlp, snapshot
 
 import leanbayes as lb
 from leanbayes import schedules
@@ -18,8 +20,6 @@ from leanbayes.distributions import (
     Triangular,
 )
 from leanbayes.ops import Conv
-from registry import POSTERIORS, suitable_prior
-from test_convert import POSTERIOR, PRIOR, assert_unchanged, mlp, snapshot
 
 NAN = float("nan")
 
@@ -36,34 +36,61 @@ def sentence(caught: pytest.ExceptionInfo) -> str:
 RECIPES = {
     "NaN scale": (lambda: lb.MeanField(NAN), "start is nan; it must be positive"),
     "NaN tied scale": (lambda: lb.KTied(2, NAN), "start is nan; it must be positive"),
-    "NaN matrix scale": (lambda: lb.MatrixNormal(NAN), "scale is nan; it must be positive"),
-    "NaN variance scale": (lambda: lb.ZeroMean(scale=NAN), "start is nan; it must be positive"),
-    "NaN log alpha": (lambda: lb.Dropout(log_alpha=NAN), "log_alpha is nan; give a number"),
+    "NaN matrix scale": (
+        lambda: lb.posteriors.MatrixNormal(NAN),
+        "scale is nan; it must be positive",
+    ),
+    "NaN variance scale": (
+        lambda: lb.posteriors.ZeroMean(scale=NAN),
+        "start is nan; it must be positive",
+    ),
+    "NaN log alpha": (
+        lambda: lb.posteriors.VariationalDropout(log_alpha=NAN),
+        "log_alpha is nan; give a number",
+    ),
     "NaN rate": (lambda: lb.Rank1(rate=NAN), "rate is nan; it must lie between 0 and 1"),
-    "NaN ceiling": (lambda: lb.Scale(ceiling=NAN), "ceiling is nan; it must be positive"),
-    "NaN spread": (lambda: lb.Scale(spread=NAN), "spread is nan; it must not be negative"),
-    "NaN prior": (lambda: lb.Normal(NAN), "scale is nan; it must be positive"),
-    "NaN prior loc": (lambda: lb.Cauchy(1.0, NAN), "loc is nan; give a number"),
-    "NaN noise": (lambda: lb.Gaussian(NAN), "scale is nan; it must be positive"),
+    "NaN ceiling": (
+        lambda: lb.posteriors.Scale(ceiling=NAN),
+        "ceiling is nan; it must be positive",
+    ),
+    "NaN spread": (
+        lambda: lb.posteriors.Scale(spread=NAN),
+        "spread is nan; it must not be negative",
+    ),
+    "NaN prior": (lambda: lb.priors.Normal(NAN), "scale is nan; it must be positive"),
+    "NaN prior loc": (lambda: lb.priors.Cauchy(1.0, NAN), "loc is nan; give a number"),
+    "NaN noise": (lambda: lb.likelihoods.Gaussian(NAN), "scale is nan; it must be positive"),
     "zero scale": (lambda: lb.MeanField(0.0), "start is 0.0; it must be positive"),
-    "negative prior": (lambda: lb.Laplace(-1.0), "scale is -1.0; it must be positive"),
-    "infinite prior": (lambda: lb.Normal(math.inf), "scale is inf; it must be positive"),
-    "no freedom": (lambda: lb.StudentT(0.0), "df is 0.0; it must be positive"),
-    "mixture weight": (lambda: lb.ScaleMixture(1.5), "weight is 1.5; it must lie between 0 and 1"),
+    "negative prior": (lambda: lb.priors.Laplace(-1.0), "scale is -1.0; it must be positive"),
+    "infinite prior": (lambda: lb.priors.Normal(math.inf), "scale is inf; it must be positive"),
+    "no freedom": (lambda: lb.priors.StudentT(0.0), "df is 0.0; it must be positive"),
+    "mixture weight": (
+        lambda: lb.priors.ScaleMixture(1.5),
+        "weight is 1.5; it must lie between 0 and 1",
+    ),
     "no rank": (lambda: lb.KTied(0), "rank is 0; it must be at least 1"),
-    "negative rank": (lambda: lb.MatrixNormal(rank=-1), "rank is -1; it must be at least 0"),
+    "negative rank": (
+        lambda: lb.posteriors.MatrixNormal(rank=-1),
+        "rank is -1; it must be at least 0",
+    ),
     "half a rank": (lambda: lb.KTied(2.5), "rank is 2.5"),
     "no members": (lambda: lb.Rank1(0), "members is 0; it must be at least 1"),
     "three factors": (lambda: lb.Rank1(2, ("normal",) * 3), "a pair for r and s"),
     "sure signs": (lambda: lb.Rank1(signs=2.0), "signs is 2.0; as a probability it is at most 1"),
-    "unknown storage": (lambda: lb.Scale(stored="loog"), "did you mean 'log'?"),
-    "unknown start": (lambda: lb.Scale("fan_out"), "did you mean 'fan_in'?"),
-    "unknown noise": (lambda: lb.ZeroMean("gaussian"), "choose one of bernoulli, normal, uniform"),
-    "unknown alpha": (lambda: lb.Dropout("layers"), "did you mean 'layer'?"),
+    "unknown storage": (lambda: lb.posteriors.Scale(stored="loog"), "did you mean 'log'?"),
+    "unknown start": (lambda: lb.posteriors.Scale("fan_out"), "did you mean 'fan_in'?"),
+    "unknown noise": (
+        lambda: lb.posteriors.ZeroMean("gaussian"),
+        "choose one of bernoulli, normal, uniform",
+    ),
+    "unknown alpha": (lambda: lb.posteriors.VariationalDropout("layers"), "did you mean 'layer'?"),
     "unknown factors": (lambda: lb.Rank1(factors="normale"), "did you mean 'normal'?"),
     "unknown perturbation": (lambda: lb.Rank1(perturb="times"), "choose one of add, multiply"),
-    "unknown learning": (lambda: lb.Normal(1.0, learn="all"), "None, 'layer' or 'model'"),
-    "unknown noise model": (lambda: lb.Gaussian(1.0, "learned"), "'fixed', 'learnt' or"),
+    "unknown learning": (lambda: lb.priors.Normal(1.0, learn="all"), "None, 'layer' or 'model'"),
+    "unknown noise model": (
+        lambda: lb.likelihoods.Gaussian(1.0, "learned"),
+        "'fixed', 'learnt' or",
+    ),
     "no steps": (lambda: schedules.LinearRamp(0), "steps is 0; it must be positive"),
     "kernel of four": (lambda: Conv((1, 1, 1, 1)), "4 dimensions; 1, 2 or 3 are possible"),
 }
@@ -80,17 +107,26 @@ def test_recipes(case):
 CONVERSIONS = {
     "a posterior is no recipe": ({"posterior": nn.Linear(1, 1)}, "give a spec such as lb.KTied"),
     "a class is no recipe": ({"posterior": lb.KTied}, "give a spec such as lb.KTied(2)"),
-    "a number is no prior": ({"prior": 0.2}, "prior is 0.2; give a spec such as lb.Normal"),
-    "estimators have no names": ({"estimator": "local"}, "give a function such as lb.auto"),
+    "a number is no prior": ({"prior": 0.2}, "prior is 0.2; give a spec such as lb.priors.Normal"),
+    "estimators have no names": (
+        {"estimator": "local"},
+        "give a function such as lb.estimators.auto",
+    ),
     "unknown layer": ({"include": ["bod"]}, "pattern 'bod' matches no layer"),
     "unknown exclusion": ({"exclude": ["3"]}, "pattern '3' matches no layer"),
     "a pattern instead of patterns": ({"include": "head"}, "'head'"),
     "unknown override": ({"overrides": {"4": {}}}, "pattern '4' matches no layer"),
     "unknown choice": ({"overrides": {"0": {"postrior": 1}}}, "did you mean 'posterior'?"),
     "nothing left": ({"exclude": ["**"]}, "look at include and exclude"),
-    "no density": ({"posterior": lb.ZeroMean("bernoulli")}, "use prior=lb.Flat()"),
-    "no mass below zero": ({"prior": lb.LogNormal(1.0)}, "use a prior on the whole line"),
-    "a prior of weights": ({"posterior": lb.Rank1(2), "prior": lb.ARD()}, "lb.Normal(0.1, loc=1"),
+    "no density": (
+        {"posterior": lb.posteriors.ZeroMean("bernoulli")},
+        "use prior=lb.priors.Flat()",
+    ),
+    "no mass below zero": ({"prior": lb.priors.LogNormal(1.0)}, "use a prior on the whole line"),
+    "a prior of weights": (
+        {"posterior": lb.Rank1(2), "prior": lb.priors.ARD()},
+        "lb.priors.Normal(0.1, loc=1",
+    ),
     "factors and biases": ({"posterior": lb.Rank1(2), "bias": POSTERIOR}, "give bias_prior"),
 }
 
@@ -165,11 +201,13 @@ MIXTURES = {
 }
 
 
-@pytest.mark.parametrize("estimator", [lb.auto, lb.mean, lb.weights])
+@pytest.mark.parametrize(
+    "estimator", [lb.estimators.auto, lb.estimators.mean, lb.estimators.weights]
+)
 @pytest.mark.parametrize("case", MIXTURES)
 def test_members_that_do_not_divide_the_batch(case, estimator):
     net, shape, batch = MIXTURES[case]
-    model = lb.convert(net, lb.Rank1(3), lb.Normal(0.1, loc=1.0), estimator)
+    model = lb.convert(net, lb.Rank1(3), lb.priors.Normal(0.1, loc=1.0), estimator)
     before = snapshot(model)
     dtype = torch.long if isinstance(net, nn.Embedding) else torch.float32
     with pytest.raises(
@@ -234,12 +272,27 @@ def test_weights_that_became_nan_are_named_before_they_are_converted():
 
 
 LABELS = {
-    "a label above": (lb.Categorical(), (4, 3), [0, 1, 2, 3], "a label is 3, and the 3 outputs"),
-    "a label below": (lb.Categorical(), (4, 3), [0, 1, 2, -1], "labels 0 to 2"),
-    "no number for a label": (lb.Categorical(), (4, 3), [0, 1, NAN, 2.0], "not finite, the first"),
-    "two for on or off": (lb.Bernoulli(), (4,), [0, 1, 2, 0], "targets go from 0 to 2"),
-    "minus one for off": (lb.Bernoulli(), (4,), [-1, 1, 1, -1], "targets go from -1 to 1"),
-    "half a count": (lb.Poisson(), (4,), [0, 1, 2.5, 0], "Poisson is for counts"),
+    "a label above": (
+        lb.likelihoods.Categorical(),
+        (4, 3),
+        [0, 1, 2, 3],
+        "a label is 3, and the 3 outputs",
+    ),
+    "a label below": (lb.likelihoods.Categorical(), (4, 3), [0, 1, 2, -1], "labels 0 to 2"),
+    "no number for a label": (
+        lb.likelihoods.Categorical(),
+        (4, 3),
+        [0, 1, NAN, 2.0],
+        "not finite, the first",
+    ),
+    "two for on or off": (lb.likelihoods.Bernoulli(), (4,), [0, 1, 2, 0], "targets go from 0 to 2"),
+    "minus one for off": (
+        lb.likelihoods.Bernoulli(),
+        (4,),
+        [-1, 1, 1, -1],
+        "targets go from -1 to 1",
+    ),
+    "half a count": (lb.likelihoods.Poisson(), (4,), [0, 1, 2.5, 0], "Poisson is for counts"),
 }
 
 
@@ -260,7 +313,10 @@ def test_labels_that_outputs_do_not_have(case):
         likelihood.check(outputs, y)
 
 
-@pytest.mark.parametrize("likelihood", [lb.Categorical(), lb.Bernoulli(), lb.Gaussian()])
+@pytest.mark.parametrize(
+    "likelihood",
+    [lb.likelihoods.Categorical(), lb.likelihoods.Bernoulli(), lb.likelihoods.Gaussian()],
+)
 def test_targets_that_fit_pass(likelihood):
     likelihood.check(torch.zeros(5, 3, 2), torch.tensor([0, 1, 1]))
     likelihood.check(torch.zeros(5, 3, 2), torch.tensor([0.0, 1.0, 1.0]))

@@ -92,7 +92,7 @@ def test_readme_predicts():
     p, net, model, x = (namespace[name] for name in ("p", "net", "model", "x"))
     assert p.samples.shape == (20, 5, 10)
     assert torch.allclose(p.probs.sum(-1), torch.ones(5))
-    with lb.using(namespace["same"], lb.mean), lb.using(model, lb.mean):
+    with lb.using(namespace["same"], lb.estimators.mean), lb.using(model, lb.estimators.mean):
         assert torch.allclose(namespace["same"](x), model(x), atol=1e-6)
         assert torch.allclose(namespace["plain"](x), model(x), atol=1e-5)
     assert [type(layer) for layer in namespace["plain"]] == [type(layer) for layer in net]
@@ -126,16 +126,20 @@ def test_noise_is_explained_at_the_top():
 @pytest.mark.parametrize("page", ["README.md", "docs/families.md"])
 def test_parameter_counts_are_counted(page):
     rows = tables(page, "Posterior", "Parameters")
-    assert {type(recipe_of(row["Posterior"])) for row in rows} == public(posteriors, lb.Posterior)
+    assert {type(recipe_of(row["Posterior"])) for row in rows} == public(
+        posteriors, lb.posteriors.Posterior
+    )
     for row in rows:
         layer = nn.Linear(784, 400, bias=False)
-        model = lb.convert(layer, recipe_of(row["Posterior"]), lb.Flat())
+        model = lb.convert(layer, recipe_of(row["Posterior"]), lb.priors.Flat())
         assert f"{lb.count_parameters(model).total:,}" == row["Parameters"], row["Posterior"]
 
 
 def test_estimator_table_is_right():
     rows = tables("docs/families.md", "Posterior", "flipout")
-    assert {type(recipe_of(row["Posterior"])) for row in rows} == public(posteriors, lb.Posterior)
+    assert {type(recipe_of(row["Posterior"])) for row in rows} == public(
+        posteriors, lb.posteriors.Posterior
+    )
     for row in rows:
         recipe, where = recipe_of(row["Posterior"]), row["Posterior"]
         q = recipe(torch.randn(4, 8), Linear())()
@@ -163,7 +167,7 @@ def chosen(q, op, x):
         y = estimator(q, op, op.usage(x))(x)
         return torch.cat([torch.rand(1), y.detach().flatten()])
 
-    same = torch.equal(state_after(lb.auto), state_after(lb.local))
+    same = torch.equal(state_after(lb.estimators.auto), state_after(lb.estimators.local))
     return "local" if same else "weights"
 
 
@@ -174,7 +178,7 @@ def public(module, base):
 
 def test_every_family_is_documented():
     text = PAGES["docs/families.md"].read_text()
-    recipes = public(posteriors, lb.Posterior) | public(priors, lb.Prior)
+    recipes = public(posteriors, lb.posteriors.Posterior) | public(priors, lb.priors.Prior)
     shown = {recipe.__name__ for recipe in recipes if f"`{recipe.__name__}(" in text}
     assert shown == {recipe.__name__ for recipe in recipes}
     plans = {schedule.__name__ for schedule in schedules.SCHEDULES.values()}
@@ -186,7 +190,7 @@ def test_every_family_is_documented():
 
 def test_recipes_in_tables_exist():
     for row in tables("docs/families.md", "Prior"):
-        assert isinstance(recipe_of(row["Prior"]), lb.Prior)
+        assert isinstance(recipe_of(row["Prior"]), lb.priors.Prior)
     for row in tables("docs/families.md", "Schedule"):
         assert 0 <= recipe_of(row["Schedule"])(1) <= 1
 
@@ -316,7 +320,7 @@ def test_example_active_learning(request, capsys, tmp_path):
 def skeleton(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs" / "extending")
     module = importlib.import_module("posterior")
-    lb.register_posterior(module.RowScale)
+    lb.extend.register_posterior(module.RowScale)
     return module
 
 

@@ -22,45 +22,17 @@ COMMAND = PACKAGE.parent / "leanbayes_cli"
 PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
-    {"errors", "files", "_start"},
-    {"ops", "registry", "spec", "precision", "row_wise", "kernels"},
-    {"rows"},
-    {"folding"},
+    {"errors", "_start"},
+    {"ops", "registry", "spec", "precision", "kernels", "vectorized"},
     {"distributions"},
-    {"transforms"},
-    {"learned"},
-    {"kl", "scales"},
+    {"parameters"},
     {"posteriors", "priors", "estimators"},
-    {"context"},
-    {"layers", "dropout", "ensemble"},
-    {"model", "convert", "modes", "seeding", "header", "allowance", "references", "trained_part"},
-    {"inputs"},
-    {"passes"},
-    {"metrics", "likelihoods", "schedules", "objective", "predict", "parameters", "io", "testing"}
-    | {
-        "prediction",
-        "plots",
-        "diagnose",
-        "histories",
-        "attack",
-        "widen",
-        "scaled_layers",
-        "spectrum",
-        "compress",
-        "compaction",
-        "sparsity",
-        "alpha",
-        "ablate",
-        "prune",
-        "pruning_curve",
-        "tying",
-        "gradient_snr",
-        "optim",
-        "export",
-        "sklearn",
-        "lightning",
-        "rl",
-    },
+    {"layers"},
+    {"models", "conversion"},
+    {"metrics", "likelihoods"},
+    {"prediction", "saving", "testing"},
+    {"analysis", "compression", "training", "plots", "export"},
+    {"extend", "attack", "rl", "sklearn", "lightning"},
     {"leanbayes"},
     {"lab"},
     {"leanbayes_cli"},
@@ -70,14 +42,14 @@ LEVELS = (
 
 LAB_LEVELS = (
     {"files", "plots", "weights", "interrupts", "locks", "provenance", "timing"}
-    | {"names", "console", "result_files", "unpickling"},
-    {"tables", "checkpoints", "history"},
+    | {"path_names", "console", "result_files", "unpickling"},
+    {"tables", "checkpoints", "incidents"},
     {"data", "architectures"},
-    {"recipe", "corrupt", "vae"},
-    {"recipe_files", "build", "launch", "phases", "sparse_curves"},
+    {"recipe", "corruptions", "vae"},
+    {"recipe_files", "from_recipe", "launch", "phases", "sparse_curves"},
     {"runs"},
-    {"best", "callbacks", "checks", "judge", "predictions", "new"},
-    {"train", "robustness", "deploy"},
+    {"keep_best", "callbacks", "preflight", "evaluation", "predictions", "new_recipe"},
+    {"train", "robustness", "export_run"},
     {"sweep", "report", "explore"},
     {"demo"},
 )
@@ -133,6 +105,8 @@ def imports(source, known=frozenset(SOURCES)):
 def room(module):
     """A module of the package, or the command as a whole."""
     top, *rest = module.split(".")
+    if rest[:2] == ["prediction", "vectorized"]:
+        return "vectorized"
     return rest[0] if rest and top == "leanbayes" else top
 
 
@@ -244,7 +218,9 @@ def test_no_import_is_hidden_in_a_function(module):
 @pytest.mark.parametrize("module", [m for m in SOURCES if room(m) not in DOORS])
 def test_the_core_imports_torch_and_nothing_else(module):
     allowed = {"leanbayes", "torch", *sys.stdlib_module_names}
-    allowed |= {"safetensors"} if module in ("leanbayes.io", "leanbayes.header") else set()
+    allowed |= (
+        {"safetensors"} if module in ("leanbayes.saving.io", "leanbayes.saving.header") else set()
+    )
     allowed |= {"matplotlib"} if module == "leanbayes.plots" else set()
     assert {i.target.split(".")[0] for i in imports(SOURCES[module])} <= allowed
 
@@ -258,7 +234,7 @@ def test_no_pickle(module):
     ("check", "bad"),
     [
         (hidden, "def f():\n    import json"),
-        (hidden, "def f():\n    from leanbayes.model import kl"),
+        (hidden, "def f():\n    from leanbayes.models.model_kl import kl"),
         (pickling, "import pickle"),
         (pickling, "from joblib import load"),
         (pickling, "torch.load(path)"),
@@ -266,8 +242,11 @@ def test_no_pickle(module):
         (pickling, "np.load(path, allow_pickle=True)"),
         (lambda source: downward("leanbayes.ops", source), "from leanbayes import lazy"),
         (lambda source: downward("leanbayes.ops", source), "from leanbayes import kl"),
-        (lambda source: downward("leanbayes.kl", source), "import leanbayes as lb"),
-        (lambda source: downward("leanbayes.model", source), "from leanbayes.lab.data import x"),
+        (lambda source: downward("leanbayes.distributions.kl", source), "import leanbayes as lb"),
+        (
+            lambda source: downward("leanbayes.models.model_kl", source),
+            "from leanbayes.lab.data import x",
+        ),
         (lambda source: downward("leanbayes.lab.runs", source), "import leanbayes.lab.train"),
         (lambda source: downward("leanbayes.lab.data.uci", source), "import leanbayes.lab.recipe"),
     ],
@@ -281,7 +260,10 @@ def test_the_checks_above_catch_what_they_are_for(check, bad):
     [
         (hidden, "import json\ndef f():\n    import matplotlib.pyplot"),
         (pickling, "torch.load(path, weights_only=True)"),
-        (lambda source: downward("leanbayes.kl", source), "from leanbayes import distributions"),
+        (
+            lambda source: downward("leanbayes.distributions.kl", source),
+            "from leanbayes import distributions",
+        ),
         (lambda source: downward("leanbayes.lab.train", source), "import leanbayes.lab.runs"),
         (lambda source: downward("leanbayes.lab.runs", source), "import leanbayes.metrics"),
     ],

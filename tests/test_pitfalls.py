@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import Distribution, Normal, kl_divergence
+from torch_layers import LAYERS, POSTERIOR, PRIOR, first, mlp
 
 import leanbayes as lb
-from test_convert import LAYERS, POSTERIOR, PRIOR, first, mlp
 
 
 def test_kl_is_not_averaged_within_a_layer():
@@ -29,16 +29,18 @@ def test_kl_is_not_divided_by_the_number_of_layers():
 def test_a_prior_scale_is_a_standard_deviation_and_not_a_variance():
     layer = nn.Linear(4, 4).double()
     nn.init.zeros_(layer.weight)
-    model = lb.convert(layer, lb.MeanField(0.2), lb.Normal(0.2))
+    model = lb.convert(layer, lb.MeanField(0.2), lb.priors.Normal(0.2))
     assert float(lb.kl(model).detach()) == pytest.approx(0.0, abs=1e-12)
-    he = lb.convert(layer, lb.MeanField(math.sqrt(2 / 4)), lb.He())  # a variance of 2 / fan-in
+    he = lb.convert(
+        layer, lb.MeanField(math.sqrt(2 / 4)), lb.priors.He()
+    )  # a variance of 2 / fan-in
     assert float(lb.kl(he).detach()) == pytest.approx(0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_softplus_does_not_overflow(dtype):
     raw = torch.tensor([-1000.0, 0.0, 100.0, 1000.0], dtype=dtype, requires_grad=True)
-    scale = lb.Scale(stored="softplus").transform(raw)
+    scale = lb.posteriors.Scale(stored="softplus").transform(raw)
     scale.log().sum().backward()
     assert scale.isfinite().all()
     assert (scale > 0).all()
@@ -59,7 +61,7 @@ def test_flipout_draws_a_sign_per_channel_and_not_per_pixel(name):
     """A constant image gives a spatially constant perturbation, another for every example."""
     conv = CONVS[name]
     shape = (6,) * len(conv.kernel_size)
-    model = lb.convert(conv.double(), POSTERIOR, PRIOR, lb.flipout)
+    model = lb.convert(conv.double(), POSTERIOR, PRIOR, lb.estimators.flipout)
     pixel = torch.randn(1, 2, *(1,) * len(shape), dtype=torch.float64)
     y = model(pixel.expand(16, 2, *shape)).detach()
     flat = y.flatten(2)
@@ -71,7 +73,7 @@ def test_flipout_draws_a_sign_per_channel_and_not_per_pixel(name):
 def test_flipout_perturbs_with_the_deviation_and_not_with_the_whole_weight(name):
     layer = LAYERS[name]
     net, x = layer.module(), layer.input()
-    model = lb.convert(net, lb.MeanField(1e-9), PRIOR, lb.flipout)
+    model = lb.convert(net, lb.MeanField(1e-9), PRIOR, lb.estimators.flipout)
     torch.testing.assert_close(model(*x), net(*x), rtol=0, atol=1e-6)
 
 
@@ -79,7 +81,7 @@ def test_flipout_perturbs_with_the_deviation_and_not_with_the_whole_weight(name)
 def test_a_stacked_bidirectional_network_keeps_its_layers(kind):
     net = kind(3, 4, num_layers=3, bidirectional=True)
     model = lb.convert(net, POSTERIOR, PRIOR)
-    assert len(list(lb.random_maps(model))) == 3 * 2 * 2
+    assert len(list(lb.extend.random_maps(model))) == 3 * 2 * 2
     x = torch.randn(5, 2, 3)
     ours, theirs = model(x), net(x)
     assert ours[0].shape == theirs[0].shape == (5, 2, 8)
@@ -92,15 +94,21 @@ def test_a_stacked_bidirectional_network_keeps_its_layers(kind):
 def test_nothing_is_silently_left_deterministic(name):
     layer = LAYERS[name]
     model = lb.convert(layer.module(), POSTERIOR, PRIOR)
-    assert len(list(lb.random_maps(model))) == layer.matrices
+    assert len(list(lb.extend.random_maps(model))) == layer.matrices
     with torch.no_grad():
         assert not torch.equal(model(*layer.input()), model(*layer.input()))
 
 
 def test_pretrained_weights_are_not_dropped():
     net, x = mlp(), torch.randn(5, 3, dtype=torch.float64)
-    for posterior in (POSTERIOR, lb.KTied(2), lb.MatrixNormal(), lb.Dropout(), lb.Point()):
-        with lb.using(model := lb.convert(net, posterior, PRIOR), lb.mean):
+    for posterior in (
+        POSTERIOR,
+        lb.KTied(2),
+        lb.posteriors.MatrixNormal(),
+        lb.posteriors.VariationalDropout(),
+        lb.posteriors.Point(),
+    ):
+        with lb.using(model := lb.convert(net, posterior, PRIOR), lb.estimators.mean):
             torch.testing.assert_close(model(x), net(x))
 
 
@@ -125,7 +133,7 @@ def test_noise_is_no_part_of_the_state():
 def test_a_model_can_be_exported():
     model, x = lb.convert(mlp(), lb.KTied(2), PRIOR), torch.randn(5, 3, dtype=torch.float64)
     model(x)
-    with lb.using(model, lb.mean):
+    with lb.using(model, lb.estimators.mean):
         exported = torch.export.export(model, (x,))
         torch.testing.assert_close(exported.module()(x), model(x))
 
@@ -147,7 +155,7 @@ def test_noise_does_not_follow_the_training_flag():
 
 def test_the_members_of_a_mixture_are_not_averaged_before_the_network_ends():
     """Random signs would cancel: the mean is kept per member."""
-    model = lb.convert(mlp(), lb.Rank1(2, "fixed", signs=0.5), lb.Flat())
+    model = lb.convert(mlp(), lb.Rank1(2, "fixed", signs=0.5), lb.priors.Flat())
     with torch.no_grad():
         model[0].posterior.r_loc[1] = -model[0].posterior.r_loc[0]
         model[0].posterior.s_loc[1] = model[0].posterior.s_loc[0]

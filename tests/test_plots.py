@@ -15,9 +15,11 @@ from matplotlib.figure import Figure  # noqa: E402
 
 LOGITS = 2 * torch.randn(10, 200, 4, generator=torch.Generator().manual_seed(0))
 CLASSES = lb.Prediction(LOGITS)
-NUMBERS = lb.Prediction(LOGITS[..., 0].double(), lb.Gaussian(0.5))
+NUMBERS = lb.Prediction(LOGITS[..., 0].double(), lb.likelihoods.Gaussian(0.5))
 Y = torch.randint(4, (200,), generator=torch.Generator().manual_seed(1))
-MODEL = lb.convert(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)), lb.KTied(2), lb.Normal(1.0))
+MODEL = lb.convert(
+    nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)), lb.KTied(2), lb.priors.Normal(1.0)
+)
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ DRAWN = {
     "coverage": lambda axes: plots.coverage(NUMBERS.calibration(Y.double()), axes),
     "rejection": lambda axes: plots.rejection(CLASSES.rejection(Y), axes),
     "entropies": lambda axes: plots.entropies({"a": CLASSES, "b": torch.ones(9)}, axes),
-    "spectra": lambda axes: plots.spectra(lb.spectrum(MODEL), axes),
+    "spectra": lambda axes: plots.spectra(lb.analysis.spectrum(MODEL), axes),
 }
 
 
@@ -89,7 +91,7 @@ def test_entropies_are_densities_that_hold_all_finite_numbers(axes):
 
 
 def test_spectra_of_scales_and_of_means(axes):
-    found = lb.spectrum(MODEL)
+    found = lb.analysis.spectrum(MODEL)
     plots.spectra(found, axes)
     assert [len(line.get_ydata()) for line in axes.lines] == [2, 2]  # two ties: two values
     means = plots.spectra(found, axes.figure.add_subplot(1, 2, 2), of="mean")

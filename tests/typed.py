@@ -22,9 +22,9 @@ class Net(nn.Module):
 
 def types_are_kept(net: Net, path: Path) -> None:
     """Every function that gives a model back gives one of the same class."""
-    model = assert_type(lb.convert(net, lb.KTied(2), lb.Normal(1.0)), Net)
+    model = assert_type(lb.convert(net, lb.KTied(2), lb.priors.Normal(1.0)), Net)
     assert_type(model.embed(), str)
-    assert_type(lb.plan(net, lb.KTied(2), lb.Normal(1.0)).apply(net), Net)
+    assert_type(lb.plan(net, lb.KTied(2), lb.priors.Normal(1.0)).apply(net), Net)
     assert_type(lb.deterministic(model), Net)
     assert_type(lb.load(net, path), Net)
     assert_type(lb.mc_dropout(net), Net)

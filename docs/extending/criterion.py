@@ -7,7 +7,7 @@ import leanbayes as lb
 from leanbayes.distributions import WeightDistribution
 
 
-@lb.register_criterion("second_moment")
+@lb.extend.register_criterion("second_moment")
 def second_moment(q: WeightDistribution, p: Distribution) -> Tensor:
     """``E w²``: what a weight adds to the mean square of its output, by mean or by noise."""
     return q.mean.square() + q.variance

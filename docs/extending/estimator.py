@@ -5,8 +5,8 @@ from leanbayes.distributions import Map, WeightDistribution
 from leanbayes.ops import LinearOp, Usage
 
 
-@lb.register_estimator
+@lb.extend.register_estimator
 def local_for_many(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     """``local`` where a batch has many examples to average over, one draw of the weights else."""
     many = usage.batch is not None and usage.batch >= 32
-    return lb.local(q, op, usage) if many else lb.weights(q, op, usage)
+    return lb.estimators.local(q, op, usage) if many else lb.estimators.weights(q, op, usage)

@@ -17,17 +17,17 @@ class EqualizedLinear(nn.Linear):
         return super().forward(x) / self.in_features**0.5
 
 
-@lb.register_layer(EqualizedLinear)
-class RandomEqualizedLinear(lb.Layer):
+@lb.extend.register_layer(EqualizedLinear)
+class RandomEqualizedLinear(lb.extend.Layer):
     """The same with a random weight matrix."""
 
-    def __init__(self, linear: lb.Affine) -> None:
+    def __init__(self, linear: lb.extend.Affine) -> None:
         super().__init__()
         self.linear = linear
 
     @classmethod
     def from_torch(cls, module: EqualizedLinear, make: Maker) -> RandomEqualizedLinear:
-        return cls(lb.Affine.from_torch(module, make))
+        return cls(lb.extend.Affine.from_torch(module, make))
 
     def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
         return self.linear.torch_tensors(member)

@@ -7,8 +7,8 @@ from torch.distributions import Distribution
 import leanbayes as lb
 
 
-@lb.register_likelihood("laplace")
-class LaplaceNoise(lb.Likelihood):
+@lb.extend.register_likelihood("laplace")
+class LaplaceNoise(lb.likelihoods.Likelihood):
     """Real targets with double-exponential noise, which forgives outliers."""
 
     def __init__(self, scale: float = 1.0) -> None:

@@ -62,9 +62,9 @@ class RowScaledNormal(WeightDistribution):
         return Moments(op(x, self.loc), squares * row_variance)
 
 
-@lb.register_posterior
+@lb.extend.register_posterior
 @dataclass(frozen=True)
-class RowScale(lb.Posterior):
+class RowScale(lb.posteriors.Posterior):
     """Independent normal weights with one standard deviation for each output.
 
     Args:
@@ -74,12 +74,12 @@ class RowScale(lb.Posterior):
     scale: float = 0.01
 
     def __post_init__(self) -> None:
-        lb.Scale(self.scale)  # raises unless it is positive
+        lb.posteriors.Scale(self.scale)  # raises unless it is positive
 
-    def __call__(self, weight: Tensor, op: LinearOp) -> lb.Learned[WeightDistribution]:
+    def __call__(self, weight: Tensor, op: LinearOp) -> lb.extend.Learned[WeightDistribution]:
         rows, _ = op.matrix(weight).shape
         return self.learned(
             RowScaledNormal,
-            loc=lb.Stored.means(weight, op),
-            scale=lb.Scale(self.scale).initial((rows,), weight),
+            loc=lb.extend.Stored.means(weight, op),
+            scale=lb.posteriors.Scale(self.scale).initial((rows,), weight),
         )

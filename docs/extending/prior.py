@@ -9,9 +9,9 @@ from torch.distributions import Distribution, Gumbel
 import leanbayes as lb
 
 
-@lb.register_prior
+@lb.extend.register_prior
 @dataclass(frozen=True)
-class GumbelPrior(lb.Prior):
+class GumbelPrior(lb.priors.Prior):
     """Weights that are rarely far below ``loc``.
 
     A closed form of its cross-entropy would be one ``@cross_entropy.register`` more.
@@ -20,6 +20,6 @@ class GumbelPrior(lb.Prior):
     loc: float = 0.0
     scale: float = 1.0
 
-    def __call__(self, matrix: Tensor) -> lb.Learned[Distribution]:
+    def __call__(self, matrix: Tensor) -> lb.extend.Learned[Distribution]:
         gumbel = partial(Gumbel, validate_args=False)
         return self.learned(gumbel, matrix, loc=self.loc, scale=self.scale)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import leanbayes as lb
 
 
-@lb.register_schedule("sawtooth")
+@lb.extend.register_schedule("sawtooth")
 @dataclass(frozen=True)
 class Sawtooth:
     """Rises from 0 to 1 again and again, once every ``period``."""

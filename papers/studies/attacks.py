@@ -13,12 +13,13 @@ from rich.progress import track
 from torch import Tensor, nn
 
 import leanbayes as lb
+from leanbayes.attack import fast_sign_attack
 from leanbayes.errors import require, require_count, require_positive
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.provenance import surroundings
 from leanbayes.lab.runs import Run
-from leanbayes.modes import dropping_out, evaluating
+from leanbayes.prediction.eval_mode import dropping_out, evaluating
 from papers.studies.kept import begun, keep
 
 __all__ = ["NETWORKS", "AttackSettings", "attack_runs", "attacks_table", "draw_attacks"]
@@ -243,7 +244,7 @@ def _attacked(
     network: _Network, gradient: Gradient, images: _Images, settings: AttackSettings
 ) -> dict[str, Any]:
     started = time.monotonic()
-    attack = lb.fast_sign_attack(
+    attack = fast_sign_attack(
         list(network.models),
         images.x,
         images.targets,

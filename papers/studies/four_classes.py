@@ -137,7 +137,12 @@ def _network(hidden: int) -> nn.Module:
         variance=nn.Linear(hidden, 2),
         decoder=nn.Sequential(*decoder),
     )
-    return lb.convert(nn.Sequential(parts), lb.ZeroMean(), lb.LogUniform(), include=("variance",))
+    return lb.convert(
+        nn.Sequential(parts),
+        lb.posteriors.ZeroMean(),
+        lb.priors.LogUniform(),
+        include=("variance",),
+    )
 
 
 def _fit(
@@ -159,7 +164,7 @@ def _judged(model: nn.Module, x: Tensor, y: Tensor, settings: FourClasses) -> di
     variance, decoder = model.get_submodule("variance"), model.get_submodule("decoder")
     drawn = torch.stack([variance(code) for _ in range(settings.draws)])
     probs = decoder(drawn).softmax(-1)
-    with lb.using(model, lb.mean):
+    with lb.using(model, lb.estimators.mean):
         means = model(x)
     by_class = drawn.unflatten(1, (len(CENTRES), -1)).transpose(0, 1).flatten(1, 2)
     each = torch.randperm(by_class.shape[1])[: settings.shown]

@@ -13,10 +13,10 @@ import torch
 from rich.progress import track
 
 from leanbayes.errors import require, require_count, require_positive
-from leanbayes.lab.build import build_model, likelihood_of, load_data
 from leanbayes.lab.data import Batches
 from leanbayes.lab.files import write_bytes
-from leanbayes.lab.names import path_name
+from leanbayes.lab.from_recipe import build_model, likelihood_of, load_data
+from leanbayes.lab.path_names import path_name
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
 from leanbayes.lab.train import build_module, provenance

@@ -12,7 +12,7 @@ import torch
 from leanbayes.errors import require
 from leanbayes.lab import plots
 from leanbayes.lab.files import read_object, write_json
-from leanbayes.lab.names import path_name
+from leanbayes.lab.path_names import path_name
 from papers.tools.rows import grid
 
 __all__ = ["curves_of_policies", "keep_policy", "read_policy", "table_of_policies"]

@@ -18,7 +18,7 @@ from leanbayes.lab.provenance import surroundings
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Bernoulli
 from leanbayes.metrics import Score, average
-from leanbayes.predict import predict
+from leanbayes.prediction.predict import predict
 from papers.studies.kept import begun, keep
 from papers.tools.own import OwnBlocks
 from papers.tools.rows import Cell, grid, seeds_of

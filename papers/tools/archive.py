@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leanbayes.lab.files import write_json
-from leanbayes.lab.names import path_name
+from leanbayes.lab.path_names import path_name
 from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
 

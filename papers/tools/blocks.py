@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from leanbayes.analysis.spectrum import Spectrum
 from leanbayes.errors import choose
 from leanbayes.lab import plots
 from leanbayes.lab.files import read_object
-from leanbayes.spectrum import Spectrum
 from papers.tools.numbers import NotMeasuredError, filled
 from papers.tools.own import NOT_RUN, Picture
 from papers.tools.page import Makers

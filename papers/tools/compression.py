@@ -12,13 +12,13 @@ import torch
 from rich.progress import track
 from torch import Tensor, nn
 
-from leanbayes.compress import to_k_tied, truncate
-from leanbayes.lab.judge import evaluate
+from leanbayes.analysis.spectrum import is_matrix, spectrum
+from leanbayes.compression.low_rank_scales import to_k_tied, truncate
+from leanbayes.lab.evaluation import evaluate
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import provenance
-from leanbayes.model import random_maps
-from leanbayes.parameters import count_parameters
-from leanbayes.spectrum import is_matrix, spectrum
+from leanbayes.models.random_maps import random_maps
+from leanbayes.training.parameter_groups import count_parameters
 
 __all__ = ["compress_run"]
 

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leanbayes.context import one_pass
 from leanbayes.errors import require, require_choice, require_count, require_positive
-from leanbayes.likelihoods.laws import log_mean
+from leanbayes.layers.forward_pass import one_pass
+from leanbayes.likelihoods.mixtures import log_mean
 from leanbayes.metrics import Score, average
-from leanbayes.model import members, tile
-from leanbayes.modes import dropping_out, evaluating
-from leanbayes.predict import shared_layers
-from leanbayes.seeding import is_compiled, noise_by
+from leanbayes.models.members import members, tile
+from leanbayes.prediction.eval_mode import dropping_out, evaluating
+from leanbayes.prediction.predict import shared_layers
+from leanbayes.prediction.seeded import is_compiled, noise_by
 
 __all__ = ["Attack", "fast_sign_attack"]
 

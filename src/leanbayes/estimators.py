@@ -78,12 +78,13 @@ def flipout(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     if usage.batch is None:
         raise ValueError(
             "flipout draws signs for every example, and here nothing counts examples, so there is "
-            "no one function to hold; use held(model, lb.weights) or estimator=lb.weights"
+            "no one function to hold; use held(model, lb.estimators.weights) or "
+            "estimator=lb.estimators.weights"
         )
     if not q.sign_symmetric:
         raise ValueError(
             f"flipout flips the signs of single weights, and {type(q).__name__} does not stay the "
-            "same under that; use estimator=lb.weights"
+            "same under that; use estimator=lb.estimators.weights"
         )
     mean = q.mean
     rows, columns = mean.shape

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from leanbayes.analysis.spectrum import Spectrum
 from leanbayes.errors import require
 from leanbayes.metrics import Bins, Coverage, Rejection
-from leanbayes.prediction import Prediction
-from leanbayes.spectrum import Spectrum
+from leanbayes.prediction.prediction import Prediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -177,18 +177,18 @@ def spectra(
     """The share of the sum of squares that each singular value explains, by layer.
 
     Args:
-        values: what :func:`leanbayes.spectrum` gives, or shares ``[values]``, by name of the layer;
-            members of a mixture are averaged.
+        values: what :func:`leanbayes.analysis.spectrum` gives, or shares ``[values]``, by name of
+            the layer; members of a mixture are averaged.
         axes: where to draw; by default on a new figure.
         of: whether to draw standard deviations or means.
 
     Example:
         >>> import leanbayes as lb
-        >>> model = lb.convert(torch.nn.Linear(6, 5), lb.KTied(2), lb.Normal(1.0))
-        >>> spectra(lb.spectrum(model)).get_yscale()
+        >>> model = lb.convert(torch.nn.Linear(6, 5), lb.KTied(2), lb.priors.Normal(1.0))
+        >>> spectra(lb.analysis.spectrum(model)).get_yscale()
         'log'
     """
-    require(bool(values), "there are no spectra to draw; give lb.spectrum(model)")
+    require(bool(values), "there are no spectra to draw; give lb.analysis.spectrum(model)")
     axes = style(axes, "index of the singular value", "share of the sum of squares")
     for index, (name, value) in enumerate(values.items()):
         shares = _shares(value, of)

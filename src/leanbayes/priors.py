@@ -1,7 +1,7 @@
 """Priors: each spec gives the (perhaps learned) distribution that a posterior is compared with.
 
 A new prior is one spec under ``@register_prior`` and, for a closed form, one
-:func:`~leanbayes.kl.cross_entropy`.
+:func:`~leanbayes.distributions.kl.cross_entropy`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch import distributions as td
 
 from leanbayes import distributions as lbd
 from leanbayes.errors import require, require_choice, require_positive
-from leanbayes.learned import Learned, Stored
 from leanbayes.ops import Linear, LinearOp
+from leanbayes.parameters.learned import Learned, Stored
+from leanbayes.parameters.transforms import Exp
 from leanbayes.registry import Registry
 from leanbayes.spec import Spec
-from leanbayes.transforms import Exp
 
 __all__ = [
     "ARD",
@@ -101,7 +101,7 @@ def register_prior(kind: P) -> P:
     """
     require(
         isinstance(kind, type) and issubclass(kind, Prior),
-        f"{kind!r} is not a prior; derive a frozen dataclass from lb.Prior",
+        f"{kind!r} is not a prior; derive a frozen dataclass from lb.priors.Prior",
     )
     return PRIORS.register(kind)
 
@@ -202,7 +202,7 @@ class ARD(Prior):
 class GroupARD(Prior):
     """``N(0, 1/(τ_i γ_j))`` with learnt relevances of rows and columns [matrix normal, 3.2].
 
-    They follow the gradient of the ELBO; :func:`~leanbayes.model.update_priors` makes the exact
+    They follow the gradient of the ELBO; :func:`~leanbayes.training.update_priors` makes the exact
     block updates instead. A row is an output. A column is an input, in a convolution one input
     channel at one place of the kernel. The paper writes the transpose: its rows are inputs.
 

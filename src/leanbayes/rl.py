@@ -15,16 +15,16 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from leanbayes.convert import convert
+from leanbayes.conversion.convert import convert
 from leanbayes.distributions import Map, WeightDistribution
 from leanbayes.errors import require, require_choice, require_count, require_positive, unknown
 from leanbayes.estimators import Estimator
 from leanbayes.metrics import Score, average
-from leanbayes.model import held
+from leanbayes.models.noise_switches import held
 from leanbayes.ops import LinearOp, Usage
 from leanbayes.posteriors import MeanField, Posterior, ZeroMean
+from leanbayes.prediction.seeded import noise_by
 from leanbayes.priors import Flat
-from leanbayes.seeding import noise_by
 
 __all__ = ["Episodes", "PolicyGradient", "Reinforce", "make_environments", "policy_network"]
 

@@ -11,7 +11,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from leanbayes.errors import nearest, require
 
-__all__ = ["Spec"]
+__all__ = ["RENAMED", "Spec"]
+
+RENAMED = {"Dropout": "VariationalDropout"}
+"""Kinds that files and recipes of earlier versions name otherwise."""
 
 _EXACT = 2**53
 """Up to here a float holds every whole number."""
@@ -40,6 +43,7 @@ class Spec:
         """Rebuild a spec of one of ``kinds``."""
         arguments = dict(values)
         kind = arguments.pop("kind", None)
+        kind = RENAMED.get(kind, kind) if isinstance(kind, str) else kind
         if not isinstance(kind, str) or kind not in kinds:
             raise ValueError(f"{reprlib.repr(kind)} is unknown{nearest(str(kind), kinds)}")
         for name, value in arguments.items():

@@ -18,9 +18,9 @@ import typer
 from rich import box
 from rich.table import Table
 
-from leanbayes_cli.judging import Run, Samples, evaluate, show_metrics
-from leanbayes_cli.tables import export, new
-from leanbayes_cli.telling import console, in_a_sentence
+from leanbayes_cli.errors import console, in_a_sentence
+from leanbayes_cli.evaluate import Run, Samples, evaluate, show_metrics
+from leanbayes_cli.new_and_export import export, new
 
 __all__ = ["register"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from leanbayes import plots as draw
-from leanbayes.files import replace_file
 from leanbayes.lab import plots
+from leanbayes.saving.files import replace_file
 from papers.tools.rows import grid
 
 __all__ = ["Cell", "cells", "rule", "text", "write"]

@@ -70,7 +70,7 @@ class Task:
     test_x: Tensor
     test_y: Tensor
     foreign: Tensor
-    likelihood: lb.Likelihood
+    likelihood: lb.likelihoods.Likelihood
     outputs: int
 
 
@@ -86,7 +86,7 @@ def concrete(seed: int, settings: Settings) -> Task:
         test.float(),
         data.test.y[: settings.test].float(),
         test.gather(0, order).float(),
-        lb.Gaussian(0.5, "learnt"),
+        lb.likelihoods.Gaussian(0.5, "learnt"),
         1,
     )
 
@@ -102,7 +102,7 @@ def images(name: str, foreign: str) -> Callable[[int, Settings], Task]:
         test, away = data.test[: settings.test], other.test[: settings.test]
         flat = (part.flatten(1).float() for part in (x, test.x, away.x))
         x, test_x, foreign_x = flat
-        return Task(x, y, test_x, test.y, foreign_x, lb.Categorical(), 10)
+        return Task(x, y, test_x, test.y, foreign_x, lb.likelihoods.Categorical(), 10)
 
     return load
 
@@ -127,7 +127,7 @@ def train(
     net = nn.Sequential(
         nn.Linear(inputs, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, task.outputs)
     )
-    model = lb.convert(net, lb.KTied(2, 0.02), lb.Normal(0.2, learn="layer"))
+    model = lb.convert(net, lb.KTied(2, 0.02), lb.priors.Normal(0.2, learn="layer"))
     parameters = [*model.parameters(), *task.likelihood.parameters()]
     optimizer = torch.optim.Adam(parameters, settings.lr)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps)

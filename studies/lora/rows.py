@@ -42,23 +42,23 @@ class Row:
     """
 
     network: str
-    posterior: lb.Posterior | None = None
-    prior: lb.Prior | None = None
+    posterior: lb.posteriors.Posterior | None = None
+    prior: lb.priors.Prior | None = None
     include: Sequence[str] = LORA
-    estimator: Estimator = lb.auto
+    estimator: Estimator = lb.estimators.auto
     members: int = 1
     dropout: bool = False
 
 
-_PRIOR = lb.Normal(0.2)
+_PRIOR = lb.priors.Normal(0.2)
 ROWS: Mapping[str, Row] = {
     "LoRA": Row("plain"),
     "MC dropout": Row("plain", dropout=True),
     "ensemble of 3": Row("plain", members=3),
     "last layer": Row("last", lb.MeanField(), _PRIOR, ("classifier",)),
-    "mean field": Row("mean-field", lb.MeanField(), _PRIOR, estimator=lb.flipout),
-    "k-tied": Row("k-tied", lb.KTied(2), _PRIOR, estimator=lb.flipout),
-    "rank-1": Row("rank-1", lb.Rank1(members=2), lb.Normal(0.1, loc=1.0)),
+    "mean field": Row("mean-field", lb.MeanField(), _PRIOR, estimator=lb.estimators.flipout),
+    "k-tied": Row("k-tied", lb.KTied(2), _PRIOR, estimator=lb.estimators.flipout),
+    "rank-1": Row("rank-1", lb.Rank1(members=2), lb.priors.Normal(0.1, loc=1.0)),
 }
 
 

@@ -18,10 +18,10 @@ from torch import Tensor
 import leanbayes as lb
 from leanbayes.errors import require, require_count, require_positive
 from leanbayes.lab.files import write_bytes
-from leanbayes.lab.names import path_name
+from leanbayes.lab.path_names import path_name
 from leanbayes.lab.provenance import surroundings
 from leanbayes.metrics import auroc
-from leanbayes.parameters import parameter_groups
+from leanbayes.training.parameter_groups import parameter_groups
 from papers.studies.kept import begun, keep
 from studies.lora.network import Upper, lower_activations, pretrained, tokens
 from studies.lora.rows import ROWS, Inputs, Row, adapted, predicted, trained_tensors
@@ -173,7 +173,7 @@ class _Bench:
         rate = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: min((step + 1) / 10, 1.0) * (1 - step / len(steps))
         )
-        members, is_random = lb.members(network), any(True for _ in lb.random_maps(network))
+        members, is_random = lb.members(network), any(True for _ in lb.extend.random_maps(network))
         for chosen in track(steps, title, disable=not self.progress):
             batch = [part[chosen] for part in (*self.inputs["train"], labels)]
             hidden, mask, y = (lb.tile(part, members) for part in batch)

@@ -82,8 +82,8 @@ def _plain(settings: Settings, choice: float) -> nn.Module:
     return network(settings)
 
 
-def _bayesian(posterior: lb.Posterior, settings: Settings, choice: float) -> nn.Module:
-    return lb.convert(network(settings), posterior, lb.Normal(0.2, learn="layer"))
+def _bayesian(posterior: lb.posteriors.Posterior, settings: Settings, choice: float) -> nn.Module:
+    return lb.convert(network(settings), posterior, lb.priors.Normal(0.2, learn="layer"))
 
 
 class Method(NamedTuple):

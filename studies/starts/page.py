@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from leanbayes.files import replace_file
 from leanbayes.lab import plots
 from leanbayes.plots import COLOURS
+from leanbayes.saving.files import replace_file
 from papers.tools.rows import Cell, averaged, grid
 from studies.starts.study import WAYS, Way
 

@@ -17,7 +17,7 @@ from benchmarks.schedule import Schedule
 from leanbayes.errors import require_count
 from leanbayes.lab.data import load_dataset
 from leanbayes.lab.provenance import surroundings
-from leanbayes.parameters import parameter_groups
+from leanbayes.training.parameter_groups import parameter_groups
 from papers.studies.kept import begun, keep
 
 __all__ = ["NETWORKS", "WAYS", "Settings", "Way", "study_starts", "train"]
@@ -105,7 +105,7 @@ def train(
 ) -> dict[str, Any]:
     """The −ELBO over steps, and accuracy, NLL and KL at the end."""
     torch.manual_seed(seed)
-    model = lb.convert(network(), lb.KTied(2, scale=way.start), lb.Normal(settings.prior))
+    model = lb.convert(network(), lb.KTied(2, scale=way.start), lb.priors.Normal(settings.prior))
     schedule, size = way.schedule, len(data["y"])
     groups = parameter_groups(model, schedule.lr, multipliers={"scales": schedule.scales})
     optimizer = torch.optim.Adam(groups)

@@ -16,7 +16,7 @@ from leanbayes.lab.data import load_dataset
 from leanbayes.lab.data.uci import FACTS
 from leanbayes.lab.provenance import surroundings
 from leanbayes.sklearn import BayesRegressor
-from leanbayes.sklearn.families import NAMED_FAMILIES
+from leanbayes.sklearn.posterior_names import NAMED_FAMILIES
 from papers.studies.kept import begun, keep
 from studies.uci.published import SETS
 

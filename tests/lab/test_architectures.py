@@ -25,11 +25,15 @@ def indices(top, *shape):
 
 
 MNIST, CIFAR = images(1, 28, 28), images(3, 32, 32)
-TFP_SCALE = lb.Scale(
+TFP_SCALE = lb.posteriors.Scale(
     math.log1p(math.exp(-9)), raw_spread=0.1, stored="softplus", ceiling=math.log(1.2)
 )
-RANK1 = (lb.Rank1(members=4), lb.Normal(0.1, loc=1.0), lb.local)
-EMBEDDING = {"posterior": lb.MeanField(), "prior": lb.Normal(0.1), "estimator": lb.weights}
+RANK1 = (lb.Rank1(members=4), lb.priors.Normal(0.1, loc=1.0), lb.estimators.local)
+EMBEDDING = {
+    "posterior": lb.MeanField(),
+    "prior": lb.priors.Normal(0.1),
+    "estimator": lb.estimators.weights,
+}
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,11 @@ class Case:
     convert: dict = field(default_factory=dict)
 
 
-TIED, MATRIX = (lb.KTied(2), lb.Normal(0.3), lb.weights), (lb.MatrixNormal(), lb.ARD(), lb.local)
-VARIANCE = (lb.ZeroMean(), lb.ARD(), lb.local)
+TIED, MATRIX = (
+    (lb.KTied(2), lb.priors.Normal(0.3), lb.estimators.weights),
+    (lb.posteriors.MatrixNormal(), lb.priors.ARD(), lb.estimators.local),
+)
+VARIANCE = (lb.posteriors.ZeroMean(), lb.priors.ARD(), lb.estimators.local)
 CASES = {
     "mlp": Case(MNIST, 10, TIED, 6, convert={"bias": lb.MeanField()}),
     "mlp-elu": Case(MNIST, 10, MATRIX, 4),
@@ -61,7 +68,7 @@ CASES = {
     "lenet5-caffe-all-vdo": Case(
         MNIST,
         10,
-        (lb.Dropout("layer"), lb.LogUniform(), lb.local),
+        (lb.posteriors.VariationalDropout("layer"), lb.priors.LogUniform(), lb.estimators.local),
         {"conv1", "conv2", "dense1", "dense2"},
     ),
     "lenet5-caffe-tanh": Case(
@@ -70,14 +77,22 @@ CASES = {
     "vgg": Case(
         CIFAR,
         10,
-        (lb.Dropout("layer", log_alpha=-10), lb.LogUniform(), lb.local),
+        (
+            lb.posteriors.VariationalDropout("layer", log_alpha=-10),
+            lb.priors.LogUniform(),
+            lb.estimators.local,
+        ),
         {"conv11", "conv12", "conv13", "dense1"},
         convert={"include": ("conv11", "conv12", "conv13", "dense1")},
     ),
     "small-cnn": Case(CIFAR, 10, VARIANCE, {"dense1"}, convert={"include": ("dense1",)}),
-    "vgg-small": Case(CIFAR, 10, (lb.MatrixNormal(), lb.GroupARD(), lb.local), 13),
+    "vgg-small": Case(
+        CIFAR, 10, (lb.posteriors.MatrixNormal(), lb.priors.GroupARD(), lb.estimators.local), 13
+    ),
     "fashion-cnn": Case(MNIST, 10, MATRIX, 5),
-    "resnet-tfp": Case(CIFAR, 10, (lb.MeanField(TFP_SCALE), lb.Normal(1.0), lb.flipout), 14),
+    "resnet-tfp": Case(
+        CIFAR, 10, (lb.MeanField(TFP_SCALE), lb.priors.Normal(1.0), lb.estimators.flipout), 14
+    ),
     "resnet-small": Case(MNIST, 10, RANK1, 8),
     "wrn-28": Case(CIFAR, 10, RANK1, 1 + 3 * 9 + 1, {"width": 2}),
     "resnet-50": Case(images(3, 64, 64), 1000, RANK1, 54),
@@ -144,7 +159,7 @@ def step(model, x, outputs):
         loss = F.binary_cross_entropy_with_logits(y, torch.ones_like(y))
     else:
         loss = F.cross_entropy(y, torch.arange(len(y)) % outputs)
-    if any(True for _ in lb.random_maps(model)):
+    if any(True for _ in lb.extend.random_maps(model)):
         loss = lb.elbo(loss, lb.kl(model), data_size=50_000).loss
     optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-6)
     loss.backward()
@@ -177,7 +192,7 @@ def test_plain_network_takes_a_step(name):
 def test_network_becomes_bayesian_as_in_its_paper_and_takes_a_step(name):
     case = CASES[name]
     model = lb.convert(small(name), *case.recipe, **case.convert)
-    maps = dict(lb.random_maps(model))
+    maps = dict(lb.extend.random_maps(model))
     assert (set(maps) if isinstance(case.layers, set) else len(maps)) == case.layers
     members = lb.members(model)
     assert members == getattr(case.recipe[0], "members", 1)
@@ -208,7 +223,7 @@ def test_input_shape_is_that_of_one_example(name):
 )
 def test_KT4_counts(name, counts, rank):
     posterior = lb.MeanField() if rank is None else lb.KTied(rank)
-    model = lb.convert(build(name), posterior, lb.Normal(0.3), **CASES[name].convert)
+    model = lb.convert(build(name), posterior, lb.priors.Normal(0.3), **CASES[name].convert)
     left_out = trained(model.dense) if name == "imdb-lstm" else 0
     assert left_out in (0, 129)
     assert lb.count_parameters(model).total - left_out == counts[rank or 0]
@@ -217,16 +232,16 @@ def test_KT4_counts(name, counts, rank):
 @pytest.mark.parametrize("rank", [None, 1, 2, 3])
 def test_KT13_counts(rank):
     posterior = lb.MeanField(TFP_SCALE) if rank is None else lb.KTied(rank)
-    model = lb.convert(build("resnet-tfp"), posterior, lb.Normal(1.0), lb.flipout)
+    model = lb.convert(build("resnet-tfp"), posterior, lb.priors.Normal(1.0), lb.estimators.flipout)
     total = lb.count_parameters(model).total + moving_statistics(model)
     assert total == {None: 9_814_026, 1: 4_929_711, 2: 4_946_964, 3: 4_964_217}[rank]
 
 
 @pytest.mark.parametrize("posterior", [lb.MeanField(TFP_SCALE), lb.KTied(2)], ids=repr)
 def test_KT13_flipout_step(posterior):
-    model = lb.convert(build("resnet-tfp"), posterior, lb.Normal(1.0), lb.flipout)
+    model = lb.convert(build("resnet-tfp"), posterior, lb.priors.Normal(1.0), lb.estimators.flipout)
     with torch.no_grad():
-        for _, layer in lb.random_maps(model):
+        for _, layer in lb.extend.random_maps(model):
             for name, parameter in layer.posterior.named_parameters():
                 if name != "loc":
                     parameter.add_(2.0)  # enough noise to be seen
@@ -240,7 +255,9 @@ def test_KT13_flipout_step(posterior):
 
 
 def test_KT13_scales_start_small_and_stop_at_the_cap():
-    model = lb.convert(build("resnet-tfp"), lb.MeanField(TFP_SCALE), lb.Normal(1.0), lb.flipout)
+    model = lb.convert(
+        build("resnet-tfp"), lb.MeanField(TFP_SCALE), lb.priors.Normal(1.0), lb.estimators.flipout
+    )
     posterior = model.block1.conv1.posterior
     raw = torch.log(torch.expm1(posterior().scale.detach().double().flatten()))
     assert_mean(raw, -9.0, "pre-softplus scale")
@@ -273,7 +290,7 @@ def thousands(numbers):
 )
 def test_MN8_weights_of_the_vgg_like_network(width, total, layers):
     model = lb.convert(build("vgg-small", width=width), *CASES["vgg-small"].recipe)
-    shapes = [layer.posterior().event_shape for _, layer in lb.random_maps(model)]
+    shapes = [layer.posterior().event_shape for _, layer in lb.extend.random_maps(model)]
     assert sum(math.prod(shape) for shape in shapes) == total
     assert thousands(math.prod(shape) for shape in shapes[:-1]) == layers
     assert shapes[-1] == (10, 80 * width)
@@ -281,7 +298,7 @@ def test_MN8_weights_of_the_vgg_like_network(width, total, layers):
 
 def test_MN8_rows_and_columns_of_the_wider_network():
     model = lb.convert(build("vgg-small", width=2), *CASES["vgg-small"].recipe)
-    shapes = [layer.posterior().event_shape for _, layer in lb.random_maps(model)][:-1]
+    shapes = [layer.posterior().event_shape for _, layer in lb.extend.random_maps(model)][:-1]
     rows, columns = [shape[1] for shape in shapes], [shape[0] for shape in shapes]
     assert (sum(rows), sum(columns)) == (4527, 540)
     assert columns == [20] * 3 + [40] * 3 + [80] * 3 + [40] * 3
@@ -368,7 +385,7 @@ def test_reset_forgets_training():
 
 @pytest.mark.parametrize("posterior", [lb.MeanField(), lb.Rank1(2)], ids=repr)
 def test_reset_refuses_a_converted_network_and_changes_nothing(posterior):
-    model = lb.convert(build("mlp"), posterior, lb.Normal(1.0), include=("dense2",))
+    model = lb.convert(build("mlp"), posterior, lb.priors.Normal(1.0), include=("dense2",))
     before = {k: v.clone() for k, v in model.state_dict().items()}
     with pytest.raises(ValueError, match=r"dense2\.posterior.*call reset before lb\.convert"):
         model.reset()

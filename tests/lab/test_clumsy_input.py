@@ -16,7 +16,7 @@ from leanbayes.lab.architectures import ARCHITECTURES, Chain
 from leanbayes.lab.console import PlainConsole
 from leanbayes.lab.data import Dataset, Examples, load_dataset
 from leanbayes.lab.data.sources import SOURCES, Source, register_dataset
-from leanbayes.lab.names import path_name
+from leanbayes.lab.path_names import path_name
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.recipe_files import recipe_names
 from leanbayes.lab.report import write_report

@@ -13,7 +13,7 @@ from PIL import Image
 from scipy import ndimage
 
 from benchmarks import corruptions
-from leanbayes.lab.corrupt import (
+from leanbayes.lab.corruptions import (
     CORRUPTIONS,
     PUBLISHED,
     SEVERITIES,

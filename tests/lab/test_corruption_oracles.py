@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 from scipy import ndimage
 
-from leanbayes.lab.corrupt import CORRUPTIONS, SEVERITIES, Noise, corrupt
-from leanbayes.lab.corrupt.blurs import moved
-from leanbayes.lab.corrupt.borders import filtered, padded, smoothed
-from leanbayes.lab.corrupt.weather import plasma
+from leanbayes.lab.corruptions import CORRUPTIONS, SEVERITIES, Noise, corrupt
+from leanbayes.lab.corruptions.blurs import moved
+from leanbayes.lab.corruptions.borders import filtered, padded, smoothed
+from leanbayes.lab.corruptions.weather import plasma
 
 SEED = 3
 BYTE = 1.0001 / 255
@@ -283,7 +283,7 @@ def test_saturation_is_that_of_matplotlib(severity):
 
 
 def test_without_photographs_of_frost_one_sentence(monkeypatch):
-    from leanbayes.lab.corrupt import weather
+    from leanbayes.lab.corruptions import weather
 
     def absent(*_):
         raise ImportError("the corruption frost needs torch-uncertainty-assets")

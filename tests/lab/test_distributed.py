@@ -27,7 +27,7 @@ STANDSTILL = 1e-300
 """A learning rate that changes no weight: every step draws another gradient of the same ones."""
 
 
-def build(posterior, prior, estimator=lb.auto):
+def build(posterior, prior, estimator=lb.estimators.auto):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     return lb.convert(net, posterior, prior, estimator)
@@ -40,15 +40,15 @@ def data():
 
 
 def quiet():
-    return build(lb.MeanField(scale=0.2), lb.Normal(PRIOR_SCALE), lb.mean)
+    return build(lb.MeanField(scale=0.2), lb.priors.Normal(PRIOR_SCALE), lb.estimators.mean)
 
 
 def noisy():
-    return build(lb.KTied(2, scale=0.3), lb.Normal(PRIOR_SCALE))
+    return build(lb.KTied(2, scale=0.3), lb.priors.Normal(PRIOR_SCALE))
 
 
 def relevances():
-    return build(lb.MeanField(scale=0.2), lb.GroupARD())
+    return build(lb.MeanField(scale=0.2), lb.priors.GroupARD())
 
 
 class Watch(L.Callback):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leanbayes.lab.judge import evaluate_run
+from leanbayes.lab.evaluation import evaluate_run
 from leanbayes.lab.launch import Processes, processes
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.recipe_files import parse_yaml

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from leanbayes.lab.build import build_model, load_data
 from leanbayes.lab.data import Batches
+from leanbayes.lab.from_recipe import build_model, load_data
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train

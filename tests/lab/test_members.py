@@ -12,9 +12,9 @@ from torch import nn
 import leanbayes as lb
 from leanbayes import metrics
 from leanbayes.lab.architectures import ARCHITECTURES, register_architecture
-from leanbayes.lab.build import build_model
 from leanbayes.lab.data import load_dataset
-from leanbayes.lab.judge import evaluate, foreign_scores
+from leanbayes.lab.evaluation import evaluate, foreign_scores
+from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import write_report
 from leanbayes.lab.report.members import votes
@@ -72,9 +72,9 @@ def test_results_have_the_diversity_of_members(ensemble):
 def test_members_with_several_samples_are_compared_by_their_averages():
     test = load_dataset("digits").test[:80]
     model = lb.convert(
-        build_model(recipe(ensemble=2)), lb.MeanField(0.3), lb.Normal(1.0), inplace=True
+        build_model(recipe(ensemble=2)), lb.MeanField(0.3), lb.priors.Normal(1.0), inplace=True
     )
-    found = evaluate(model, test, lb.Categorical(), samples=6, seed=1)
+    found = evaluate(model, test, lb.likelihoods.Categorical(), samples=6, seed=1)
     drawn = lb.predict(model, test.x, samples=6, seed=1, batch_size=1000).samples.softmax(-1)
     first, second = (drawn[member::2].mean(0).argmax(-1) for member in range(2))
     differ = (first != second).double().mean()

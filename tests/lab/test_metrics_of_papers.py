@@ -16,10 +16,10 @@ from sklearn.metrics import (
 
 import leanbayes as lb
 from leanbayes import metrics
-from leanbayes.lab.corrupt import CORRUPTIONS, SEVERITIES
+from leanbayes.lab.corruptions import CORRUPTIONS, SEVERITIES
 from leanbayes.lab.data import Examples
-from leanbayes.lab.judge import corrupted_means, evaluate, mean_corruption_error
-from leanbayes.predict import Prediction
+from leanbayes.lab.evaluation import corrupted_means, evaluate, mean_corruption_error
+from leanbayes.prediction.predict import Prediction
 from leanbayes.testing import assert_mean, threshold
 
 EXAMPLES, CLASSES = 400, 5
@@ -137,7 +137,7 @@ def spread_by_draws(estimate, exact):
 
 def test_r18_areas_under_curves_against_scikit_learn(rare):
     logits, y = rare
-    values = Prediction(logits, lb.Bernoulli()).metrics(y)
+    values = Prediction(logits, lb.likelihoods.Bernoulli()).metrics(y)
     by_hand = (1 / (1 + np.exp(-logits.numpy()))).mean(0)
     for name, area in (("auc_pr", average_precision_score), ("auroc", roc_auc_score)):
         assert values[name].value == pytest.approx(area(y.numpy(), by_hand), rel=1e-5)
@@ -148,13 +148,15 @@ def test_r18_calibration_of_an_outcome_is_that_of_its_two_classes(rare):
     logits, y = rare
     both = torch.stack([torch.zeros_like(logits), logits], -1)
     expected = Prediction(both).metrics(y.long())["ece"]
-    assert tuple(Prediction(logits, lb.Bernoulli()).metrics(y)["ece"]) == pytest.approx(expected)
+    assert tuple(Prediction(logits, lb.likelihoods.Bernoulli()).metrics(y)["ece"]) == pytest.approx(
+        expected
+    )
 
 
 def test_r18_areas_of_a_column_are_those_of_its_entries(rare):
     logits, y = rare
-    flat = Prediction(logits, lb.Bernoulli()).metrics(y)
-    column = Prediction(logits.unsqueeze(-1), lb.Bernoulli()).metrics(y.unsqueeze(-1))
+    flat = Prediction(logits, lb.likelihoods.Bernoulli()).metrics(y)
+    column = Prediction(logits.unsqueeze(-1), lb.likelihoods.Bernoulli()).metrics(y.unsqueeze(-1))
     assert {n: tuple(v) for n, v in column.items()} == {n: tuple(v) for n, v in flat.items()}
 
 
@@ -164,7 +166,7 @@ def test_r18_the_error_of_an_area_is_that_of_its_ranks(rare):
     scores = (1 / (1 + np.exp(-logits.numpy()))).mean(0)
     ordered = scores[y.numpy() == 1][:, None] > scores[y.numpy() == 0]
     sides = [ordered.mean(axis).var(ddof=1) / ordered.shape[1 - axis] for axis in (0, 1)]
-    found = Prediction(logits, lb.Bernoulli()).metrics(y)["auroc"]
+    found = Prediction(logits, lb.likelihoods.Bernoulli()).metrics(y)["auroc"]
     assert spread_by_draws(found, math.sqrt(sum(sides))) < threshold(1)
 
 
@@ -172,7 +174,10 @@ def test_there_is_no_area_of_many_outcomes_or_of_one_kind():
     pixels = torch.randn(3, 20, 4), torch.randint(2, (20, 4)).double()
     always = torch.randn(3, 20), torch.ones(20)
     for (logits, y), also in ((pixels, set()), (always, {"ece"})):
-        assert set(Prediction(logits, lb.Bernoulli()).metrics(y)) == {"nll", "accuracy"} | also
+        assert (
+            set(Prediction(logits, lb.likelihoods.Bernoulli()).metrics(y))
+            == {"nll", "accuracy"} | also
+        )
 
 
 def test_kt15_the_error_of_a_calibration_error_far_from_zero():
@@ -239,8 +244,10 @@ def test_r18_corruption_error_weighs_by_a_reference():
 def test_the_elbo_is_the_average_nll_and_the_kl():
     """With cross entropies of each sample by torch; the NLL of all samples is never higher."""
     x, y = torch.randn(30, 4), torch.randint(3, (30,))
-    model = lb.convert(torch.nn.Linear(4, 3), lb.MeanField(0.5), lb.Normal(1.0))
-    found = evaluate(model, Examples(x, y), lb.Categorical(), samples=9, seed=3, data_size=30)
+    model = lb.convert(torch.nn.Linear(4, 3), lb.MeanField(0.5), lb.priors.Normal(1.0))
+    found = evaluate(
+        model, Examples(x, y), lb.likelihoods.Categorical(), samples=9, seed=3, data_size=30
+    )
     samples = lb.predict(model, x, samples=9, seed=3).samples
     each = [float(torch.nn.functional.cross_entropy(sample, y)) for sample in samples]
     kl = float(lb.kl(model).detach()) / 30

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from leanbayes.lab.data import Dataset, Examples, Scaling
-from leanbayes.lab.judge import as_learnt
+from leanbayes.lab.evaluation import as_learnt
 
 
 def dataset(classes=(), shift=0.0, scale=1.0, y=(0, 1)) -> Dataset:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from leanbayes.lab.build import load_data
+from leanbayes.lab.from_recipe import load_data
 from leanbayes.lab.recipe_files import read_recipe
 from leanbayes_cli import app
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import leanbayes as lb
-from leanbayes.lab.build import build_model, load_data
+from leanbayes.lab.from_recipe import build_model, load_data
 from leanbayes.lab.phases import four_accuracies
 from leanbayes.lab.recipe import Phases, check_recipe
 from leanbayes.lab.runs import Run
@@ -89,7 +89,7 @@ def test_accuracies_are_those_of_the_four_networks():
     each = (drawn.samples.argmax(-1) == y).double().mean()
     assert found["accuracy/sample"] == pytest.approx(float(each))
     assert found["accuracy/ensemble"] == float((drawn.labels == y).double().mean())
-    zero = lb.predict(lb.zero_means(model), x, samples=4, seed=3)
+    zero = lb.predict(lb.analysis.zero_means(model), x, samples=4, seed=3)
     assert found["accuracy/zero_mean"] == float((zero.labels == y).double().mean())
 
 

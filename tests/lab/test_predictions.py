@@ -9,7 +9,7 @@ import torch
 from scipy.ndimage import gaussian_filter
 
 import leanbayes as lb
-from leanbayes.lab.corrupt import corrupt, corrupt_examples
+from leanbayes.lab.corruptions import corrupt, corrupt_examples
 from leanbayes.lab.data import Examples, load_dataset
 from leanbayes.lab.predictions import predict_file
 from leanbayes.lab.recipe import check_recipe

@@ -42,10 +42,13 @@ def file(tmp_path):
 def test_it_speaks_the_library_s_own_specs(file):
     recipe = read_recipe(file)
     assert recipe.posterior == lb.KTied(rank=2)
-    assert recipe.prior == lb.Normal(0.2)
+    assert recipe.prior == lb.priors.Normal(0.2)
     assert recipe.bias == lb.MeanField()
     choices = recipe.layers["dense3"].choices()
-    assert choices == {"posterior": lb.MeanField(lb.Scale(0.02)), "estimator": lb.flipout}
+    assert choices == {
+        "posterior": lb.MeanField(lb.posteriors.Scale(0.02)),
+        "estimator": lb.estimators.flipout,
+    }
     assert recipe.optimizer.lr == 1e-3
     assert recipe.optimizer.multipliers == {"factors": 0.5}
 

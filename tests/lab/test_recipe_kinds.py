@@ -8,15 +8,15 @@ import pytest
 import torch
 
 import leanbayes as lb
-from leanbayes.lab.build import build_model, likelihood_of
-from leanbayes.lab.judge import evaluate_run
+from leanbayes.lab.evaluation import evaluate_run
+from leanbayes.lab.from_recipe import build_model, likelihood_of
 from leanbayes.lab.predictions import predict_file
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import build_module, train
 from leanbayes.likelihoods import LIKELIHOODS
-from leanbayes.schedules import SCHEDULES
+from leanbayes.training.schedules import SCHEDULES
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
@@ -36,13 +36,16 @@ def recipe_of(**changes):
 @pytest.mark.parametrize(
     ("section", "made"),
     [
-        ({"kind": "gaussian", "noise": "learnt", "scale": 1.0}, lb.Gaussian(1.0, "learnt")),
-        ({"kind": "student_t", "df": 3}, lb.StudentTNoise(df=3.0)),
-        ({"kind": "negative_binomial", "dispersion": 0.5}, lb.NegativeBinomial(0.5)),
-        ({"kind": "poisson"}, lb.Poisson()),
-        ({"kind": "bernoulli", "scale": 1.0, "noise": "fixed"}, lb.Bernoulli()),
-        ({"kind": "categorical", "scale": 1.0, "noise": "fixed"}, lb.Categorical()),
-        ({}, lb.Categorical()),
+        (
+            {"kind": "gaussian", "noise": "learnt", "scale": 1.0},
+            lb.likelihoods.Gaussian(1.0, "learnt"),
+        ),
+        ({"kind": "student_t", "df": 3}, lb.likelihoods.StudentTNoise(df=3.0)),
+        ({"kind": "negative_binomial", "dispersion": 0.5}, lb.likelihoods.NegativeBinomial(0.5)),
+        ({"kind": "poisson"}, lb.likelihoods.Poisson()),
+        ({"kind": "bernoulli", "scale": 1.0, "noise": "fixed"}, lb.likelihoods.Bernoulli()),
+        ({"kind": "categorical", "scale": 1.0, "noise": "fixed"}, lb.likelihoods.Categorical()),
+        ({}, lb.likelihoods.Categorical()),
     ],
 )
 def test_likelihoods_by_name(section, made):
@@ -92,7 +95,7 @@ def test_a_schedule_of_one_s_own(registered):
     assert check_recipe(parse_yaml(recipe.to_yaml())) == recipe
 
 
-class _Laplace(lb.Likelihood):
+class _Laplace(lb.likelihoods.Likelihood):
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
         self.scale = scale

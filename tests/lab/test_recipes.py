@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.convert import plan
+from leanbayes.conversion.convert import plan
 from leanbayes.lab import recipe_files
 from leanbayes.lab.architectures import build
-from leanbayes.lab.build import build_model, likelihood_of
 from leanbayes.lab.data import names
+from leanbayes.lab.from_recipe import build_model, likelihood_of
 from leanbayes.lab.train import build_module
 
 read_recipe = cache(recipe_files.read_recipe)
@@ -213,7 +213,9 @@ def test_KT4_KT13_parameters_are_as_many_as_published(name):
 
 
 def random_weights(model):
-    return sum(math.prod(layer.posterior().event_shape) for _, layer in lb.random_maps(model))
+    return sum(
+        math.prod(layer.posterior().event_shape) for _, layer in lb.extend.random_maps(model)
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,7 @@ def test_MN8_weights_are_as_many_as_published(file):
     "file", sorted(RECIPES.glob("variance/mnist-lenet5-*")), ids=lambda path: path.stem
 )
 def test_dense1_alone_holds_400_000_random_weights(file):
-    random = dict(lb.random_maps(whole(file)))
+    random = dict(lb.extend.random_maps(whole(file)))
     sizes = {name: math.prod(layer.posterior().event_shape) for name, layer in random.items()}
     assert sizes.get("dense1", 400_000) == 400_000
     if read_recipe(file).include == ("dense1",):

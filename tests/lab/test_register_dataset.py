@@ -7,10 +7,10 @@ import torch
 from leanbayes.lab import data
 from leanbayes.lab.architectures import ARCHITECTURES, build, register_architecture
 from leanbayes.lab.architectures.dense import mlp
-from leanbayes.lab.build import build_model, load_data
 from leanbayes.lab.data import Dataset, Examples, register_dataset
 from leanbayes.lab.data.files import File, Form
 from leanbayes.lab.data.sources import SOURCES
+from leanbayes.lab.from_recipe import build_model, load_data
 from leanbayes.lab.recipe import check_recipe
 
 FACTS = {"task": "regression", "licence": "CC0", "source": "made up"}

@@ -15,7 +15,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 import leanbayes as lb
 from leanbayes.lab.data import load_dataset
-from leanbayes.lab.judge import foreign_auroc, foreign_images
+from leanbayes.lab.evaluation import foreign_auroc, foreign_images
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import register_section, write_report
 from leanbayes.lab.report.html import element, section, table
@@ -309,7 +309,7 @@ def test_missing_data_cost_their_sections_and_one_sentence(copied, tmp_path):
 def test_a_report_downloads_nothing(tied, tmp_path, monkeypatch):
     asked = []
     refuse = lambda name, **options: asked.append(options) or 1 / 0  # noqa: E731
-    monkeypatch.setattr("leanbayes.lab.build.load_dataset", refuse)
+    monkeypatch.setattr("leanbayes.lab.from_recipe.load_dataset", refuse)
     with pytest.raises(ZeroDivisionError):
         report(tied, tmp_path)
     assert asked == [{"download": False}]
@@ -375,7 +375,7 @@ def test_images_outside_the_distribution_keep_their_pixels(scaling):
 
 
 def test_scales_and_spectra_are_those_of_the_posterior():
-    model = lb.convert(torch.nn.Linear(6, 5), lb.KTied(2), lb.Normal(1.0)).double()
+    model = lb.convert(torch.nn.Linear(6, 5), lb.KTied(2), lb.priors.Normal(1.0)).double()
     (scale,) = scale_matrices(model).values()
     u, v = (model.posterior.value(name) for name in "uv")
     torch.testing.assert_close(scale, (u.T @ v).detach())
@@ -385,12 +385,17 @@ def test_scales_and_spectra_are_those_of_the_posterior():
     assert math.isclose(float(shares.sum()), 1.0)
     (mean,) = mean_matrices(model).values()
     torch.testing.assert_close(mean, model.mean_weight.detach())
-    assert mean_matrices(lb.convert(torch.nn.Linear(6, 5), lb.ZeroMean(), lb.LogUniform())) == {}
+    assert (
+        mean_matrices(
+            lb.convert(torch.nn.Linear(6, 5), lb.posteriors.ZeroMean(), lb.priors.LogUniform())
+        )
+        == {}
+    )
 
 
 def test_mixtures_and_points_have_no_scale_matrix():
-    for posterior in (lb.Rank1(members=2), lb.Point()):
-        model = lb.convert(torch.nn.Linear(6, 5), posterior, lb.Normal(1.0))
+    for posterior in (lb.Rank1(members=2), lb.posteriors.Point()):
+        model = lb.convert(torch.nn.Linear(6, 5), posterior, lb.priors.Normal(1.0))
         assert scale_matrices(model) == {}
 
 

@@ -36,7 +36,9 @@ def studied(prediction, y, *, target_scaling=None, model=None):
     """The study of predictions for these targets."""
     examples = Examples(torch.zeros(len(y), 2), y)
     facts = {"licence": "", "source": "", "preprocessing": "", "target_scaling": target_scaling}
-    task = "regression" if isinstance(prediction.likelihood, lb.Gaussian) else "sequence"
+    task = (
+        "regression" if isinstance(prediction.likelihood, lb.likelihoods.Gaussian) else "sequence"
+    )
     dataset = Dataset("made", task, examples, examples, **facts)
     return Study(model, dataset, prediction, {}, ())
 
@@ -96,7 +98,7 @@ def test_learnt_noise_is_the_trained_one(table, tmp_path):
 
 def test_coverage_of_one_normal_is_that_of_its_interval():
     mean, y = torch.randn(40, 1), torch.randn(40, 1)
-    nominal, observed, _ = lb.Prediction(mean[None], lb.Gaussian(0.7)).calibration(y)
+    nominal, observed, _ = lb.Prediction(mean[None], lb.likelihoods.Gaussian(0.7)).calibration(y)
     for level, share in zip(nominal.tolist(), observed.tolist(), strict=True):
         reach = 0.7 * Normal(0.0, 1.0).icdf(torch.tensor((1 + level) / 2))
         assert share == pytest.approx(float(((y - mean).abs() <= reach).double().mean()))
@@ -104,7 +106,7 @@ def test_coverage_of_one_normal_is_that_of_its_interval():
 
 def test_coverage_of_a_mixture_is_that_of_its_quantiles():
     samples, y = torch.randn(7, 60, 1, dtype=torch.float64), torch.randn(60, 1) * 1.5
-    prediction = lb.Prediction(samples, lb.Gaussian(0.4))
+    prediction = lb.Prediction(samples, lb.likelihoods.Gaussian(0.4))
     for level, share in zip(*prediction.calibration(y)[:2], strict=True):
         low, high = prediction.quantiles([(1 - float(level)) / 2, (1 + float(level)) / 2])
         assert float(share) == pytest.approx(float(((low <= y) & (y <= high)).double().mean()))
@@ -113,11 +115,11 @@ def test_coverage_of_a_mixture_is_that_of_its_quantiles():
 def test_a_calibrated_model_covers_what_it_promises():
     mean = torch.randn(5000)
     y = mean + 0.3 * torch.randn(5000)
-    nominal, observed, _ = lb.Prediction(mean[None], lb.Gaussian(0.3)).calibration(y)
+    nominal, observed, _ = lb.Prediction(mean[None], lb.likelihoods.Gaussian(0.3)).calibration(y)
     error = (nominal * (1 - nominal) / 5000).sqrt()
     limit = threshold(len(nominal))
     assert bool(((observed - nominal).abs() < limit * error).all())
-    _, narrow, _ = lb.Prediction(mean[None], lb.Gaussian(0.25)).calibration(y)
+    _, narrow, _ = lb.Prediction(mean[None], lb.likelihoods.Gaussian(0.25)).calibration(y)
     assert bool(((narrow - nominal).abs() > limit * error).any())
 
 
@@ -127,7 +129,7 @@ def test_intervals_are_in_the_units_of_the_raw_targets(monkeypatch, tmp_path):
     record = lambda *values: shown.update(zip(names, values, strict=True)) or b""  # noqa: E731
     monkeypatch.setattr("leanbayes.lab.plots.intervals", record)
     samples, y = torch.zeros(1, 30, 1), torch.randn(30, 1)
-    prediction = lb.Prediction(samples, lb.Gaussian(2.0))
+    prediction = lb.Prediction(samples, lb.likelihoods.Gaussian(2.0))
     regression(None, studied(prediction, y, target_scaling=Scaling(100.0, 10.0)))
     torch.testing.assert_close(shown["truth"], 100 + 10 * y.double().flatten())
     torch.testing.assert_close(shown["mean"], torch.full((30,), 100.0, dtype=torch.float64))
@@ -140,7 +142,7 @@ def test_intervals_are_in_the_units_of_the_raw_targets(monkeypatch, tmp_path):
 def test_yes_and_no_are_two_classes(shape, tmp_path):
     logits = 2 * torch.randn(4, *shape)
     y = (torch.rand(shape) < 0.5).float()
-    found = studied(lb.Prediction(logits, lb.Bernoulli()), y)
+    found = studied(lb.Prediction(logits, lb.likelihoods.Bernoulli()), y)
     shown = parsed(calibration(None, found), tmp_path)
     on = logits.sigmoid().mean(0).flatten()
     both = torch.stack([1 - on, on], -1)
@@ -165,7 +167,7 @@ def test_many_yes_and_no_at_once_are_left_out_in_one_sentence(monkeypatch):
         }
     )
     model = torch.nn.Identity()
-    monkeypatch.setattr(Run, "load", lambda run: (model, lb.Bernoulli()))
+    monkeypatch.setattr(Run, "load", lambda run: (model, lb.likelihoods.Bernoulli()))
     monkeypatch.setattr(study, "load_data", lambda recipe, **options: dataset)
     found = study.study(Run("run", recipe))
     assert found.test is None
@@ -175,9 +177,9 @@ def test_many_yes_and_no_at_once_are_left_out_in_one_sentence(monkeypatch):
 
 
 def test_numbers_have_no_classes():
-    prediction = lb.Prediction(torch.zeros(2, 3), lb.Gaussian())
+    prediction = lb.Prediction(torch.zeros(2, 3), lb.likelihoods.Gaussian())
     assert calibration(None, studied(prediction, torch.zeros(3))) is None
-    several = lb.Prediction(torch.zeros(2, 3, 4), lb.Bernoulli())
+    several = lb.Prediction(torch.zeros(2, 3, 4), lb.likelihoods.Bernoulli())
     assert calibration(None, studied(several, torch.zeros(3, 4))) is None
 
 

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from leanbayes.lab import robustness
-from leanbayes.lab.corrupt import PUBLISHED, SEVERITIES
-from leanbayes.lab.judge import evaluate_run
+from leanbayes.lab.corruptions import PUBLISHED, SEVERITIES
+from leanbayes.lab.evaluation import evaluate_run
 from leanbayes.lab.robustness import evaluate_corruptions, read_baseline
 from leanbayes_cli import app
 

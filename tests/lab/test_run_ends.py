@@ -19,7 +19,6 @@ import torch
 from typer.testing import CliRunner
 
 import leanbayes as lb
-from leanbayes.files import remove_partial_files, replace_file
 from leanbayes.lab.callbacks import FollowLearningRate
 from leanbayes.lab.checkpoints import Checkpoints
 from leanbayes.lab.interrupts import interruptible
@@ -29,6 +28,7 @@ from leanbayes.lab.runs import Run
 from leanbayes.lab.sweep import sweep
 from leanbayes.lab.train import train
 from leanbayes.lightning import BayesianModule, NonFiniteLossError
+from leanbayes.saving.files import remove_partial_files, replace_file
 from leanbayes_cli import app
 from papers.tools.compression import compress_run
 
@@ -324,7 +324,7 @@ def test_a_file_and_its_name_are_synced(tmp_path, monkeypatch):
     replace_file(tmp_path / "a", b"1")
     assert [Path(path).name.split(".")[-1] for path in synced] == ["partial", tmp_path.name]
     synced.clear()
-    model = lb.convert(torch.nn.Linear(2, 2), lb.KTied(1), lb.Normal(1.0))
+    model = lb.convert(torch.nn.Linear(2, 2), lb.KTied(1), lb.priors.Normal(1.0))
     lb.save(model, tmp_path / "m")
     assert len(synced) == 2
 

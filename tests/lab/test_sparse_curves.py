@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import leanbayes as lb
-from leanbayes.lab.build import build_model, load_data
+from leanbayes.lab.from_recipe import build_model, load_data
 from leanbayes.lab.recipe import SparseCurves, check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.sparse_curves import relevant_shares, sparse_curves
@@ -64,9 +64,9 @@ def test_measuring_does_not_change_the_training(tmp_path):
     assert not COLUMNS & Run(tmp_path / "plain").columns.keys()
 
 
-@pytest.mark.parametrize("prior", [lb.ARD(), lb.GroupARD()])
+@pytest.mark.parametrize("prior", [lb.priors.ARD(), lb.priors.GroupARD()])
 @pytest.mark.parametrize(
-    "posterior", [lb.MeanField(0.05), lb.KTied(2), lb.MatrixNormal(0.05, diagonal=True)]
+    "posterior", [lb.MeanField(0.05), lb.KTied(2), lb.posteriors.MatrixNormal(0.05, diagonal=True)]
 )
 def test_mn9_shares_are_those_that_pruning_keeps(posterior, prior):
     """By masks and their counts, with some means so small that they have no relevance."""
@@ -78,7 +78,7 @@ def test_mn9_shares_are_those_that_pruning_keeps(posterior, prior):
     model = lb.convert(net, posterior, prior)
     found = relevant_shares(model)
     for group, kind in (("weight", "weights"), ("row", "rows"), ("column", "columns")):
-        total = lb.sparsity_report(lb.prune(model, by="relevance", groups=group)).total
+        total = lb.analysis.sparsity_report(lb.prune(model, by="relevance", groups=group)).total
         left = getattr(total, kind)
         assert found[f"left/{kind}"] == pytest.approx(left.left / left.of)
         assert 0 < found[f"left/{kind}"] < 1
@@ -89,7 +89,7 @@ def test_scores_are_those_of_the_samples_and_the_whole_kl():
     model, test = build_model(spec), load_data(spec).test
     wanted = SparseCurves(examples=50, samples=4)
     before = torch.get_rng_state()
-    found = sparse_curves(model, test, lb.Categorical(), wanted, data_size=700, seed=3)
+    found = sparse_curves(model, test, lb.likelihoods.Categorical(), wanted, data_size=700, seed=3)
     assert torch.equal(before, torch.get_rng_state())
     x, y = test.x[:50], test.y[:50]
     drawn = lb.predict(model, x, samples=4, seed=3)

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import leanbayes as lb
-from leanbayes.lab.build import build_model
+from leanbayes.lab.evaluation import evaluate_run
 from leanbayes.lab.files import write_json
-from leanbayes.lab.judge import evaluate_run
+from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.launch import WholeCheckpoints
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.alpha import quartiles
+from leanbayes.analysis.log_alpha import quartiles
 from leanbayes.lab.weights import log_alphas, mean_scales, signal_to_noise
 
 
@@ -16,7 +16,7 @@ def converted(posterior, prior):
 
 @pytest.mark.parametrize("alpha", ["layer", "neuron", "weight", "additive"])
 def test_log_alpha_is_the_log_of_variance_over_squared_mean(alpha):
-    model = converted(lb.Dropout(alpha, -2.0), lb.LogUniform())
+    model = converted(lb.posteriors.VariationalDropout(alpha, -2.0), lb.priors.LogUniform())
     with torch.no_grad():
         for parameter in model.posterior.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -26,35 +26,37 @@ def test_log_alpha_is_the_log_of_variance_over_squared_mean(alpha):
 
 
 def test_only_dropout_has_log_alphas():
-    assert log_alphas(converted(lb.MeanField(), lb.Normal(1.0))) == {}
+    assert log_alphas(converted(lb.MeanField(), lb.priors.Normal(1.0))) == {}
 
 
 @pytest.mark.parametrize(
-    "posterior", [lb.MeanField(0.1), lb.KTied(2), lb.MatrixNormal(0.1), lb.ZeroMean()], ids=str
+    "posterior",
+    [lb.MeanField(0.1), lb.KTied(2), lb.posteriors.MatrixNormal(0.1), lb.posteriors.ZeroMean()],
+    ids=str,
 )
 def test_mean_scale_is_that_of_the_dense_covariance(posterior):
-    model = converted(posterior, lb.Flat())
+    model = converted(posterior, lb.priors.Flat())
     (found,) = mean_scales(model).values()
     scales = model.posterior().covariance().diagonal().sqrt().detach()
     assert found == pytest.approx(float(scales.mean()))
 
 
-@pytest.mark.parametrize("posterior", [lb.Point(), lb.Rank1(members=2)], ids=str)
+@pytest.mark.parametrize("posterior", [lb.posteriors.Point(), lb.Rank1(members=2)], ids=str)
 def test_points_and_mixtures_have_neither_scale_nor_signal(posterior):
-    model = converted(posterior, lb.Normal(1.0))
+    model = converted(posterior, lb.priors.Normal(1.0))
     assert mean_scales(model) == {}
     assert signal_to_noise(model) == {}
 
 
 def test_signal_to_noise_is_mean_over_scale_and_needs_a_mean():
-    model = converted(lb.MeanField(0.1), lb.Normal(1.0))
+    model = converted(lb.MeanField(0.1), lb.priors.Normal(1.0))
     (ratio,) = signal_to_noise(model).values()
     torch.testing.assert_close(ratio, model.mean_weight.detach().abs() / 0.1)
-    assert signal_to_noise(converted(lb.ZeroMean(), lb.Flat())) == {}
+    assert signal_to_noise(converted(lb.posteriors.ZeroMean(), lb.priors.Flat())) == {}
 
 
 def test_random_biases_are_no_matrices():
-    model = lb.convert(nn.Linear(6, 5), lb.MeanField(), lb.Normal(1.0), bias=lb.MeanField())
+    model = lb.convert(nn.Linear(6, 5), lb.MeanField(), lb.priors.Normal(1.0), bias=lb.MeanField())
     assert len(mean_scales(model)) == 1
 
 

@@ -12,8 +12,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from leanbayes.errors import choose
 from leanbayes.lab.architectures.base import Chain
-from leanbayes.model import random_maps
-from leanbayes.modes import dropping_out
+from leanbayes.models.random_maps import random_maps
+from leanbayes.prediction.eval_mode import dropping_out
 
 __all__ = [
     "Cut",

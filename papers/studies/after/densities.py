@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leanbayes.alpha import quartiles
+from leanbayes.analysis.log_alpha import quartiles
+from leanbayes.analysis.scaled_layers import scaled_layers
 from leanbayes.ops import Linear
-from leanbayes.predict import predict
-from leanbayes.scaled_layers import scaled_layers
+from leanbayes.prediction.predict import predict
 from papers.studies.after.cut import cut_at
 from papers.studies.after.trained import Trained, rounded
 

@@ -11,18 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from leanbayes.ablate import permute_scales, zero_means
-from leanbayes.alpha import AlphaReport
-from leanbayes.convert import deterministic
+from leanbayes.analysis.ablation import permute_scales, zero_means
+from leanbayes.analysis.log_alpha import AlphaReport
+from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.compression.prune import CRITERIA, density, prune
+from leanbayes.conversion.convert import deterministic
 from leanbayes.lab.data import Examples
 from leanbayes.layers import RandomMap
 from leanbayes.metrics import average
-from leanbayes.model import kl, map_posteriors, named_kl, random_maps
+from leanbayes.models.map_posteriors import map_posteriors
+from leanbayes.models.model_kl import kl, named_kl
+from leanbayes.models.random_maps import random_maps
 from leanbayes.posteriors.masked import masked
-from leanbayes.predict import predict
+from leanbayes.prediction.predict import predict
 from leanbayes.priors import ARD, LogUniform
-from leanbayes.prune import CRITERIA, density, prune
-from leanbayes.scaled_layers import scaled_layers
 from papers.studies.after.cut import draws
 from papers.studies.after.trained import (
     Trained,

@@ -11,7 +11,7 @@ from typing import Any
 from rich.progress import track
 from torch import nn
 
-from leanbayes.alpha import alpha_report
+from leanbayes.analysis.log_alpha import alpha_report
 from leanbayes.errors import require
 from leanbayes.lab.data import Examples
 from leanbayes.lab.runs import Run

@@ -13,8 +13,8 @@ from leanbayes.estimators import mean
 from leanbayes.lab.data import Examples
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score, average
-from leanbayes.model import using
-from leanbayes.predict import Prediction, predict
+from leanbayes.models.noise_switches import using
+from leanbayes.prediction.predict import Prediction, predict
 from papers.studies.after.cut import cut, draws, mc_dropout
 
 __all__ = ["Trained", "arriving", "as_json", "one_sample", "rounded"]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from leanbayes.lab.corrupt import PUBLISHED
+from leanbayes.lab.corruptions import PUBLISHED
 from leanbayes.lab.recipe import Budget
 from leanbayes.lab.runs import Run
 from papers.studies.rank1.costs import CostSettings, measure_costs

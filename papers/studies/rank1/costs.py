@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from leanbayes.errors import require
 from leanbayes.lab.architectures import Network
-from leanbayes.lab.build import build_model, likelihood_of
 from leanbayes.lab.files import write_json
+from leanbayes.lab.from_recipe import build_model, likelihood_of
 from leanbayes.lab.provenance import surroundings
 from leanbayes.lab.recipe import Budget, Recipe
 from leanbayes.lab.recipe_files import read_recipe
 from leanbayes.lab.train import build_module
-from leanbayes.predict import predict
+from leanbayes.prediction.predict import predict
 
 __all__ = ["CostSettings", "measure_costs"]
 

@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from leanbayes import metrics
 from leanbayes.errors import require
 from leanbayes.lab.architectures import build
-from leanbayes.lab.corrupt import PUBLISHED, SEVERITIES, corrupt_examples
-from leanbayes.lab.corrupt.weather import frost_is_here
+from leanbayes.lab.corruptions import PUBLISHED, SEVERITIES, corrupt_examples
+from leanbayes.lab.corruptions.weather import frost_is_here
 from leanbayes.lab.data import Examples
-from leanbayes.lab.judge import foreign_scores
+from leanbayes.lab.evaluation import foreign_scores
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import provenance
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
-from leanbayes.model import members
-from leanbayes.predict import Prediction, predict
+from leanbayes.models.members import members
+from leanbayes.prediction.predict import Prediction, predict
 from papers.studies.kept import begun, keep
 
 __all__ = ["FOREIGN", "Rank1Settings", "corrupted_kinds", "study_rank1"]

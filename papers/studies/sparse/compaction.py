@@ -11,16 +11,16 @@ import torch
 from rich.progress import track
 from torch import Tensor, nn
 
-from leanbayes.compaction import Compacted, compact
-from leanbayes.convert import deterministic
+from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.compression.compaction import Compacted, compact
+from leanbayes.compression.prune import prune
+from leanbayes.conversion.convert import deterministic
 from leanbayes.estimators import mean
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import provenance
-from leanbayes.model import using
-from leanbayes.modes import evaluating
-from leanbayes.parameters import count_parameters
-from leanbayes.prune import prune
-from leanbayes.scaled_layers import scaled_layers
+from leanbayes.models.noise_switches import using
+from leanbayes.prediction.eval_mode import evaluating
+from leanbayes.training.parameter_groups import count_parameters
 from papers.studies.sparse.study import Judge, empty_layers_allowed, relevance_of
 
 __all__ = ["COMPACTED", "MOST_LOST", "group_pruned", "smaller", "study_compaction"]

@@ -14,16 +14,16 @@ import torch
 from rich.progress import track
 from torch import nn
 
+from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.analysis.sparsity import sparsity_report
+from leanbayes.compression.prune import Groups, prune
 from leanbayes.errors import require
 from leanbayes.lab.data import Examples
-from leanbayes.lab.judge import evaluate
+from leanbayes.lab.evaluation import evaluate
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import provenance
 from leanbayes.layers import RandomMap
 from leanbayes.likelihoods import Likelihood
-from leanbayes.prune import Groups, prune
-from leanbayes.scaled_layers import scaled_layers
-from leanbayes.sparsity import sparsity_report
 from papers.studies.after.trained import rounded
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from leanbayes.sparsity import thousands
+from leanbayes.analysis.sparsity import thousands
 from papers.studies.sparse.files import Study, family, mean_cell, title
 from papers.studies.sparse.printed import TABLE_1, TABLE_2, Printed
 from papers.tools.own import NOT_RUN

@@ -14,7 +14,6 @@ from torch.distributions import Distribution, constraints
 
 from leanbayes.distributions.covariance import Factor
 from leanbayes.errors import require
-from leanbayes.folding import Fold, current_fold
 from leanbayes.kernels import (
     Folded,
     KLTerm,
@@ -26,6 +25,7 @@ from leanbayes.kernels import (
 )
 from leanbayes.ops import LinearOp
 from leanbayes.precision import full_precision, is_rounded, output_dtype, wide, wide_dtype
+from leanbayes.prediction.vectorized.samples import Fold, current_fold
 
 __all__ = [
     "ENTROPY_OF_UNIT_NORMAL",
@@ -296,7 +296,8 @@ class WeightDistribution(Distribution, ABC):
         """The law of ``op(x, W)`` at each position (the local reparameterization)."""
         if not self.independent:
             raise ValueError(
-                f"{type(self).__name__} has no closed law of its outputs; use estimator=lb.weights"
+                f"{type(self).__name__} has no closed law of its outputs; use "
+                f"estimator=lb.estimators.weights"
             )
         return Moments(op(x, self.mean), op(op.square(x), self.variance))
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from leanbayes.distributions.base import WeightDistribution
 from leanbayes.distributions.location_scale import LocationScale
-from leanbayes.folding import Fold
 from leanbayes.ops import Linear, LinearOp
+from leanbayes.prediction.vectorized.samples import Fold
 
 __all__ = ["LowRankProduct"]
 
@@ -117,7 +117,7 @@ class LowRankProduct(WeightDistribution):
         if op.groups > 1:
             raise ValueError(
                 "groups of a convolution share the right factor of a low-rank matrix, so there is "
-                "no noise of single outputs; use estimator=lb.weights"
+                "no noise of single outputs; use estimator=lb.estimators.weights"
             )
 
 

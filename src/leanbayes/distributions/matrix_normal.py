@@ -161,7 +161,7 @@ class KroneckerNormal(WeightDistribution):
         if op.groups > 1:
             raise ValueError(
                 "local noise of a matrix normal is correlated between the groups of a grouped "
-                "convolution; use estimator=lb.weights for this layer"
+                "convolution; use estimator=lb.estimators.weights for this layer"
             )
         independent = None if self.diagonal is None else op(op.square(x), self.diagonal.square())
         common = self.columns.quadratic(x, op)

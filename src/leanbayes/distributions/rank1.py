@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.distributions import Cauchy, Distribution, HalfCauchy, Normal
 
 from leanbayes.distributions.base import Map, WeightDistribution, rows_for
-from leanbayes.folding import ApartMap, current_fold
 from leanbayes.kernels import NormalFactor, fusible
 from leanbayes.ops import Linear, LinearOp
+from leanbayes.prediction.vectorized.samples import ApartMap, current_fold
 
 __all__ = ["RandomFactor", "Rank1Mixture"]
 
@@ -242,7 +242,7 @@ class Rank1Mixture(WeightDistribution):
         if batch is None:
             raise ValueError(
                 "rank-one factors are drawn for every example, and here nothing counts examples, "
-                "so there is no one function to hold; use estimator=lb.weights"
+                "so there is no one function to hold; use estimator=lb.estimators.weights"
             )
 
         fold, examples = current_fold(), batch // self.members

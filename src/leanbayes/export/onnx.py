@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from leanbayes.errors import require, require_choice, require_count
-from leanbayes.export.answers import Answers, Question
 from leanbayes.export.graph import PassNoise, rename_values, scan_passes
 from leanbayes.export.noise import Lifted
+from leanbayes.export.outputs import Answers, Question
 from leanbayes.export.tracing import quietly, sized, traced_pass, traced_prediction
-from leanbayes.files import replace_file
-from leanbayes.inputs import Reader
 from leanbayes.likelihoods import Categorical, Likelihood
-from leanbayes.predict import predict
+from leanbayes.prediction.inputs import Reader
+from leanbayes.prediction.predict import predict
+from leanbayes.saving.files import replace_file
 
 __all__ = ["annotate", "export_onnx", "onnx_model", "write_onnx"]
 
@@ -59,13 +59,13 @@ def export_onnx(
         samples: how many draws (of every member); ``None`` for the mean network: one pass (of
             every member) without noise.
         noise: where it comes from.
-        likelihood: what the outputs mean; :class:`~leanbayes.Categorical` if not given.
+        likelihood: what the outputs mean; :class:`~leanbayes.likelihoods.Categorical` if not given.
         quantiles: their levels, none for none.
         batch_dim: which dimension of the inputs counts examples, or one for each of them.
 
     Example:
         >>> import leanbayes as lb, tempfile
-        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.Normal(1.0))
+        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.priors.Normal(1.0))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     export_onnx(model, torch.randn(1, 3), Path(folder) / "m.onnx").name
         'm.onnx'

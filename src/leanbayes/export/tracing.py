@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from leanbayes.context import one_pass
 from leanbayes.estimators import mean
-from leanbayes.export.answers import Answers
 from leanbayes.export.noise import Lifted, lift_noise
-from leanbayes.model import members, tile, using
-from leanbayes.modes import evaluating
-from leanbayes.passes import examples_first
-from leanbayes.predict import shared_layers
+from leanbayes.export.outputs import Answers
+from leanbayes.layers.forward_pass import one_pass
+from leanbayes.models.members import members, tile
+from leanbayes.models.noise_switches import using
+from leanbayes.prediction.eval_mode import evaluating
+from leanbayes.prediction.predict import shared_layers
+from leanbayes.prediction.sampling import examples_first
 
 __all__ = ["quietly", "sized", "traced_pass", "traced_prediction"]
 

@@ -11,9 +11,8 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from leanbayes.alpha import quartiles
+from leanbayes.analysis.log_alpha import quartiles
 from leanbayes.errors import nearest, require
-from leanbayes.gradient_snr import Average, Definition
 from leanbayes.lab.data import Batches, augmentation
 from leanbayes.lab.phases import four_accuracies
 from leanbayes.lab.recipe import Probe, Recipe
@@ -21,7 +20,8 @@ from leanbayes.lab.runs import Run
 from leanbayes.lab.sparse_curves import sparse_curves
 from leanbayes.lab.weights import log_alphas, mean_scales
 from leanbayes.lightning import BayesianModule, RecordSNR
-from leanbayes.model import named_kl
+from leanbayes.models.model_kl import named_kl
+from leanbayes.training.gradient_snr import Average, Definition
 
 __all__ = ["FollowLearningRate", "MeasureSteps", "Record", "RunData"]
 
@@ -92,7 +92,7 @@ class _Loader:
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """Images that lie in memory as the filters of :func:`~leanbayes.lab.build.build_model` do."""
+    """Images in the memory format of the filters that ``build_model`` makes."""
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 

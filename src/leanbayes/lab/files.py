@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from leanbayes.files import replace_file
+from leanbayes.saving.files import replace_file
 
 __all__ = [
     "TooLargeError",

@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from leanbayes.ablate import zero_means
+from leanbayes.analysis.ablation import zero_means
 from leanbayes.estimators import mean
 from leanbayes.lab.data import Examples
 from leanbayes.lab.recipe import Phases
-from leanbayes.model import using
-from leanbayes.predict import predict
+from leanbayes.models.noise_switches import using
+from leanbayes.prediction.predict import predict
 
 __all__ = ["four_accuracies"]
 
@@ -35,7 +35,8 @@ def four_accuracies(
 
     Example:
         >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(3, 2), lb.Dropout(log_alpha=-8.0), lb.LogUniform())
+        >>> q = lb.posteriors.VariationalDropout(log_alpha=-8.0)
+        >>> model = lb.convert(nn.Linear(3, 2), q, lb.priors.LogUniform())
         >>> made = Examples(torch.randn(20, 3), torch.zeros(20, dtype=torch.long))
         >>> sorted(four_accuracies(model, made, Phases(examples=10, samples=2), seed=0))
         ['accuracy/ensemble', 'accuracy/mean', 'accuracy/sample', 'accuracy/zero_mean']

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from leanbayes.spectrum import Spectrum
+    from leanbayes.analysis.spectrum import Spectrum
 
 __all__ = [
     "bars",
@@ -211,7 +211,7 @@ def spectra_of(values: Mapping[str, Spectrum | Tensor]) -> bytes:
     """Spectra of standard deviations and of means, side by side on one scale.
 
     Args:
-        values: what :func:`leanbayes.spectrum` gives; members of a mixture are averaged.
+        values: what :func:`leanbayes.analysis.spectrum` gives; members of a mixture are averaged.
     """
     figure = _figure((2 * _SIZE[0], _SIZE[1]))
     left, right = (figure.add_subplot(1, 2, place) for place in (1, 2))

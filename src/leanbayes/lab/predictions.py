@@ -19,7 +19,7 @@ from leanbayes.lab.data.formats import read_arrays
 from leanbayes.lab.files import reading
 from leanbayes.lab.runs import Run
 from leanbayes.lab.tables import is_number, read_table, write_table
-from leanbayes.predict import Prediction, predict_batches
+from leanbayes.prediction.predict import Prediction, predict_batches
 
 __all__ = ["LEVELS", "predict_file", "read_inputs"]
 

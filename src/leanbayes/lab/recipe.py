@@ -22,12 +22,12 @@ from pydantic import (
 
 from leanbayes.errors import nearest, require_seed
 from leanbayes.estimators import ESTIMATORS
-from leanbayes.lab.names import path_name
+from leanbayes.lab.path_names import path_name
 from leanbayes.likelihoods import LIKELIHOODS, Likelihood
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
-from leanbayes.schedules import SCHEDULES, Schedule
 from leanbayes.spec import Spec
+from leanbayes.training.schedules import SCHEDULES, Schedule
 
 __all__ = [
     "Architecture",
@@ -170,8 +170,8 @@ class LikelihoodSection(_Section):
 class Optimizer(_Section):
     """The optimiser and its parameter groups.
 
-    ``natural`` moves posteriors by :class:`~leanbayes.NaturalGradient` with steps of length ``lr``
-    within ``trust``, and everything else by Adam with the rate ``other_lr``.
+    ``natural`` moves posteriors by :class:`~leanbayes.training.NaturalGradient` with steps of
+    length ``lr`` within ``trust``, and everything else by Adam with the rate ``other_lr``.
     """
 
     name: Literal["adam", "sgd", "natural"] = "adam"

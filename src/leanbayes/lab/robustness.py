@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from leanbayes.errors import require
-from leanbayes.lab.corrupt import PUBLISHED, SEVERITIES
-from leanbayes.lab.corrupt.weather import frost_is_here
-from leanbayes.lab.files import read_object
-from leanbayes.lab.judge import (
+from leanbayes.lab.corruptions import PUBLISHED, SEVERITIES
+from leanbayes.lab.corruptions.weather import frost_is_here
+from leanbayes.lab.evaluation import (
     corrupted_means,
     evaluate_corruption,
     examples_of,
     mean_corruption_error,
 )
+from leanbayes.lab.files import read_object
 from leanbayes.lab.runs import Run
 
 __all__ = ["Robustness", "evaluate_corruptions", "read_baseline"]

@@ -13,13 +13,11 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from leanbayes.files import remove_partial_files
-from leanbayes.io import load, load_likelihood, save
-from leanbayes.lab.build import build_model, likelihood_of, load_data
 from leanbayes.lab.checkpoints import Checkpoints
 from leanbayes.lab.data import Dataset, Examples
 from leanbayes.lab.files import told_if_full, write_bytes, write_json, write_text
-from leanbayes.lab.history import History
+from leanbayes.lab.from_recipe import build_model, likelihood_of, load_data
+from leanbayes.lab.incidents import History
 from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
@@ -28,6 +26,8 @@ from leanbayes.lab.tables import read_numbers, write_table
 from leanbayes.lab.unpickling import read_checkpoint
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
+from leanbayes.saving.files import remove_partial_files
+from leanbayes.saving.io import load, load_likelihood, save
 
 __all__ = ["Drawing", "Run"]
 

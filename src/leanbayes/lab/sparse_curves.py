@@ -8,14 +8,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.compression.prune import CRITERIA, Groups
 from leanbayes.lab.data import Examples
 from leanbayes.lab.recipe import SparseCurves
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import average
-from leanbayes.model import kl
-from leanbayes.predict import predict
-from leanbayes.prune import CRITERIA, Groups
-from leanbayes.scaled_layers import scaled_layers
+from leanbayes.models.model_kl import kl
+from leanbayes.prediction.predict import predict
 
 __all__ = ["relevant_shares", "sparse_curves"]
 
@@ -30,7 +30,7 @@ def relevant_shares(model: nn.Module) -> dict[str, float]:
 
     Example:
         >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(1e-4), lb.ARD())
+        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(1e-4), lb.priors.ARD())
         >>> relevant_shares(model)
         {'left/weights': 1.0, 'left/rows': 1.0, 'left/columns': 1.0}
     """
@@ -69,10 +69,11 @@ def sparse_curves(
 
     Example:
         >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.ARD())
+        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.priors.ARD())
         >>> made = Examples(torch.randn(20, 3), torch.zeros(20, dtype=torch.long))
         >>> spec = SparseCurves(examples=10, samples=2)
-        >>> list(sparse_curves(model, made, lb.Categorical(), spec, data_size=20, seed=0))[:3]
+        >>> likelihood = lb.likelihoods.Categorical()
+        >>> list(sparse_curves(model, made, likelihood, spec, data_size=20, seed=0))[:3]
         ['left/weights', 'left/rows', 'left/columns']
     """
     x, y = examples[: spec.examples].x, examples[: spec.examples].y

@@ -22,7 +22,6 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from leanbayes.errors import require
-from leanbayes.files import remove_partial_files
 from leanbayes.lab.files import write_json, write_text
 from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import Recipe, check_recipe
@@ -30,6 +29,7 @@ from leanbayes.lab.recipe_files import apply_settings, parse_yaml
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.lightning import NonFiniteLossError
+from leanbayes.saving.files import remove_partial_files
 
 __all__ = ["Metric", "sweep", "with_choices"]
 

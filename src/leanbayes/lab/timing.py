@@ -64,7 +64,7 @@ def training_step(
     """One step down the ELBO (down the cross-entropy, for a plain network); returns the loss."""
     members = lb.members(model)
     loss = F.cross_entropy(model(lb.tile(x, members)), lb.tile(y, members))
-    if any(True for _ in lb.random_maps(model)):
+    if any(True for _ in lb.extend.random_maps(model)):
         loss = lb.elbo(loss, lb.kl(model), data_size=data_size).loss
     optimizer.zero_grad()
     loss.backward()

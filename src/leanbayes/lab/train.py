@@ -14,20 +14,19 @@ from lightning.pytorch.callbacks import EarlyStopping
 from torch import nn
 from torch.optim import Optimizer
 
-from leanbayes.lab.best import KeepBest
-from leanbayes.lab.build import build_model, likelihood_of
 from leanbayes.lab.callbacks import FollowLearningRate, MeasureSteps, Record, RunData
 from leanbayes.lab.checkpoints import epoch_of
-from leanbayes.lab.checks import check_run
+from leanbayes.lab.evaluation import evaluate
+from leanbayes.lab.from_recipe import build_model, likelihood_of
 from leanbayes.lab.interrupts import interruptible
-from leanbayes.lab.judge import evaluate
+from leanbayes.lab.keep_best import KeepBest
 from leanbayes.lab.launch import build_trainer, is_first, processes, quiet_lightning
+from leanbayes.lab.preflight import check_run
 from leanbayes.lab.provenance import surroundings
 from leanbayes.lab.recipe import Optimizer as OptimizerSection
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
-from leanbayes.learned import Role
 from leanbayes.lightning import (
     BayesianModule,
     NonFiniteLossError,
@@ -35,8 +34,9 @@ from leanbayes.lightning import (
     StopOnNonFinite,
 )
 from leanbayes.likelihoods import Likelihood
-from leanbayes.optim import NaturalGradient
-from leanbayes.parameters import count_parameters, parameter_groups
+from leanbayes.parameters.learned import Role
+from leanbayes.training.natural_gradient import NaturalGradient
+from leanbayes.training.parameter_groups import count_parameters, parameter_groups
 
 __all__ = ["build_module", "provenance", "train"]
 
@@ -181,8 +181,8 @@ def build_module(
 
     Args:
         recipe: what to run.
-        model: as :func:`leanbayes.lab.build.build_model` makes it.
-        likelihood: as :func:`leanbayes.lab.build.likelihood_of` makes it.
+        model: as :func:`leanbayes.lab.from_recipe.build_model` makes it.
+        likelihood: as :func:`leanbayes.lab.from_recipe.likelihood_of` makes it.
         data_size: how many training examples there are.
     """
     spec = recipe.optimizer

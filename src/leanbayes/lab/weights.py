@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from leanbayes.model import random_maps
-from leanbayes.posteriors import Dropout, ZeroMean
+from leanbayes.models.random_maps import random_maps
+from leanbayes.posteriors import VariationalDropout, ZeroMean
 
 __all__ = [
     "log_alphas",
@@ -25,7 +25,8 @@ def log_alphas(model: nn.Module) -> dict[str, Tensor]:
 
     Example:
         >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(3, 2), lb.Dropout(log_alpha=-3.0), lb.LogUniform())
+        >>> q = lb.posteriors.VariationalDropout(log_alpha=-3.0)
+        >>> model = lb.convert(nn.Linear(3, 2), q, lb.priors.LogUniform())
         >>> log_alphas(model)["layer"].unique()
         tensor([-3.])
     """
@@ -33,7 +34,7 @@ def log_alphas(model: nn.Module) -> dict[str, Tensor]:
         return {
             name or "layer": -layer.posterior().log_inverse_alpha()
             for name, layer in random_maps(model)
-            if isinstance(layer.posterior.spec, Dropout)
+            if isinstance(layer.posterior.spec, VariationalDropout)
         }
 
 
@@ -42,7 +43,7 @@ def mean_scales(model: nn.Module) -> dict[str, float]:
 
     Example:
         >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.Normal(1.0))
+        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.priors.Normal(1.0))
         >>> mean_scales(model)
         {'layer': 0.5}
     """
@@ -54,7 +55,7 @@ def scale_matrices(model: nn.Module) -> dict[str, Tensor]:
 
     Example:
         >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.Normal(1.0))
+        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.priors.Normal(1.0))
         >>> scale_matrices(model)["layer"].unique()
         tensor([0.5000])
     """
@@ -71,7 +72,7 @@ def signal_to_noise(model: nn.Module) -> dict[str, Tensor]:
 
     Example:
         >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.Normal(1.0))
+        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.priors.Normal(1.0))
         >>> ratio = signal_to_noise(model)["layer"]
         >>> torch.allclose(ratio, 2 * model.mean_weight.abs())
         True

@@ -8,9 +8,9 @@ from leanbayes.layers.attention import Attention
 from leanbayes.layers.base import KINDS, Layer, is_bayesian, is_convertible, register_layer
 from leanbayes.layers.bilinear import Bilinear
 from leanbayes.layers.cells import Cell
-from leanbayes.layers.choice import Choice, Maker
 from leanbayes.layers.embedding_bag import EmbeddingBag
 from leanbayes.layers.hugging_face import Conv1D
+from leanbayes.layers.layer_spec import LayerSpec, Maker
 from leanbayes.layers.random_map import RandomMap
 from leanbayes.layers.recurrent import Recurrent
 
@@ -20,12 +20,12 @@ __all__ = [
     "Attention",
     "Bilinear",
     "Cell",
-    "Choice",
     "Conv1D",
     "Convolution",
     "Embedding",
     "EmbeddingBag",
     "Layer",
+    "LayerSpec",
     "Maker",
     "RandomMap",
     "Recurrent",

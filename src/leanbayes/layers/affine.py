@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from leanbayes.context import expanded
 from leanbayes.distributions import FixedMap, LocalMap, WeightDistribution
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto
 from leanbayes.layers.base import Layer, register_layer
-from leanbayes.layers.choice import Maker
+from leanbayes.layers.forward_pass import expanded
+from leanbayes.layers.layer_spec import Maker
 from leanbayes.layers.random_map import RandomMap, bias_rows, plain_bias, point_bias
-from leanbayes.learned import Learned
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp, Lookup, Usage
+from leanbayes.parameters.learned import Learned
 
 __all__ = ["Affine", "Convolution", "Embedding", "TransposedConvolution"]
 

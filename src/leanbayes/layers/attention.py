@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from leanbayes.errors import require
 from leanbayes.layers.affine import Affine
 from leanbayes.layers.base import Layer, register_layer
-from leanbayes.layers.choice import Maker
+from leanbayes.layers.layer_spec import Maker
 from leanbayes.layers.random_map import RandomMap, point_bias
 from leanbayes.ops import Linear
 

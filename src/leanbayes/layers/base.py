@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.errors import require
-from leanbayes.layers.choice import Choice, Maker, SharedPriors
-from leanbayes.layers.custom import refuse_custom
-from leanbayes.layers.plain_state import take_plain
+from leanbayes.layers.customized_layers import refuse_custom
+from leanbayes.layers.layer_spec import LayerSpec, Maker, SharedPriors
+from leanbayes.layers.load_plain_state import take_plain
 
 __all__ = [
     "KINDS",
@@ -111,15 +111,15 @@ def register_layer(*torch_layers: type[nn.Module] | str) -> Callable[[K], K]:
             import. A later registration of the same class wins.
 
     Returns:
-        A decorator of a subclass of :class:`Layer`; ``register_layer(MyLinear)(lb.Affine)`` will
-        do where an existing kind fits.
+        A decorator of a subclass of :class:`Layer`; ``register_layer(MyLinear)(lb.extend.Affine)``
+        will do where an existing kind fits.
 
     ``docs/extending/layer.py`` is one to copy.
     """
 
     def register(kind: K) -> K:
         if not (isinstance(kind, type) and issubclass(kind, Layer)):
-            raise TypeError(f"{kind!r} is no kind of layer; write a subclass of lb.Layer")
+            raise TypeError(f"{kind!r} is no kind of layer; write a subclass of lb.extend.Layer")
         KINDS.update(dict.fromkeys(torch_layers, kind))
         return kind
 
@@ -154,7 +154,9 @@ def check_convertible(module: nn.Module) -> type[Layer]:
     """The kind of a torch layer; raise a sentence if converting it would lose something."""
     registered = _registered(module)
     if registered is None:
-        raise ValueError("it has no Bayesian counterpart; write one and call lb.register_layer")
+        raise ValueError(
+            "it has no Bayesian counterpart; write one and call lb.extend.register_layer"
+        )
     _, kind = registered
     require(
         not isinstance(module, nn.modules.lazy.LazyModuleMixin),
@@ -168,7 +170,7 @@ def check_convertible(module: nn.Module) -> type[Layer]:
     return kind
 
 
-def to_bayesian(module: nn.Module, choice: Choice, shared: SharedPriors) -> Layer:
+def to_bayesian(module: nn.Module, choice: LayerSpec, shared: SharedPriors) -> Layer:
     """The Bayesian counterpart of a torch layer; raise a sentence if it cannot have one."""
     layer = check_convertible(module).from_torch(module, Maker(choice, shared))
     _refuse_more_parameters(module, layer)
@@ -190,5 +192,5 @@ def _refuse_more_parameters(module: nn.Module, layer: Layer) -> None:
         require(
             name in kept,
             f"it has a parameter {name!r} that its Bayesian counterpart has not, which would be "
-            "lost; exclude it, or write a kind of layer for it and call lb.register_layer",
+            "lost; exclude it, or write a kind of layer for it and call lb.extend.register_layer",
         )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from leanbayes.layers.affine import Affine
 from leanbayes.layers.base import Layer, register_layer
-from leanbayes.layers.choice import Maker
+from leanbayes.layers.layer_spec import Maker
 from leanbayes.ops import Linear
 from leanbayes.precision import wide, wide_dtype
 

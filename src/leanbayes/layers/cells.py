@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from leanbayes.errors import require
 from leanbayes.layers.affine import Affine
 from leanbayes.layers.base import Layer, register_layer
-from leanbayes.layers.choice import Maker
+from leanbayes.layers.layer_spec import Maker
 from leanbayes.ops import Linear
 
 __all__ = ["STEPS", "Cell", "State", "initial_state"]

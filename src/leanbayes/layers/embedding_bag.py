@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from leanbayes.errors import require
 from leanbayes.layers.affine import Affine, refuse_table_options
 from leanbayes.layers.base import Layer, register_layer
-from leanbayes.layers.choice import Maker
+from leanbayes.layers.layer_spec import Maker
 from leanbayes.ops import Lookup
 
 __all__ = ["EmbeddingBag"]

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from leanbayes.context import Held, current_pass, settle, switched, warn_untiled
 from leanbayes.distributions import Delta, FixedMap, Map, WeightDistribution, rounded
+from leanbayes.distributions.kl import divergence
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto, mean
-from leanbayes.kl import divergence
+from leanbayes.layers.forward_pass import Held, current_pass, settle, switched, warn_untiled
 from leanbayes.layers.mean_weight import MeanWeight
-from leanbayes.learned import Learned
 from leanbayes.ops import LinearOp, Usage
+from leanbayes.parameters.learned import Learned
 from leanbayes.precision import full_precision
 
 __all__ = ["RandomMap", "bias_rows", "plain_bias", "point_bias", "refitted_bias"]

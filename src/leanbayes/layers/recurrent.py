@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from leanbayes.context import announced, settle
 from leanbayes.distributions import FixedMap, Map
 from leanbayes.errors import require
 from leanbayes.layers.base import Layer, register_layer
 from leanbayes.layers.cells import STEPS, State, initial_state
-from leanbayes.layers.choice import Maker
+from leanbayes.layers.forward_pass import announced, settle
+from leanbayes.layers.layer_spec import Maker
 from leanbayes.layers.random_map import RandomMap, bias_rows, plain_bias, point_bias
 from leanbayes.ops import Linear, Usage
 

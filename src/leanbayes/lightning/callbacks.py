@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from leanbayes.errors import require
-from leanbayes.gradient_snr import GradientSNR
 from leanbayes.lightning.module import BayesianModule
-from leanbayes.model import random_maps, update_priors
+from leanbayes.models.map_posteriors import update_priors
+from leanbayes.models.random_maps import random_maps
+from leanbayes.training.gradient_snr import GradientSNR
 
 __all__ = [
     "NonFiniteLossError",
@@ -42,7 +43,7 @@ class NonFiniteLossError(RuntimeError):
 
 
 class PriorUpdates(L.Callback):
-    """Sets :class:`~leanbayes.GroupARD` priors by their block updates every so many steps.
+    """Sets :class:`~leanbayes.priors.GroupARD` priors by their block updates every so many steps.
 
     Every rank computes them from the same parameters, so that the ranks agree.
 
@@ -78,7 +79,7 @@ class RecordSNR(L.Callback):
         every: record at multiples of so many steps.
         at: record at these steps instead.
         window: how many gradients a ratio is made of; no record comes before so many steps.
-        **options: of :class:`~leanbayes.GradientSNR`.
+        **options: of :class:`~leanbayes.training.GradientSNR`.
 
     Attributes:
         history: ``(step, {layer: ratio})`` of every record.

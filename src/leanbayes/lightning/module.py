@@ -19,17 +19,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from leanbayes.context import one_pass
 from leanbayes.errors import LoadError, require
-from leanbayes.io import described, rebuilt
+from leanbayes.layers.forward_pass import one_pass
 from leanbayes.lightning.batches import Called, Parts, parts_of
 from leanbayes.likelihoods import Categorical, Likelihood
-from leanbayes.model import kl, members, random_maps, tile
-from leanbayes.objective import Elbo, elbo, mixture_nll
-from leanbayes.parameters import parameter_groups
-from leanbayes.predict import Prediction, predict, shared_layers
-from leanbayes.schedules import SCHEDULES, Constant, Schedule
-from leanbayes.seeding import is_compiled
+from leanbayes.models.members import members, tile
+from leanbayes.models.model_kl import kl
+from leanbayes.models.random_maps import random_maps
+from leanbayes.prediction.predict import Prediction, predict, shared_layers
+from leanbayes.prediction.seeded import is_compiled
+from leanbayes.saving.io import described, rebuilt
+from leanbayes.training.objective import Elbo, elbo, mixture_nll
+from leanbayes.training.parameter_groups import parameter_groups
+from leanbayes.training.schedules import SCHEDULES, Constant, Schedule
 
 __all__ = [
     "BayesianModule",
@@ -96,7 +98,7 @@ class BayesianModule(L.LightningModule):
 
     Example:
         >>> import leanbayes as lb
-        >>> net = lb.convert(nn.Linear(3, 2), lb.KTied(2), lb.Normal(1.0))
+        >>> net = lb.convert(nn.Linear(3, 2), lb.KTied(2), lb.priors.Normal(1.0))
         >>> module = BayesianModule(net, data_size=100)
         >>> batch = torch.randn(8, 3), torch.zeros(8, dtype=torch.long)
         >>> module.objective(batch).loss.shape

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from leanbayes.errors import require
-from leanbayes.likelihoods import laws
+from leanbayes.likelihoods import mixtures
 from leanbayes.metrics import Score, average, interval_coverage, interval_width
 from leanbayes.registry import Registry, argument_names
 
@@ -116,14 +116,14 @@ class Likelihood(nn.Module, ABC):
         """The predictive probability of a target of at most ``y``, elementwise."""
         law = self.distribution(outputs)
         cdf = self._cdf(law, outputs)
-        laws.check_targets(law, y)
+        mixtures.check_targets(law, y)
         return cdf(y.to(outputs.dtype).unsqueeze(0))[0]
 
     def quantiles(self, outputs: Tensor, levels: Sequence[float]) -> Tensor:
         """The least values, ``[levels, batch, …]``, at which the predictive cdf reaches levels."""
         law = self.distribution(outputs)
         like = outputs.new_empty(law.batch_shape[1:])
-        return laws.quantiles(self._cdf(law, outputs), levels, law, like)
+        return mixtures.quantiles(self._cdf(law, outputs), levels, law, like)
 
     def interval(self, outputs: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
         """The ends of central intervals: of targets that are numbers, or of class probabilities.
@@ -137,8 +137,8 @@ class Likelihood(nn.Module, ABC):
         levels = ((1 - coverage) / 2, (1 + coverage) / 2)
         if self.has_classes(outputs):
             probs = self.class_log_probs(outputs).exp()
-            probs = probs[..., 1] if laws.is_binary(self._law(outputs)) else probs
-            low, high = laws.sample_quantiles(probs, levels)
+            probs = probs[..., 1] if mixtures.is_binary(self._law(outputs)) else probs
+            low, high = mixtures.sample_quantiles(probs, levels)
         else:
             low, high = self.quantiles(outputs, levels)
         return low, high
@@ -146,23 +146,23 @@ class Likelihood(nn.Module, ABC):
     def class_log_probs(self, outputs: Tensor) -> Tensor:
         """Log probabilities of all values a target can take, ``[samples, batch, …, classes]``."""
         law = self.distribution(outputs)
-        if not laws.is_finite(law):
+        if not mixtures.is_finite(law):
             raise self._cannot("class probabilities", outputs)
-        return laws.value_log_probs(law)
+        return mixtures.value_log_probs(law)
 
     def probs(self, outputs: Tensor) -> Tensor:
         """Class probabilities averaged over samples; of being on, where a class is on or off."""
-        probs = laws.log_mean(self.class_log_probs(outputs)).exp()
-        return probs[..., 1] if laws.is_binary(self._law(outputs)) else probs
+        probs = mixtures.log_mean(self.class_log_probs(outputs)).exp()
+        return probs[..., 1] if mixtures.is_binary(self._law(outputs)) else probs
 
     def labels(self, outputs: Tensor) -> Tensor:
         """The most probable class."""
-        return laws.log_mean(self.class_log_probs(outputs)).argmax(-1)
+        return mixtures.log_mean(self.class_log_probs(outputs)).argmax(-1)
 
     def has_classes(self, outputs: Tensor) -> bool:
         """Whether targets are one of several names, on or off included, and not numbers."""
         law = self._law(outputs)
-        return laws.is_binary(law) or (laws.is_finite(law) and not laws.has_mean(law))
+        return mixtures.is_binary(law) or (mixtures.is_finite(law) and not mixtures.has_mean(law))
 
     def answers(self, outputs: Tensor) -> tuple[str, ...]:
         """What a :class:`~leanbayes.Prediction` of such outputs can be asked for.
@@ -174,9 +174,9 @@ class Likelihood(nn.Module, ABC):
         """
         law = self._law(outputs)
         names = (
-            *(_OF_CLASSES if laws.is_finite(law) else ()),
-            *(_OF_MOMENTS if laws.has_mean(law) else ()),
-            *(_OF_CDF if laws.cdf(law) else ()),
+            *(_OF_CLASSES if mixtures.is_finite(law) else ()),
+            *(_OF_MOMENTS if mixtures.has_mean(law) else ()),
+            *(_OF_CDF if mixtures.cdf(law) else ()),
             *(("interval",) if self.has_classes(outputs) else ()),
             "log_likelihood",
         )
@@ -190,15 +190,15 @@ class Likelihood(nn.Module, ABC):
         single, ``ece``, ``auc_pr`` and ``auroc``; numbers get ``squared_error`` and ``rmse`` and,
         if single, ``crps`` and the coverage and width of 90 % intervals.
         """
-        values = {"nll": average(-laws.log_mean(self.log_prob(outputs, y)))}
+        values = {"nll": average(-mixtures.log_mean(self.log_prob(outputs, y)))}
         law = self._law(outputs)
-        if laws.is_binary(law):
-            return values | laws.scores_of_binary(self.probs(outputs), self.labels(outputs), y)
+        if mixtures.is_binary(law):
+            return values | mixtures.scores_of_binary(self.probs(outputs), self.labels(outputs), y)
         if self.has_classes(outputs):
-            return values | laws.scores_of_classes(self.class_log_probs(outputs), y)
-        if laws.has_mean(law):
-            values |= laws.scores_of_numbers(self.distribution(outputs), self.mean(outputs), y)
-        if laws.cdf(law) and y.numel() == len(y):
+            return values | mixtures.scores_of_classes(self.class_log_probs(outputs), y)
+        if mixtures.has_mean(law):
+            values |= mixtures.scores_of_numbers(self.distribution(outputs), self.mean(outputs), y)
+        if mixtures.cdf(law) and y.numel() == len(y):
             low, high = self.interval(outputs, 0.9)
             values["coverage_90"] = interval_coverage(low, high, y)
             values["width_90"] = interval_width(low, high)
@@ -231,9 +231,9 @@ class Likelihood(nn.Module, ABC):
     def _log_prob(self, law: Distribution, outputs: Tensor, y: Tensor) -> Tensor:
         targets = self.targets(y, outputs)
         if torch.compiler.is_compiling():
-            return laws.example_log_prob(law, targets)
+            return mixtures.example_log_prob(law, targets)
         try:
-            return laws.example_log_prob(law, targets)
+            return mixtures.example_log_prob(law, targets)
         except (RuntimeError, IndexError):
             self.check(outputs, y)
             raise
@@ -243,14 +243,14 @@ class Likelihood(nn.Module, ABC):
         return self.distribution(outputs.new_ones(1, 1, *outputs.shape[2:]))
 
     def _moment(self, name: str, outputs: Tensor) -> Tensor:
-        if not (torch.compiler.is_compiling() or laws.has_mean(self._law(outputs))):
+        if not (torch.compiler.is_compiling() or mixtures.has_mean(self._law(outputs))):
             raise self._cannot(name, outputs)
         value: Tensor = getattr(self.distribution(outputs), name)
         return value
 
     def _cdf(self, law: Distribution, outputs: Tensor) -> Callable[[Tensor], Tensor]:
         """The mixture's distribution function, of values ``[several, batch, …]``."""
-        cdf = laws.cdf(law)
+        cdf = mixtures.cdf(law)
         if cdf is None:
             raise self._cannot("distribution function", outputs)
         return lambda values: cdf(values.unsqueeze(1)).mean(1)

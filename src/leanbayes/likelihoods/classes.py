@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from leanbayes.errors import require
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
-from leanbayes.likelihoods.laws import log_mean
+from leanbayes.likelihoods.mixtures import log_mean
 
 __all__ = ["Bernoulli", "Categorical"]
 
@@ -97,5 +97,5 @@ def _require_shares(y: Tensor) -> None:
         require(
             low >= 0 and high <= 1,
             f"targets go from {low:g} to {high:g}, and Bernoulli is for 0, 1 and all between; "
-            "take lb.Categorical for more than two classes",
+            "take lb.likelihoods.Categorical for more than two classes",
         )

@@ -12,8 +12,8 @@ from torch.distributions import Distribution
 
 from leanbayes.errors import require, require_positive
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
-from leanbayes.likelihoods.laws import log_mean
-from leanbayes.likelihoods.special import incomplete_beta
+from leanbayes.likelihoods.incomplete_beta import incomplete_beta
+from leanbayes.likelihoods.mixtures import log_mean
 
 __all__ = ["Gaussian", "NegativeBinomial", "Poisson", "StudentTNoise"]
 
@@ -135,7 +135,7 @@ class _Counts(Likelihood):
         require(
             bool(((y >= 0) & (y == y.round())).all()),
             f"{type(self).__name__} is for counts, and a target is below zero or no whole number; "
-            "give raw counts, or take lb.Gaussian",
+            "give raw counts, or take lb.likelihoods.Gaussian",
         )
 
 

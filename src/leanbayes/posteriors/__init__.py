@@ -5,9 +5,10 @@ A file here has the specs of the distributions in the file of its name in
 ``@register_posterior``, in one file.
 """
 
+from leanbayes.parameters.scales import Scale
 from leanbayes.posteriors.base import POSTERIORS, Posterior, register_posterior
 from leanbayes.posteriors.k_tied import KTied
-from leanbayes.posteriors.location_scale import Dropout, MeanField, Point, ZeroMean
+from leanbayes.posteriors.location_scale import MeanField, Point, VariationalDropout, ZeroMean
 from leanbayes.posteriors.low_rank import LowRank
 from leanbayes.posteriors.masked import Pruned
 from leanbayes.posteriors.matrix_normal import MatrixNormal
@@ -15,7 +16,6 @@ from leanbayes.posteriors.rank1 import Rank1
 
 __all__ = [
     "POSTERIORS",
-    "Dropout",
     "KTied",
     "LowRank",
     "MatrixNormal",
@@ -24,6 +24,8 @@ __all__ = [
     "Posterior",
     "Pruned",
     "Rank1",
+    "Scale",
+    "VariationalDropout",
     "ZeroMean",
     "register_posterior",
 ]

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from leanbayes.distributions import WeightDistribution
 from leanbayes.errors import require
-from leanbayes.learned import Learned, Stored
 from leanbayes.ops import LinearOp
+from leanbayes.parameters.learned import Learned, Stored
+from leanbayes.parameters.scales import Scale
+from leanbayes.parameters.transforms import AsMatrix
 from leanbayes.registry import Registry
-from leanbayes.scales import Scale
 from leanbayes.spec import Spec
-from leanbayes.transforms import AsMatrix
 
 __all__ = ["POSTERIORS", "Posterior", "cut_matrices", "register_posterior"]
 
@@ -95,6 +95,6 @@ def register_posterior(kind: P) -> P:
     """
     require(
         isinstance(kind, type) and issubclass(kind, Posterior),
-        f"{kind!r} is not a posterior; derive a frozen dataclass from lb.Posterior",
+        f"{kind!r} is not a posterior; derive a frozen dataclass from lb.posteriors.Posterior",
     )
     return POSTERIORS.register(kind)

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from leanbayes.distributions import KTiedNormal, WeightDistribution
 from leanbayes.errors import require, require_count
-from leanbayes.learned import Learned, Stored
 from leanbayes.ops import LinearOp
+from leanbayes.parameters.learned import Learned, Stored
+from leanbayes.parameters.scales import Scale
+from leanbayes.parameters.transforms import Exp
 from leanbayes.posteriors.base import Posterior, register_posterior
-from leanbayes.scales import Scale
-from leanbayes.transforms import Exp
 
 __all__ = ["KTied"]
 

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from leanbayes.distributions import Delta, LocationScale, WeightDistribution
 from leanbayes.errors import require, require_choice, require_positive
-from leanbayes.learned import Learned, Stored
 from leanbayes.ops import LinearOp
+from leanbayes.parameters.learned import Learned, Stored
+from leanbayes.parameters.scales import Scale
+from leanbayes.parameters.transforms import Clamp, Exp
 from leanbayes.posteriors.base import Posterior, cut_matrices, register_posterior
 from leanbayes.precision import wide
-from leanbayes.scales import Scale
-from leanbayes.transforms import Clamp, Exp
 
-__all__ = ["Dropout", "MeanField", "Point", "ZeroMean"]
+__all__ = ["MeanField", "Point", "VariationalDropout", "ZeroMean"]
 
 
 def _first_scale(scale: float | Scale, weight: Tensor, op: LinearOp) -> Stored:
@@ -96,7 +96,7 @@ class ZeroMean(Posterior):
 
 @register_posterior
 @dataclass(frozen=True)
-class Dropout(Posterior):
+class VariationalDropout(Posterior):
     """Gaussian dropout ``N(μ, α μ²)`` with learnt α: variational dropout [variance, eq. 5 and 14].
 
     Args:

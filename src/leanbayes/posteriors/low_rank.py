@@ -10,11 +10,11 @@ from torch import Tensor
 
 from leanbayes.distributions import LocationScale, LowRankProduct, WeightDistribution
 from leanbayes.errors import require_choice, require_count
-from leanbayes.learned import Learned, Stored
 from leanbayes.ops import LinearOp
+from leanbayes.parameters.learned import Learned, Stored
+from leanbayes.parameters.scales import Scale
 from leanbayes.posteriors.base import Posterior, register_posterior
 from leanbayes.precision import wide
-from leanbayes.scales import Scale
 
 __all__ = ["LowRank"]
 
@@ -38,8 +38,8 @@ class LowRank(Posterior):
     """Weights ``A B`` of low rank, with independent normal entries of both factors.
 
     There are ``2 · rank · (out + in)`` parameters instead of ``2 · out · in``. The prior is
-    compared with the entries of the factors: ``lb.Normal((s² / rank) ** 0.25)`` is one under which
-    weights have a standard deviation of ``s``.
+    compared with the entries of the factors: ``lb.priors.Normal((s² / rank) ** 0.25)`` is one
+    under which weights have a standard deviation of ``s``.
 
     Args:
         rank: of the weight matrix; at most the smaller of its sides is used.

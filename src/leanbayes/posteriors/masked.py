@@ -12,8 +12,8 @@ from torch import Tensor
 
 from leanbayes.distributions import Masked, WeightDistribution
 from leanbayes.errors import require
-from leanbayes.learned import Learned
 from leanbayes.ops import LinearOp
+from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors.base import Posterior, register_posterior
 from leanbayes.posteriors.location_scale import MeanField
 from leanbayes.posteriors.low_rank import LowRank
@@ -36,7 +36,8 @@ class Pruned(Posterior):
 
     Example:
         >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(3, 2), lb.Pruned(lb.MeanField()), lb.Normal(1.0))
+        >>> q = lb.posteriors.Pruned(lb.MeanField())
+        >>> model = lb.convert(nn.Linear(3, 2), q, lb.priors.Normal(1.0))
         >>> model.posterior.mask[0] = False
         >>> int((model.mean_weight != 0).sum())
         3

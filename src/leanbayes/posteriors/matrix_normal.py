@@ -20,10 +20,10 @@ from leanbayes.distributions import (
 )
 from leanbayes.distributions.matrix_normal import EntropyBound
 from leanbayes.errors import require, require_count, require_positive
-from leanbayes.learned import Learned, Stored
 from leanbayes.ops import LinearOp
+from leanbayes.parameters.learned import Learned, Stored
+from leanbayes.parameters.transforms import Exp
 from leanbayes.posteriors.base import Posterior, register_posterior
-from leanbayes.transforms import Exp
 
 __all__ = ["MatrixNormal"]
 

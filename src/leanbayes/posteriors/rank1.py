@@ -14,10 +14,10 @@ from torch.distributions import Cauchy, HalfCauchy, LogNormal, Normal
 from leanbayes.distributions import Rank1Mixture, WeightDistribution
 from leanbayes.distributions.rank1 import RandomFactor
 from leanbayes.errors import require, require_choice, require_count, require_positive
-from leanbayes.learned import Learned, Stored
 from leanbayes.ops import LinearOp
+from leanbayes.parameters.learned import Learned, Stored
+from leanbayes.parameters.scales import Scale
 from leanbayes.posteriors.base import Posterior, register_posterior
-from leanbayes.scales import Scale
 
 __all__ = ["Rank1"]
 
@@ -52,9 +52,10 @@ def _rank1_mixture(
 class Rank1(Posterior):
     """Random rank-one factors on a shared weight matrix, a mixture of members [rank-1, eq. 1–2].
 
-    The prior is compared with the factors, not with the weights: ``prior=lb.Normal(0.1, loc=1.0)``
-    is the published choice, and what a conversion without a prior takes. ``factors="fixed"`` is
-    BatchEnsemble (with ``prior=lb.Flat()``). The shared weights have no prior unless
+    The prior is compared with the factors, not with the weights: ``prior=lb.priors.Normal(0.1,
+    loc=1.0)`` is the published choice, and what a conversion without a prior takes.
+    ``factors="fixed"`` is
+    BatchEnsemble (with ``prior=lb.priors.Flat()``). The shared weights have no prior unless
     ``weight_scale`` is given: train them with weight decay.
 
     Args:

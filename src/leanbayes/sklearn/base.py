@@ -18,13 +18,13 @@ from torch import Tensor
 
 from leanbayes.errors import require_count
 from leanbayes.likelihoods import Likelihood
-from leanbayes.model import random_maps
+from leanbayes.models.random_maps import random_maps
 from leanbayes.posteriors import Point, Posterior
-from leanbayes.predict import Prediction, predict_batches
+from leanbayes.prediction.predict import Prediction, predict_batches
 from leanbayes.priors import Prior
-from leanbayes.sklearn.families import Shape, build_networks, find_family
 from leanbayes.sklearn.fitting import FitSettings, Fitted
-from leanbayes.sklearn.rows import Floats, WeightedRows, distinct_rows, round_off
+from leanbayes.sklearn.posterior_names import Shape, build_networks, find_family
+from leanbayes.sklearn.training_table import Floats, WeightedRows, distinct_rows, round_off
 
 __all__ = ["BayesEstimator", "Uncertainty"]
 

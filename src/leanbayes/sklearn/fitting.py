@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from leanbayes.errors import require, require_count, require_positive
 from leanbayes.likelihoods import Likelihood
-from leanbayes.likelihoods.laws import log_mean
-from leanbayes.model import kl, members, tile
-from leanbayes.objective import elbo
-from leanbayes.predict import predict
-from leanbayes.schedules import LinearRamp
-from leanbayes.seeding import noise_by
-from leanbayes.sklearn.rows import WeightedRows
+from leanbayes.likelihoods.mixtures import log_mean
+from leanbayes.models.members import members, tile
+from leanbayes.models.model_kl import kl
+from leanbayes.prediction.predict import predict
+from leanbayes.prediction.seeded import noise_by
+from leanbayes.sklearn.training_table import WeightedRows
+from leanbayes.training.objective import elbo
+from leanbayes.training.schedules import LinearRamp
 
 __all__ = ["FitSettings", "Fitted", "NonFiniteFitError"]
 

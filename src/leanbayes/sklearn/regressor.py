@@ -16,10 +16,10 @@ from torch.distributions import Distribution
 from leanbayes.errors import require_choice
 from leanbayes.likelihoods import Gaussian, Likelihood
 from leanbayes.posteriors import Posterior
-from leanbayes.predict import Prediction
+from leanbayes.prediction.predict import Prediction
 from leanbayes.priors import Prior
 from leanbayes.sklearn.base import BayesEstimator, Uncertainty
-from leanbayes.sklearn.rows import Floats
+from leanbayes.sklearn.training_table import Floats
 
 __all__ = ["BayesRegressor"]
 

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leanbayes.convert import convert, deterministic
+from leanbayes.conversion.convert import convert, deterministic
 from leanbayes.estimators import mean, weights
-from leanbayes.io import load, save
 from leanbayes.layers import is_bayesian, is_convertible
-from leanbayes.model import held, kl, random_maps, using
+from leanbayes.models.model_kl import kl
+from leanbayes.models.noise_switches import held, using
+from leanbayes.models.random_maps import random_maps
 from leanbayes.posteriors import MeanField, Point
 from leanbayes.priors import Normal
+from leanbayes.saving.io import load, save
 from leanbayes.testing.assertions import assert_close, assert_gradients, seeded
 
 __all__ = ["check_layer"]
@@ -43,13 +45,13 @@ def check_layer(
         >>> check_layer(nn.Conv1d(2, 4, 3), torch.randn(5, 2, 7))
     """
     name = type(net).__name__
-    assert is_convertible(net), f"{name} has no kind of layer; call lb.register_layer"
+    assert is_convertible(net), f"{name} has no kind of layer; call lb.extend.register_layer"
     net = copy.deepcopy(net).eval()
     before = {key: value.clone() for key, value in net.state_dict().items()}
     with seeded(seed):
         for bias in (None, MeanField(0.1)):
             model = convert(net, MeanField(0.1), _PRIOR, bias=bias)
-            assert is_bayesian(model), f"from_torch of {name} gives no lb.Layer"
+            assert is_bayesian(model), f"from_torch of {name} gives no lb.extend.Layer"
             assert any(True for _ in random_maps(model)), f"nothing in {name} became random"
             _check_outputs(model, net, inputs)
             _check_way_back(model, net, inputs)

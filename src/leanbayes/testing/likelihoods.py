@@ -33,7 +33,7 @@ def check_likelihood(
     finite moments where it has a variance at all.
 
     Args:
-        likelihood: the likelihood, registered by :func:`~leanbayes.register_likelihood`.
+        likelihood: the likelihood, registered by :func:`~leanbayes.extend.register_likelihood`.
         outputs: some outputs of a network, ``[samples, batch, …]``, float64.
         y: possible targets, ``[batch, …]``.
         samples: how many draws to compare with.

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from leanbayes.distributions import Moments, WeightDistribution
-from leanbayes.kl import check_pair, cross_entropy, divergence
-from leanbayes.learned import Learned
+from leanbayes.distributions.kl import check_pair, cross_entropy, divergence
 from leanbayes.ops import Conv, Linear, LinearOp
+from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import POSTERIORS, MeanField, Posterior
 from leanbayes.priors import PRIORS, Flat, Normal, Prior, StudentT
 from leanbayes.registry import Registry

@@ -3,7 +3,7 @@
 Example:
     >>> import leanbayes as lb
     >>> net = build("lenet", outputs=10)
-    >>> model = lb.convert(net, lb.KTied(2), lb.Normal(0.3), include=("dense*",))
+    >>> model = lb.convert(net, lb.KTied(2), lb.priors.Normal(0.3), include=("dense*",))
 """
 
 from leanbayes.lab.architectures.base import (

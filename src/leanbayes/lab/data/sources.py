@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from leanbayes.lab.data.dataset import Dataset, Task
 from leanbayes.lab.data.files import Form
-from leanbayes.lab.names import path_name
+from leanbayes.lab.path_names import path_name
 from leanbayes.registry import Registry
 
 __all__ = ["SOURCES", "Source", "register_dataset"]

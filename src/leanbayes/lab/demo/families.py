@@ -30,10 +30,10 @@ from leanbayes.lab.recipe import (
 
 __all__ = ["CLOSELY", "DETERMINISTIC", "FAMILIES", "QUICK", "Family", "Settings"]
 
-_PRIOR = lb.Normal(0.3)
+_PRIOR = lb.priors.Normal(0.3)
 _SCALE = 0.05
 _APART = 1000
-_TIED = lb.Scale(_SCALE, raw_spread=0.1)  # equal factors would stay equal
+_TIED = lb.posteriors.Scale(_SCALE, raw_spread=0.1)  # equal factors would stay equal
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Family:
 
     name: str
     group: str
-    posterior: lb.Posterior | None = None
-    prior: lb.Prior = _PRIOR
+    posterior: lb.posteriors.Posterior | None = None
+    prior: lb.priors.Prior = _PRIOR
     estimator: str = "auto"
     include: tuple[str, ...] = ("**",)
     networks: int = 1
@@ -122,11 +122,13 @@ class Family:
         ]
 
 
-def _variance(name: str, posterior: lb.ZeroMean, estimator: str) -> Family:
-    return Family(name, "variance network", posterior, lb.Flat(), estimator, include=("dense2",))
+def _variance(name: str, posterior: lb.posteriors.ZeroMean, estimator: str) -> Family:
+    return Family(
+        name, "variance network", posterior, lb.priors.Flat(), estimator, include=("dense2",)
+    )
 
 
-def _rank1(name: str, prior: lb.Prior, *, longer: int = 1, **options: Any) -> Family:
+def _rank1(name: str, prior: lb.priors.Prior, *, longer: int = 1, **options: Any) -> Family:
     return Family(name, "rank-1", lb.Rank1(signs=0.5, **options), prior, longer=longer)
 
 
@@ -135,27 +137,34 @@ DETERMINISTIC = Family("deterministic", "plain")
 FAMILIES: tuple[Family, ...] = (
     DETERMINISTIC,
     Family("deep ensemble of 5", "plain", networks=5),
-    Family("MAP", "plain", lb.Point()),
+    Family("MAP", "plain", lb.posteriors.Point()),
     Family("mean field", "independent", lb.MeanField(_SCALE)),
     Family("k-tied, rank 1", "independent", lb.KTied(1, _TIED)),
     Family("k-tied, rank 2", "independent", lb.KTied(2, _TIED)),
     Family("k-tied, rank 3", "independent", lb.KTied(3, _TIED)),
-    Family("matrix normal", "correlated", lb.MatrixNormal(_SCALE)),
-    Family("matrix normal, low rank", "correlated", lb.MatrixNormal(_SCALE, rank=2)),
-    Family("matrix normal + diagonal", "correlated", lb.MatrixNormal(_SCALE, diagonal=True)),
-    Family("low rank", "correlated", lb.LowRank(8, _SCALE, start="random")),
-    _variance("variance, normal", lb.ZeroMean(), "auto"),
-    _variance("variance, Bernoulli", lb.ZeroMean("bernoulli"), "flipout"),
-    _variance("variance, uniform", lb.ZeroMean("uniform"), "flipout"),
+    Family("matrix normal", "correlated", lb.posteriors.MatrixNormal(_SCALE)),
+    Family("matrix normal, low rank", "correlated", lb.posteriors.MatrixNormal(_SCALE, rank=2)),
+    Family(
+        "matrix normal + diagonal", "correlated", lb.posteriors.MatrixNormal(_SCALE, diagonal=True)
+    ),
+    Family("low rank", "correlated", lb.posteriors.LowRank(8, _SCALE, start="random")),
+    _variance("variance, normal", lb.posteriors.ZeroMean(), "auto"),
+    _variance("variance, Bernoulli", lb.posteriors.ZeroMean("bernoulli"), "flipout"),
+    _variance("variance, uniform", lb.posteriors.ZeroMean("uniform"), "flipout"),
     *(
-        Family(f"dropout {alpha}, {name}", f"dropout, {name}", lb.Dropout(alpha, -3.0), prior)
-        for name, prior in (("log-unif.", lb.LogUniform()), ("ARD", lb.ARD()))
+        Family(
+            f"dropout {alpha}, {name}",
+            f"dropout, {name}",
+            lb.posteriors.VariationalDropout(alpha, -3.0),
+            prior,
+        )
+        for name, prior in (("log-unif.", lb.priors.LogUniform()), ("ARD", lb.priors.ARD()))
         for alpha in ("layer", "neuron", "weight", "additive")
     ),
-    _rank1("rank-1 normal", lb.Normal(0.3, loc=1.0)),
-    _rank1("rank-1 Cauchy", lb.Cauchy(0.1, loc=1.0), factors="cauchy", rate=1e-6),
-    _rank1("rank-1 log-normal", lb.LogNormal(0.3), factors="lognormal", longer=2),
-    _rank1("BatchEnsemble (fixed)", lb.Flat(), factors="fixed"),
+    _rank1("rank-1 normal", lb.priors.Normal(0.3, loc=1.0)),
+    _rank1("rank-1 Cauchy", lb.priors.Cauchy(0.1, loc=1.0), factors="cauchy", rate=1e-6),
+    _rank1("rank-1 log-normal", lb.priors.LogNormal(0.3), factors="lognormal", longer=2),
+    _rank1("BatchEnsemble (fixed)", lb.priors.Flat(), factors="fixed"),
 )
 
 QUICK: tuple[Family, ...] = tuple(

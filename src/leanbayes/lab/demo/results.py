@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leanbayes.lab.build import build_model
 from leanbayes.lab.demo.families import DETERMINISTIC, Family, Settings
 from leanbayes.lab.demo.judged import Judged, judge
 from leanbayes.lab.demo.processes import in_order
 from leanbayes.lab.demo.scores import over_seeds
+from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.timing import Ratio, versions
 from leanbayes.metrics import Score
-from leanbayes.parameters import count_parameters
+from leanbayes.training.parameter_groups import count_parameters
 
 __all__ = ["Result", "report", "run"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from leanbayes import plots as draw
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset
-from leanbayes.lab.judge import foreign_auroc, is_images, raw_images
+from leanbayes.lab.evaluation import foreign_auroc, is_images, raw_images
 from leanbayes.lab.report.html import Html, figure, grid, section
 from leanbayes.lab.report.numbers import number
 from leanbayes.lab.report.study import MOST_OUTSIDE, Study, register_section

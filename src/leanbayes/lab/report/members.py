@@ -8,14 +8,14 @@ from torch import Tensor
 
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset
-from leanbayes.lab.judge import is_images
+from leanbayes.lab.evaluation import is_images
 from leanbayes.lab.report.classes import class_name, shown_images
 from leanbayes.lab.report.html import Html, element, figure, grid, section
 from leanbayes.lab.report.numbers import number
 from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
 from leanbayes.metrics import disagreements, member_log_probs
-from leanbayes.model import members
+from leanbayes.models.members import members
 
 __all__ = ["disagreeing_members", "votes"]
 

@@ -12,7 +12,7 @@ from leanbayes.lab.report.numbers import number
 from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
 from leanbayes.metrics import Coverage
-from leanbayes.predict import Prediction
+from leanbayes.prediction.predict import Prediction
 
 __all__ = ["regression"]
 

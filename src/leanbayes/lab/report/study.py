@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from torch import nn
 
-from leanbayes.lab.build import load_data
 from leanbayes.lab.data import Dataset
-from leanbayes.lab.judge import foreign_images, is_images
+from leanbayes.lab.evaluation import foreign_images, is_images
+from leanbayes.lab.from_recipe import load_data
 from leanbayes.lab.report.html import Html
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Likelihood
-from leanbayes.predict import Prediction, predict
+from leanbayes.prediction.predict import Prediction, predict
 from leanbayes.registry import Registry
 
 __all__ = ["SECTIONS", "Study", "register_section", "study"]

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes import plots as draw
-from leanbayes.alpha import quartiles
+from leanbayes.analysis.log_alpha import quartiles
+from leanbayes.analysis.spectrum import explained
 from leanbayes.lab import plots, weights
 from leanbayes.lab.report.html import Html, element, figure, grid, section, table
 from leanbayes.lab.report.numbers import number
 from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
-from leanbayes.spectrum import explained
 
 __all__ = ["dropout_rates", "scales", "shares_shown"]
 

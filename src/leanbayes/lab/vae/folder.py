@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from leanbayes.errors import LoadError, require
-from leanbayes.files import remove_partial_files
 from leanbayes.lab.architectures.vae import Vae
 from leanbayes.lab.checkpoints import Checkpoints
 from leanbayes.lab.files import read_object, write_bytes, write_json
@@ -19,6 +18,7 @@ from leanbayes.lab.locks import locked
 from leanbayes.lab.tables import write_table
 from leanbayes.lab.unpickling import read_checkpoint
 from leanbayes.lab.vae.settings import VaeSettings
+from leanbayes.saving.files import remove_partial_files
 
 __all__ = ["VaeFolder"]
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from leanbayes.errors import require, require_count, require_positive, require_seed
 from leanbayes.lab.architectures.vae import LatentPosterior, Vae
-from leanbayes.schedules import Exponential
+from leanbayes.training.schedules import Exponential
 
 __all__ = ["VaeSettings", "latent_shape"]
 

@@ -1,0 +1,263 @@
+"""What is left of a sparse network: weights, rows, columns and multiply-adds, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.conversion.convert import topmost
+from leanbayes.errors import choose, require
+from leanbayes.estimators import mean
+from leanbayes.layers import Affine, RandomMap, is_bayesian
+from leanbayes.layers.affine import Convolution, TransposedConvolution
+from leanbayes.models.noise_switches import using
+from leanbayes.models.random_maps import random_maps
+from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp
+from leanbayes.prediction.eval_mode import evaluating
+
+__all__ = [
+    "Left",
+    "SparseLayer",
+    "SparsityReport",
+    "multiply_adds",
+    "plain_op",
+    "sparsity_report",
+    "thousands",
+]
+
+_PLAIN: dict[type[nn.Module], type[Affine]] = {
+    nn.Linear: Affine,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), Convolution),
+    **dict.fromkeys(
+        (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), TransposedConvolution
+    ),
+}
+
+
+def plain_op(module: nn.Module) -> LinearOp | None:
+    """The op of a plain torch layer of exactly one of the classes with a weight matrix.
+
+    Example:
+        >>> plain_op(nn.Linear(3, 2))
+        Linear()
+    """
+    kind = _PLAIN.get(type(module))
+    return None if kind is None else kind.op_of(module)
+
+
+class Left(NamedTuple):
+    """How many there are, and how many are left.
+
+    Example:
+        >>> print(Left(30, 120))
+        30 of 120
+        >>> Left(30, 120).dropped
+        0.75
+    """
+
+    left: int
+    of: int
+
+    @property
+    def dropped(self) -> float:
+        """The share that is gone."""
+        return (self.of - self.left) / self.of
+
+    def __str__(self) -> str:
+        return f"{thousands(self.left)} of {thousands(self.of)}"
+
+
+class SparseLayer(NamedTuple):
+    """What is left of the matrix of one layer.
+
+    Attributes:
+        name: as in ``named_kl``; the empty name is the model itself.
+        weights: those that are not zero for good.
+        rows: outputs with any weight left; the paper, which writes the transpose, calls them
+            columns.
+        columns: inputs (of a convolution, channels at one place of the kernel) with any weight
+            left.
+        multiply_adds: of one example, as they are computed, zeros or not; ``None`` if not counted.
+    """
+
+    name: str
+    weights: Left
+    rows: Left
+    columns: Left
+    multiply_adds: int | None = None
+
+
+@dataclass(frozen=True)
+class SparsityReport:
+    """What is left of every layer, in the network's order; ``print`` shows a table.
+
+    Attributes:
+        layers: one a weight matrix.
+    """
+
+    layers: tuple[SparseLayer, ...]
+
+    @property
+    def total(self) -> SparseLayer:
+        """All layers together."""
+        counts = [row.multiply_adds for row in self.layers]
+        known = [count for count in counts if count is not None]
+        weights, rows, columns = (_sum(getattr(r, kind) for r in self.layers) for kind in _KINDS)
+        return SparseLayer("all", weights, rows, columns, sum(known) if known else None)
+
+    def dropped(self, kind: Literal["weights", "rows", "columns"] = "weights") -> str:
+        """The percentages that are gone, as the paper prints them [matrix normal, tables 1–2].
+
+        Example:
+            >>> first, second = (SparseLayer("", *3 * [Left(left, 100)]) for left in (70, 39))
+            >>> SparsityReport((first, second)).dropped("rows")
+            '30-61'
+        """
+        shares = (choose("kind", kind, row._asdict()).dropped for row in self.layers)
+        return "-".join(f"{100 * share:.0f}" for share in shares)
+
+    def __getitem__(self, name: str) -> SparseLayer:
+        return choose("layer", name, {row.name: row for row in self.layers})
+
+    def __str__(self) -> str:
+        head = ["layer", *(cell for kind in _KINDS for cell in (kind, "dropped")), "multiply-adds"]
+        table = [head, *map(_cells, (*self.layers, self.total))]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        return "\n".join(
+            "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
+            for first, *rest in table
+        )
+
+
+_KINDS = ("weights", "rows", "columns")
+
+
+def _sum(parts: Iterable[Left]) -> Left:
+    left, of = zip(*parts, strict=True)
+    return Left(sum(left), sum(of))
+
+
+def _cells(row: SparseLayer) -> list[str]:
+    shares = [
+        cell
+        for left in (row.weights, row.rows, row.columns)
+        for cell in (str(left), f"{100 * left.dropped:.0f} %")
+    ]
+    return [row.name or "(the model)", *shares, thousands(row.multiply_adds)]
+
+
+def thousands(count: int | None) -> str:
+    """A count with spaces between thousands, or a dash.
+
+    Example:
+        >>> thousands(62270)
+        '62 270'
+    """
+    return "–" if count is None else f"{count:,}".replace(",", " ")
+
+
+@torch.no_grad()
+def sparsity_report(model: nn.Module, example: Tensor | None = None) -> SparsityReport:
+    """Count what is left of every weight matrix [matrix normal, tables 1–2].
+
+    A weight is gone if it is zero without noise: pruned, or zero in a plain layer. Biases are not
+    counted. A row or column is left if any weight of it is. Multiply-adds are those that the
+    network performs: pruning changes none of them, :func:`~leanbayes.compact` does.
+
+    Args:
+        model: a model, converted or not.
+        example: a batch, to count multiply-adds with.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> net = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> model = lb.convert(net, lb.MeanField(), lb.priors.ARD())
+        >>> model = lb.prune(model, groups="row", keep=0.5)
+        >>> print(lb.analysis.sparsity_report(model, torch.randn(4, 10)))
+        layer   weights  dropped     rows  dropped   columns  dropped  multiply-adds
+        0      40 of 80     50 %   4 of 8     50 %  10 of 10      0 %             80
+        2       8 of 16     50 %   1 of 2     50 %    8 of 8      0 %             16
+        all    48 of 96     50 %  5 of 10     50 %  18 of 18      0 %             96
+    """
+    counts = {} if example is None else multiply_adds(model, example)
+    layers = tuple(
+        SparseLayer(
+            name,
+            Left(int(used.sum()), used.numel()),
+            Left(int(used.any(1).sum()), used.shape[0]),
+            Left(int(used.any(0).sum()), used.shape[1]),
+            counts.get(name),
+        )
+        for name, used in _used(model)
+    )
+    require(bool(layers), "the model has no weight matrix; give one with linear layers")
+    return SparsityReport(layers)
+
+
+def _used(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Which weights are not zero for good, of every matrix that is no bias."""
+    inside = topmost(model, is_bayesian)
+    biases = {part for layer in inside for name, part in random_maps(layer) if "bias" in name}
+    for name, module in model.named_modules():
+        op = plain_op(module)
+        if isinstance(module, RandomMap) and module not in biases:
+            q = module.posterior()
+            used = (q.mean != 0) | (q.variance != 0)
+            yield name, used.any(0) if used.ndim == 3 else used
+        elif op is not None:
+            assert isinstance(module.weight, Tensor)
+            yield name, op.matrix(module.weight) != 0
+
+
+@torch.no_grad()
+def multiply_adds(model: nn.Module, example: Tensor) -> dict[str, int]:
+    """How many products of weights one example takes, by layer: linear layers and convolutions.
+
+    Args:
+        model: a model, converted or not; it runs once, on means and in eval mode.
+        example: a batch.
+
+    Example:
+        >>> multiply_adds(nn.Conv2d(3, 8, 5, padding=2), torch.randn(4, 3, 10, 10))
+        {'': 60000}
+    """
+    counts: dict[str, int] = {}
+
+    def count(name: str, op: LinearOp, size: int) -> Any:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
+            positions = _positions(op, inputs[0], y)
+            counts[name] = counts.get(name, 0) + size * positions
+
+        return hook
+
+    handles = []
+    for name, module in model.named_modules():
+        op = module.op if isinstance(module, Affine) else plain_op(module)
+        if type(op) in (Linear, Conv, ConvTranspose) and op is not None:
+            size = _size(module)
+            handles.append(module.register_forward_hook(count(name, op, size)))
+    try:
+        with evaluating(model), using(model, mean):
+            model(example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return counts
+
+
+def _size(module: nn.Module) -> int:
+    """How many weights a layer has."""
+    if isinstance(module, Affine):
+        return module.posterior().event_shape.numel()
+    return module.get_parameter("weight").numel()
+
+
+def _positions(op: LinearOp, x: Tensor, y: Tensor) -> int:
+    """How often one example meets every weight."""
+    source = x if isinstance(op, ConvTranspose) else y
+    examples = source.shape[op.batch_dim] if op.is_batched(x) else 1
+    return source.numel() // (source.shape[op.channel_dim] * max(examples, 1))

@@ -1,0 +1,106 @@
+"""Spectra of trained weights: how much each singular value explains [k-tied, section 3]."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.errors import require, require_count
+from leanbayes.layers import RandomMap
+from leanbayes.models.random_maps import random_maps
+
+__all__ = ["Spectrum", "explained", "is_matrix", "spectrum"]
+
+_SUBSPACE_ROUNDS = 6
+_MORE_DIRECTIONS = 8
+
+
+class Spectrum(NamedTuple):
+    """Shares of the sum of squares that singular values explain, largest first.
+
+    Each adds up to 1; a matrix of zeros explains nothing, and all its shares are 0. Mixtures have
+    a first axis of members.
+
+    Attributes:
+        scale: of the standard deviations (zeros for a point estimate).
+        mean: of the means (zeros for a variance layer).
+    """
+
+    scale: Tensor
+    mean: Tensor
+
+
+def is_matrix(layer: RandomMap) -> bool:
+    """Whether a random map has more than one row and more than one column; a bias has not."""
+    return min(layer.posterior().event_shape) > 1
+
+
+@torch.no_grad()
+def spectrum(model: nn.Module, *, most: int | None = None) -> dict[str, Spectrum]:
+    """The explained variance ``γᵢ² / Σⱼ γⱼ²`` of every singular value γ, by layer [k-tied, fig. 1].
+
+    Standard deviations of mean-field posteriors are close to low rank, their means are not. A
+    convolution is the matrix ``[out, in · height · width]``; the papers flatten it to ``[height ·
+    width · in, out]``, which has the same singular values. Random biases have no spectrum.
+
+    Args:
+        model: a converted model with posteriors of any family; where standard deviations are not
+            finite (Cauchy factors), shares are NaN.
+        most: only the first so many, computed without the others; quicker for large matrices.
+
+    Returns:
+        The spectra by the names of :func:`named_kl`, on the CPU and in double precision.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(6, 5), lb.KTied(2), lb.priors.Normal(1.0))
+        >>> shares = lb.analysis.spectrum(model)[""]
+        >>> bool(shares.scale[:2].sum() > 0.999), len(shares.mean)
+        (True, 5)
+    """
+    spectra = {}
+    for name, layer in random_maps(model):
+        if is_matrix(layer):
+            q = layer.posterior()
+            spectra[name] = Spectrum(explained(q.variance.sqrt(), most), explained(q.mean, most))
+    require(bool(spectra), "the model has no random matrix; call lb.convert(model, …) first")
+    return spectra
+
+
+def explained(matrix: Tensor, most: int | None = None) -> Tensor:
+    """Squared singular values of ``[…, out, in]`` over their sum, largest first.
+
+    Args:
+        matrix: one matrix, or a batch of them.
+        most: only the first so many, by subspace iteration from a fixed start.
+
+    Example:
+        >>> explained(torch.diag(torch.tensor([1.0, 3.0])))
+        tensor([0.9000, 0.1000], dtype=torch.float64)
+    """
+    matrix = matrix.detach().cpu().double()
+    rank = min(matrix.shape[-2:])
+    if most is not None:
+        require_count("most", most, 1)
+        rank = min(rank, most)
+    if not bool(matrix.isfinite().all()):
+        return matrix.new_full((*matrix.shape[:-2], rank), torch.nan)
+    largest = matrix.abs().amax((-2, -1), keepdim=True)
+    unit = matrix / torch.where(largest > 0, largest, 1.0)
+    squares = _singular_values(unit, rank).square()
+    total = unit.square().sum((-2, -1)).unsqueeze(-1)
+    return squares / torch.where(total > 0, total, 1.0)
+
+
+def _singular_values(matrix: Tensor, count: int) -> Tensor:
+    directions = count + _MORE_DIRECTIONS
+    if directions >= min(matrix.shape[-2:]):
+        return torch.linalg.svdvals(matrix)[..., :count]
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(matrix.shape[-1], directions, generator=generator, dtype=matrix.dtype)
+    basis = torch.linalg.qr(matrix @ start)[0]
+    for _ in range(_SUBSPACE_ROUNDS):
+        basis = torch.linalg.qr(matrix @ torch.linalg.qr(matrix.mT @ basis)[0])[0]
+    return torch.linalg.svdvals(basis.mT @ matrix)[..., :count]

@@ -1,6 +1,0 @@
-"""From a masked network to a smaller one, on a traced graph with a closed table of operations."""
-
-from leanbayes.compaction.compact import Compacted, compact
-from leanbayes.compaction.report import CompactionReport, CompactLayer, Kept
-
-__all__ = ["CompactLayer", "Compacted", "CompactionReport", "Kept", "compact"]

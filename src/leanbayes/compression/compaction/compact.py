@@ -1,0 +1,213 @@
+"""compact: what is switched off is removed, and the network is smaller."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from leanbayes.analysis.sparsity import multiply_adds
+from leanbayes.compression.compaction.channels import UntraceableError, insist
+from leanbayes.compression.compaction.cut_layers import Weighted
+from leanbayes.compression.compaction.graph import IN_USE, Graph, Visit
+from leanbayes.compression.compaction.report import CompactionReport, CompactLayer, Kept
+from leanbayes.conversion.convert import topmost
+from leanbayes.distributions import Masked
+from leanbayes.errors import require
+from leanbayes.estimators import mean
+from leanbayes.layers import Layer, is_bayesian
+from leanbayes.models.noise_switches import using
+from leanbayes.models.random_maps import random_maps
+from leanbayes.precision import wide_dtype
+from leanbayes.prediction.eval_mode import evaluating
+
+__all__ = ["Compacted", "compact"]
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class Compacted(NamedTuple, Generic[M]):
+    """A smaller network, and what was done to get it.
+
+    Attributes:
+        model: the network.
+        report: sizes before and after, and what was kept and why.
+    """
+
+    model: M
+    report: CompactionReport
+
+
+def compact(model: M, example: Tensor | None = None, *, exact: bool = True) -> Compacted[M]:
+    """Remove what is switched off: a smaller network that computes the same.
+
+    A unit goes if nothing reads it, or if it is a constant that the next layers can take over. That
+    is followed through linear layers, convolutions, batch norm, activations, pooling, flattening
+    and sums, on a traced graph. What is not in that table keeps the channels it meets, and the
+    report names it. In eval mode the outputs are the same up to rounding, and the weights that are
+    left have the same law: a Bayesian network stays one, and its KL counts what is left. What is
+    kept of units that are off, and why, is in ``docs/sparsity.md``.
+
+    Args:
+        model: a pruned model (:func:`~leanbayes.prune`), or a plain one some of whose weights are
+            zero, such as ``lb.deterministic(model)``; left as it is.
+        example: a batch. It tells where channels are if a batch norm follows a linear layer; with
+            it, multiply-adds are counted and the result is compared with the model.
+        exact: ``False`` folds constants by the means of random weights as well; the noise of these
+            weights is lost, and only outputs on means are the same.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> net = nn.Sequential(nn.Linear(9, 30), nn.ReLU(), nn.Linear(30, 2))
+        >>> model = lb.convert(net, lb.MeanField(), lb.priors.GroupARD())
+        >>> pruned = lb.prune(model, by="snr", groups="row", keep=0.2, include=["0"])
+        >>> small, report = lb.compact(lb.deterministic(pruned), torch.randn(5, 9))
+        >>> small[0].weight.shape, small[2].weight.shape, report.multiply_adds
+        (torch.Size([6, 9]), torch.Size([2, 6]), (330, 66))
+    """
+    require(isinstance(model, nn.Module), f"{model!r} is no model; give an nn.Module")
+    small = copy.deepcopy(model)
+    counts = {} if example is None else multiply_adds(small, example)
+    try:
+        layers, kept = _shrink(small, example, exact=exact)
+        if example is not None:
+            _check(model, small, example)
+    except UntraceableError as reason:
+        whole = CompactionReport((), (Kept("", 0, str(reason)),))
+        return Compacted(copy.deepcopy(model), whole)
+    after = {} if example is None else multiply_adds(small, example)
+    counted = (row.counted(counts.get(row.name), after.get(row.name)) for row in layers)
+    return Compacted(small, CompactionReport(tuple(counted), kept))
+
+
+def _shrink(
+    model: nn.Module, example: Tensor | None, *, exact: bool
+) -> tuple[list[CompactLayer], tuple[Kept, ...]]:
+    graph = _graph(model, example, exact=exact)
+    graph.settle()
+    layers, kept = _layers(graph), tuple(_kept(graph, model))
+    _cut(graph)
+    return layers, kept
+
+
+def _graph(model: nn.Module, example: Tensor | None, *, exact: bool) -> Graph:
+    one_layer = isinstance(model, Layer) or not any(True for _ in model.children())
+    insist(not one_layer, "it is one layer, whose inputs and outputs stay")
+    with torch.no_grad(), evaluating(model), using(model, mean):
+        return Graph(model, example, exact=exact)
+
+
+def _layers(graph: Graph) -> list[CompactLayer]:
+    rows = []
+    for step in graph.steps:
+        if isinstance(step.module, Weighted):
+            kept, inputs, groups = _left(step, step.module)
+            layer = step.module
+            before = (layer.outputs, layer.inputs // layer.op.groups * layer.kernel)
+            after = (len(kept), len(inputs) // groups * layer.kernel)
+            rows.append(CompactLayer(step.name, before, after))
+    return rows
+
+
+def _left(step: Visit, layer: Weighted) -> tuple[Tensor, Tensor, int]:
+    """The outputs, the inputs and the number of groups that are left of a layer."""
+    rows = step.made.space.root.kept
+    every = torch.ones(layer.inputs, dtype=torch.bool)
+    inputs = every if step.read is None else step.read.kept_features()
+    groups = int(rows.sum()) * layer.op.groups // layer.outputs if layer.op.groups > 1 else 1
+    return rows.nonzero().flatten(), inputs.nonzero().flatten(), groups
+
+
+def _cut(graph: Graph) -> None:
+    """Make every layer as small as it can be; those that lose nothing are not touched."""
+    for step in graph.steps:
+        layer = step.module
+        if isinstance(layer, _BatchNorm):
+            _cut_norm(layer, step.made.kept_features())
+        elif isinstance(layer, Weighted):
+            rows, inputs, groups = _left(step, layer)
+            if (len(rows), len(inputs)) == (layer.outputs, layer.inputs):
+                continue
+            layer.cut(rows, inputs, groups, _fold(step, layer)[rows])
+
+
+def _fold(step: Visit, layer: Weighted) -> Tensor:
+    """What removed constants add to the biases of a layer; others go into its weights."""
+    read = step.read
+    if read is None:
+        return torch.zeros_like(layer.bias)
+    gone = ~read.kept_features() & read.constant
+    if layer.op.groups == 1:
+        lost = step.lost()
+        gone = gone & ~lost
+        carrier = layer.carrier(read, lost) if bool(lost.any()) else None
+        if carrier is not None:
+            layer.carry(read.values, lost.nonzero().flatten(), carrier)
+    return layer.shift(read.values, gone.expand_as(layer.used))
+
+
+@torch.no_grad()
+def _cut_norm(norm: _BatchNorm, features: Tensor) -> None:
+    if bool(features.all()):
+        return
+    norm.num_features = int(features.sum())
+    for name, tensor in (*norm.named_parameters(), *norm.named_buffers()):
+        if tensor.ndim:
+            left = tensor.detach()[features.to(tensor.device)]
+            trained = isinstance(tensor, nn.Parameter)
+            made = nn.Parameter(left, requires_grad=tensor.requires_grad) if trained else left
+            setattr(norm, name, made)
+
+
+def _kept(graph: Graph, model: nn.Module) -> Iterator[Kept]:
+    """What is switched off and stays, and the operations that channels are not followed through."""
+    for step in graph.steps:
+        layer, space = step.module, step.made.space.root
+        if not isinstance(layer, Weighted):
+            continue
+        off = layer.off(step.read) & space.kept
+        reasons = [_reason(space.cause(int(i)), layer) for i in off.nonzero()]
+        for why in dict.fromkeys(reasons):
+            yield Kept(step.name, reasons.count(why), why)
+    yield from (Kept(name, 0, why) for name, why in graph.barriers.items())
+    followed = {step.name for step in graph.steps} | graph.barriers.keys()
+    for layer, names in topmost(model, is_bayesian).items():
+        laws = [part.posterior() for _, part in random_maps(layer)]
+        if followed.isdisjoint(names) and any(isinstance(q, Masked) for q in laws):
+            why = f"{type(layer).__name__}, or what it lies in, is not in the table of operations"
+            yield Kept(names[0], 0, why)
+
+
+def _reason(cause: str, layer: Weighted) -> str:
+    if cause != IN_USE:
+        return cause
+    if layer.random_bias:
+        return "their biases are random"
+    return "what reads them meets more than constants: another summand, or a padded pooling"
+
+
+@torch.no_grad()
+def _check(model: nn.Module, small: nn.Module, example: Tensor) -> None:
+    """Raise unless both give the same outputs, up to rounding."""
+    outputs = []
+    for each in (model, small):
+        with evaluating(each), using(each, mean):
+            outputs.append(list(_tensors(each(example))))
+    for theirs, ours in zip(*outputs, strict=True):
+        tolerance = 1e-4 if theirs.dtype == wide_dtype(theirs.dtype) else 0.05
+        size = 1 + theirs.nan_to_num().abs().max()
+        close = torch.allclose(ours, theirs, 0.0, float(tolerance * size), equal_nan=True)
+        insist(close, "the smaller network did not give the same outputs for the example")
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """The tensors of an output, which may be a tuple or a mapping of them."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, tuple | list | Mapping):
+        for part in output.values() if isinstance(output, Mapping) else output:
+            yield from _tensors(part)

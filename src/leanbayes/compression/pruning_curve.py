@@ -1,0 +1,127 @@
+"""What pruning costs: scores on given data at every share of weights that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.compression.prune import Groups, Scope, density, prune
+from leanbayes.errors import require
+from leanbayes.likelihoods import Categorical, Likelihood
+from leanbayes.metrics import Score
+from leanbayes.prediction.predict import predict
+
+__all__ = ["PruningCurve", "PruningPoint", "pruning_curve"]
+
+
+class PruningPoint(NamedTuple):
+    """A model that keeps a share of its weights, and how good it is.
+
+    Attributes:
+        keep: the share that was asked for.
+        kept: the share of the weights of the layers in question that it keeps.
+        metrics: what the likelihood measures, with standard errors.
+    """
+
+    keep: float
+    kept: float
+    metrics: dict[str, Score]
+
+
+@dataclass(frozen=True)
+class PruningCurve:
+    """Scores at every share of weights that is kept; ``print`` shows a table.
+
+    Attributes:
+        by: the criterion.
+        points: in the order in which shares were given.
+    """
+
+    by: str
+    points: tuple[PruningPoint, ...]
+
+    def __str__(self) -> str:
+        shown = [
+            name
+            for name in ("accuracy", "squared_error", "nll")
+            if all(name in point.metrics for point in self.points)
+        ]
+        table = [["kept", *shown]]
+        for point in self.points:
+            scores = [str(point.metrics[name]) for name in shown]
+            table.append([f"{100 * point.kept:.2f} %", *scores])
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(map(str.rjust, row, widths)) for row in table]
+        return "\n".join([f"pruned by {self.by}", *lines])
+
+
+def pruning_curve(
+    model: nn.Module,
+    data: Iterable[tuple[Tensor, Tensor]],
+    *,
+    by: str = "scale",
+    groups: Groups = "weight",
+    keep: Sequence[float] = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01),
+    scope: Scope = "layer",
+    include: Sequence[str] = ("**",),
+    likelihood: Likelihood | None = None,
+    samples: int = 20,
+    seed: int = 0,
+) -> PruningCurve:
+    """Prune copies of a model further and further, and score them [variance, figure 5].
+
+    All draw the same noise; the global generator and the model are left as they were.
+
+    Args:
+        model: a converted model with standard deviations.
+        data: batches ``(x, y)``, such as a data loader.
+        by: the criterion, as in :func:`~leanbayes.prune`.
+        groups: whether single weights go, or rows, or columns.
+        keep: shares of them to keep.
+        scope: rank within each ``"layer"``, or once over the ``"model"``.
+        include: patterns of layer names, as in :func:`~leanbayes.convert`.
+        likelihood: what outputs mean; categorical if not given.
+        samples: predictive samples.
+        seed: seed of the noise.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(10, 8), lb.posteriors.ZeroMean(), lb.priors.LogUniform())
+        >>> data = [(torch.randn(50, 10), torch.randint(8, (50,)))]
+        >>> curve = lb.compression.pruning_curve(model, data, keep=(1.0, 0.5))
+        >>> [point.kept for point in curve.points]
+        [1.0, 0.5]
+    """
+    require(len(keep) > 0, "keep is empty; give shares of the weights, such as (1.0, 0.1)")
+    batches = list(data)
+    require(any(len(y) for _, y in batches), "data has no examples; give batches (x, y)")
+    chosen = scaled_layers(model, include)
+    sizes = {name: layer.posterior().event_shape.numel() for name, layer in chosen.items()}
+    points = []
+    for share in keep:
+        pruned = prune(model, by, groups=groups, keep=share, scope=scope, include=include)
+        shares = density(pruned)
+        kept = sum(shares[name] * size for name, size in sizes.items()) / sum(sizes.values())
+        metrics = _metrics(pruned, batches, likelihood or Categorical(), samples, seed)
+        points.append(PruningPoint(share, kept, metrics))
+    return PruningCurve(by, tuple(points))
+
+
+def _metrics(
+    model: nn.Module,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    likelihood: Likelihood,
+    samples: int,
+    seed: int,
+) -> dict[str, Score]:
+    drawn = [
+        predict(model, x, samples=samples, seed=seed + index, likelihood=likelihood).samples
+        for index, (x, _) in enumerate(batches)
+    ]
+    with torch.no_grad():
+        return likelihood.metrics(torch.cat(drawn, 1), torch.cat([y for _, y in batches]))

@@ -1,0 +1,3 @@
+"""Conversion of a network to Bayesian layers, and back."""
+
+__all__: list[str] = []

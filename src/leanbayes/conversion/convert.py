@@ -1,0 +1,384 @@
+"""Deterministic -> Bayesian and back: plan completely, then apply."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar, cast
+
+import torch
+from torch import nn
+
+from leanbayes.conversion.external_references import check_copy, replaceable
+from leanbayes.conversion.plan_report import (
+    KeptLayer,
+    added_bytes,
+    kept_layers,
+    lines_of,
+    rank1_advice,
+    size_of,
+    warn_of_unknown,
+)
+from leanbayes.errors import nearest, require
+from leanbayes.estimators import Estimator, auto
+from leanbayes.layers.attention import settle_fused_path
+from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible, to_bayesian
+from leanbayes.layers.layer_spec import LayerSpec, SharedPriors, prior_or_default
+from leanbayes.posteriors import Posterior
+from leanbayes.priors import Prior
+
+__all__ = [
+    "Plan",
+    "PlannedLayer",
+    "choose_layers",
+    "convert",
+    "deterministic",
+    "plan",
+    "select",
+    "topmost",
+]
+
+M = TypeVar("M", bound=nn.Module)
+L = TypeVar("L", bound=nn.Module)
+
+
+class PlannedLayer(NamedTuple):
+    """One layer of a plan.
+
+    Attributes:
+        names: all its dotted names in the model; the empty name is the model itself.
+        kind: the name of its class.
+        choice: what it will be made of.
+    """
+
+    names: tuple[str, ...]
+    kind: str
+    choice: LayerSpec
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a conversion will do: the names of every layer, and what it is made of.
+
+    ``print(plan(…))`` shows it, :meth:`apply` does it.
+
+    Attributes:
+        layers: those that become random.
+        kept: those with parameters that stay as they are, and their shares of all parameters.
+        memory: how many bytes the converted model takes beyond those of the model.
+    """
+
+    layers: tuple[PlannedLayer, ...]
+    kept: tuple[KeptLayer, ...] = ()
+    memory: int = 0
+
+    def __str__(self) -> str:
+        names = [", ".join(name or "(the model)" for name in layer.names) for layer in self.layers]
+        width = max(map(len, names), default=0)
+        lines = [
+            f"{name:<{width}}  {kind:<18} {choice.posterior}  prior {choice.prior}"
+            for name, (_, kind, choice) in zip(names, self.layers, strict=True)
+        ]
+        if any(len(layer.names) > 1 for layer in self.layers):
+            lines.append(
+                "A layer with several names draws at every call, except in predict; "
+                "lb.held(model) makes it one draw."
+            )
+        lines += rank1_advice(layer.choice.posterior for layer in self.layers)
+        return "\n".join([*lines, *lines_of(self.kept), f"Memory added: {size_of(self.memory)}."])
+
+    def apply(self, model: M) -> M:
+        """Convert the model itself, or nothing of it if any layer cannot be; returns it.
+
+        Example:
+            >>> import leanbayes as lb
+            >>> net = nn.Sequential(nn.Linear(3, 2))
+            >>> planned = lb.plan(net, lb.KTied(2), lb.priors.Normal(1.0))
+            >>> planned.apply(net) is net
+            True
+        """
+        shared: SharedPriors = {}
+        modules = dict(model.named_modules(remove_duplicate=False))
+        built: list[tuple[Sequence[str], nn.Module]] = []
+        for names, kind, choice in self.layers:
+            for name in names:
+                require(
+                    name in modules and modules[name] is modules[names[0]],
+                    f"the plan has a layer {name!r} ({kind}) that the model has not; make a plan "
+                    "of this model",
+                )
+            with _naming(names[0], modules[names[0]]):
+                built.append((names, to_bayesian(modules[names[0]], choice, shared)))
+        return _exchange(model, built)
+
+
+def plan(
+    model: nn.Module,
+    posterior: Posterior,
+    prior: Prior | None = None,
+    estimator: Estimator = auto,
+    *,
+    bias: Posterior | None = None,
+    bias_prior: Prior | None = None,
+    include: Sequence[str] = ("**",),
+    exclude: Sequence[str] = (),
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Plan:
+    """Say what :func:`convert` would do with the same arguments, without doing it.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
+        >>> for line in str(lb.plan(net, lb.KTied(1), lb.priors.Normal(1.0))).splitlines()[1:]:
+        ...     print(line)
+        Deterministic, with 33.3 % of the parameters:
+        1  LayerNorm          4 (33.3 %)
+        Memory added: 28 B.
+    """
+    default = LayerSpec(posterior, prior_or_default(prior, posterior), estimator, bias, bias_prior)
+    planned = choose_layers(model, default, include, exclude, overrides)
+    shared: SharedPriors = {}
+    memory = 0
+    for names, _, choice in planned.layers:
+        layer = model.get_submodule(names[0])
+        with _naming(names[0], layer):
+            memory += added_bytes(layer, choice, shared)
+    return replace(planned, memory=memory)
+
+
+def choose_layers(
+    model: nn.Module,
+    default: LayerSpec,
+    include: Sequence[str] = ("**",),
+    exclude: Sequence[str] = (),
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Plan:
+    """A plan that does not say how much memory it takes, which has to be tried out."""
+    layers = topmost(model, is_convertible)
+    known = [name for names in layers.values() for name in names]
+    require(bool(known), _nothing_to_convert(model))
+    included, excluded = select(include, known), select(exclude, known)
+    changes = [(select(pattern, known), change) for pattern, change in (overrides or {}).items()]
+    _check_keys(overrides or {})
+    chosen: dict[nn.Module, PlannedLayer] = {}
+    for module, names in layers.items():
+        if not included.isdisjoint(names) and excluded.isdisjoint(names):
+            with _naming(names[0], module):
+                check_convertible(module)
+            choice = replace(default, batch_dim=_batch_dim(model, names[0]))
+            for changed, change in changes:
+                if not changed.isdisjoint(names):
+                    choice = replace(choice, **change)
+            chosen[module] = PlannedLayer(tuple(names), type(module).__name__, choice)
+    require(bool(chosen), "no layer is left to convert; look at include and exclude")
+    _forbid_tied_weights(model, chosen)
+    replaceable(model, {layer: planned.names[0] for layer, planned in chosen.items()})
+    return Plan(tuple(chosen.values()), kept_layers(model, chosen))
+
+
+def convert(
+    model: M,
+    posterior: Posterior,
+    prior: Prior | None = None,
+    estimator: Estimator = auto,
+    *,
+    bias: Posterior | None = None,
+    bias_prior: Prior | None = None,
+    include: Sequence[str] = ("**",),
+    exclude: Sequence[str] = (),
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    freeze: Literal["rest"] | None = None,
+    inplace: bool = False,
+) -> M:
+    """Make a model Bayesian: a copy whose linear layers are random maps.
+
+    Trained weights become the means. Linear and bilinear layers, convolutions (also transposed and
+    grouped), embeddings and bags of them, LSTM, GRU, RNN and their cells, multi-head attention and
+    what :func:`register_layer` was told of are converted; everything else stays. Nothing changes if
+    any part cannot be converted. The result has the class of the model, unless that is one layer.
+
+    Args:
+        model: any module; left as it was unless ``inplace``.
+        posterior: spec of the weights' posterior, such as ``lb.KTied(rank=2)``.
+        prior: spec of their prior, such as ``lb.priors.Normal(0.2)``; ``Rank1`` has one of its own.
+        estimator: how far noise is shared.
+        bias: spec of the biases' posterior; deterministic if not given.
+        bias_prior: spec of their prior; that of the weights if not given.
+        include: patterns of layer names; ``*`` stays within a name's part, ``**`` does not.
+        exclude: patterns of layers to leave alone.
+        overrides: other choices by pattern: ``{"head": {"posterior": lb.posteriors.Point()}}``;
+            the last wins.
+        freeze: ``"rest"`` trains the converted layers alone.
+        inplace: change the model itself, which saves memory.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> net = nn.Sequential(nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 10))
+        >>> model = lb.convert(net, lb.KTied(rank=2), lb.priors.Normal(0.2))
+        >>> model(torch.randn(5, 784)).shape
+        torch.Size([5, 10])
+    """
+    require(freeze in (None, "rest"), f"freeze is {freeze!r}; it is 'rest' or None")
+    default = LayerSpec(posterior, prior_or_default(prior, posterior), estimator, bias, bias_prior)
+    planned = choose_layers(model, default, include, exclude, overrides)
+    warn_of_unknown(planned.kept)
+    if not inplace:
+        names = [name for layer in planned.layers for name in layer.names]
+        model = _copy(model, names, "make it a method, or pass inplace=True")
+    converted = planned.apply(model)
+    return _freeze_rest(converted) if freeze else converted
+
+
+@torch.no_grad()
+def deterministic(model: M, *, member: int | None = None) -> M:
+    """Back to plain torch layers with the posterior means as weights; a copy.
+
+    Args:
+        model: a converted model.
+        member: which member of a mixture to take; a mixture has no single mean.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> net = nn.Linear(3, 2)
+        >>> same = deterministic(lb.convert(net, lb.KTied(2), lb.priors.Normal(1.0)))
+        >>> torch.equal(same.weight, net.weight)
+        True
+    """
+    names = [name for names in topmost(model, is_bayesian).values() for name in names]
+    model = _copy(model, names, "make it a method")
+    layers = topmost(model, is_bayesian)
+    return _exchange(model, [(names, layer.to_torch(member)) for layer, names in layers.items()])
+
+
+def topmost(model: nn.Module, wanted: Callable[[nn.Module], TypeGuard[L]]) -> dict[L, list[str]]:
+    """The wanted layers with all their names; what lies inside one of them is part of it.
+
+    Example:
+        >>> shared = nn.Linear(2, 2)
+        >>> topmost(nn.Sequential(shared, nn.ReLU(), shared), is_convertible)[shared]
+        ['0', '2']
+    """
+    layers: dict[L, list[str]] = {}
+    taken: set[str] = set()
+    for name, module in model.named_modules(remove_duplicate=False):
+        if taken.isdisjoint(_above(name)) and wanted(module):
+            layers.setdefault(module, []).append(name)
+            taken.add(name)
+    return layers
+
+
+def select(patterns: str | Iterable[str], names: Iterable[str]) -> set[str]:
+    """The dotted names that match a pattern: ``*`` stays within one part, ``**`` crosses dots.
+
+    Example:
+        >>> select("block*.conv", ["block1.conv", "block1.body.conv"])
+        {'block1.conv'}
+    """
+    selected: set[str] = set()
+    for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+        regex = re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^.]*")
+        matching = {name for name in names if re.fullmatch(regex, name)}
+        if not matching:
+            raise ValueError(f"pattern {pattern!r} matches no layer{nearest(pattern, names)}")
+        selected |= matching
+    return selected
+
+
+def _above(name: str) -> list[str]:
+    """The names of what a dotted name lies in, the nearest first; nothing lies above ``""``."""
+    parts = name.split(".")
+    return [".".join(parts[:i]) for i in reversed(range(len(parts)))] if name else []
+
+
+def _copy(model: M, names: Iterable[str], remedy: str) -> M:
+    """A copy that uses neither the layers with these names nor what they lie in."""
+    copied = copy.deepcopy(model)
+    exchanged = {place for name in names for place in (name, *_above(name))}
+    check_copy(copied, [model.get_submodule(name) for name in exchanged], remedy)
+    return copied
+
+
+def _exchange(model: M, layers: Sequence[tuple[Sequence[str], nn.Module]]) -> M:
+    """Put layers at their names, and wherever else a model keeps them; all or none.
+
+    A layer at the empty name is the model then, and stands in for its type.
+    """
+    before = {model.get_submodule(names[0]): (names[0], layer) for names, layer in layers}
+    strays = replaceable(model, {old: name for old, (name, _) in before.items()})
+    owners: dict[nn.Module, None] = {}
+    for names, layer in layers:
+        for name in names:
+            if not name:
+                return cast(M, layer)
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, layer)
+            owners.update(dict.fromkeys(model.get_submodule(above) for above in _above(name)))
+    for stray in strays:
+        assert stray.put is not None
+        stray.put(before[stray.value][1])
+    for owner in owners:
+        settle_fused_path(owner)
+    return model
+
+
+def _batch_dim(model: nn.Module, name: str) -> int:
+    """Which dimension counts examples: 1 in the linear layers of a time-first transformer layer."""
+    parent = model.get_submodule(name.rpartition(".")[0])
+    if not isinstance(parent, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) or not name:
+        return 0
+    return 0 if getattr(parent.self_attn, "batch_first", True) else 1
+
+
+@contextmanager
+def _naming(name: str, module: nn.Module) -> Iterator[None]:
+    """Let an error name the layer."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        where = f"layer {name!r} ({type(module).__name__})"
+        raise ValueError(f"{where} cannot be converted: {error}") from error
+
+
+def _nothing_to_convert(model: nn.Module) -> str:
+    if any(map(is_bayesian, model.modules())):
+        return (
+            "the model is converted already; call lb.deterministic(model) first, or "
+            "lb.extend.map_posteriors to give its layers other posteriors"
+        )
+    return "the model has no layer that can be converted"
+
+
+def _check_keys(overrides: Mapping[str, Mapping[str, Any]]) -> None:
+    known = [field.name for field in fields(LayerSpec)]
+    for pattern, changes in overrides.items():
+        for key in changes:
+            require(key in known, f"override {pattern!r} sets {key!r}{nearest(key, known)}")
+
+
+def _forbid_tied_weights(model: nn.Module, chosen: Collection[nn.Module]) -> None:
+    """A parameter that two layers share would become two posteriors."""
+    owners: dict[nn.Parameter, tuple[nn.Module, str]] = {}
+    layers: dict[str, nn.Module] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        above = [layers[place] for place in _above(name) if layers[place] in chosen]
+        layers[name] = above[-1] if above else module
+        for parameter in module.parameters(recurse=False):
+            layer, other = owners.setdefault(parameter, (layers[name], name))
+            require(
+                layer is layers[name] or (layer not in chosen and layers[name] not in chosen),
+                f"layers {other!r} and {name!r} share one weight, which cannot be converted on one "
+                f"side only; exclude both with exclude=[{other!r}, {name!r}], or give each a "
+                "weight of its own",
+            )
+
+
+def _freeze_rest(model: M) -> M:
+    """Train what belongs to random layers alone."""
+    trained = {p for layer in topmost(model, is_bayesian) for p in layer.parameters()}
+    for parameter in model.parameters():
+        if parameter not in trained:
+            parameter.requires_grad_(False)
+    return model

@@ -1,0 +1,161 @@
+"""What a conversion leaves as it was, and how much memory its random layers add."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.layers.base import Template, check_convertible, is_convertible
+from leanbayes.layers.layer_spec import LayerSpec, Maker, SharedPriors
+from leanbayes.posteriors import Posterior, Rank1
+
+__all__ = [
+    "KeptLayer",
+    "added_bytes",
+    "kept_layers",
+    "lines_of",
+    "rank1_advice",
+    "size_of",
+    "warn_of_unknown",
+]
+
+_TRIED = 2**20
+"""Layers of up to so many numbers are made to be measured; torch needs seconds for its first
+operation on the meta device, where larger ones take no memory."""
+
+
+class KeptLayer(NamedTuple):
+    """A layer that stays deterministic.
+
+    Attributes:
+        name: its dotted name in the model; the empty name is the model itself.
+        kind: the name of its class.
+        numbers: how many parameters it owns, without those of its parts.
+        share: of all parameters of the model.
+        chosen: whether it could be random, and patterns leave it out.
+    """
+
+    name: str
+    kind: str
+    numbers: int
+    share: float
+    chosen: bool
+
+
+def kept_layers(model: nn.Module, converted: Collection[nn.Module]) -> tuple[KeptLayer, ...]:
+    """The layers with parameters outside converted ones; a shared parameter counts once.
+
+    Args:
+        model: the model.
+        converted: the layers that become random.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
+        >>> kept_layers(net, [net[0]])
+        (KeptLayer(name='1', kind='LayerNorm', numbers=4, share=0.3333333333333333, chosen=False),)
+    """
+    inside = {part for layer in converted for part in layer.modules()}
+    total = sum(map(_numbers, model.parameters()))
+    counted: set[nn.Parameter] = set()
+    kept: list[KeptLayer] = []
+    for name, module in model.named_modules():
+        own = set() if module in inside else set(module.parameters(recurse=False)) - counted
+        counted |= own
+        if numbers := sum(map(_numbers, own)):
+            chosen = any(map(is_convertible, _with_parents(model, name)))
+            kept.append(KeptLayer(name, type(module).__name__, numbers, numbers / total, chosen))
+    return tuple(kept)
+
+
+def _with_parents(model: nn.Module, name: str) -> Iterator[nn.Module]:
+    """What has a dotted name, and all that it lies in."""
+    yield model
+    parts = name.split(".") if name else []
+    for end in range(1, len(parts) + 1):
+        yield model.get_submodule(".".join(parts[:end]))
+
+
+@torch.no_grad()
+def added_bytes(module: nn.Module, choice: LayerSpec, shared: SharedPriors) -> int:
+    """How many bytes more the tensors of its Bayesian counterpart take than those of a layer.
+
+    Args:
+        module: the torch layer.
+        choice: what it is to be made of.
+        shared: the priors that layers of the same model share.
+    """
+    before = _bytes(module.parameters()) + _bytes(module.buffers())
+    numbers = sum(parameter.numel() for parameter in module.parameters())
+    meta = numbers > _TRIED or any(p.device.type != "cpu" for p in module.parameters())
+    known = {id(tensor) for prior in shared.values() for tensor in prior.parameters()}
+    with torch.random.fork_rng(devices=[]):
+        tried = Template(module).filled({}) if meta else module
+        layer = check_convertible(module).from_torch(tried, Maker(choice, shared, checks=not meta))
+    tensors = [*layer.parameters(), *layer.buffers()]
+    return _bytes(tensor for tensor in tensors if id(tensor) not in known) - before
+
+
+def _numbers(parameter: nn.Parameter) -> int:
+    """How many a parameter has; none yet if its layer waits for a first batch."""
+    return 0 if nn.parameter.is_lazy(parameter) else parameter.numel()
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def lines_of(kept: Sequence[KeptLayer]) -> Iterator[str]:
+    """What stays deterministic, a line each."""
+    if kept:
+        share = sum(layer.share for layer in kept)
+        yield f"Deterministic, with {100 * share:.1f} % of the parameters:"
+    width = max((len(layer.name) for layer in kept), default=0)
+    for layer in kept:
+        name = layer.name or "(the model)"
+        yield f"{name:<{width}}  {layer.kind:<18} {layer.numbers:,} ({100 * layer.share:.1f} %)"
+
+
+def size_of(count: float) -> str:
+    """A number of bytes in words.
+
+    Example:
+        >>> size_of(3 * 2**20)
+        '3 MiB'
+    """
+    for unit in ("B", "KiB", "MiB"):
+        if abs(count) < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} GiB"
+
+
+def warn_of_unknown(kept: Sequence[KeptLayer]) -> None:
+    """Say it if most weights lie in layers that no kind of layer stands for."""
+    unknown = sorted((k for k in kept if not k.chosen), key=lambda k: k.numbers, reverse=True)
+    share = sum(layer.share for layer in unknown)
+    if share > 0.5:
+        largest = ", ".join(f"{layer.name or 'the model'} ({layer.kind})" for layer in unknown[:3])
+        warnings.warn(
+            f"{100 * share:.0f} % of the parameters stay as they were, because their layers have "
+            f"no Bayesian counterpart: {largest}; print(lb.plan(…)) lists them, and "
+            "lb.extend.register_layer adds a kind of layer",
+            stacklevel=3,
+        )
+
+
+def rank1_advice(posteriors: Iterable[Posterior]) -> Iterator[str]:
+    """What the training of a mixture has to do itself, a line each."""
+    rank1 = [posterior for posterior in posteriors if isinstance(posterior, Rank1)]
+    members = sorted({posterior.members for posterior in rank1} - {1})
+    if members:
+        count = ", ".join(map(str, members))
+        yield f"Repeat batches and targets for {count} members in a loop of your own: lb.tile."
+    if any(posterior.weight_scale is None for posterior in rank1):
+        yield (
+            "Shared weights of rank-one layers have no prior: give the optimiser "
+            "parameter_groups(model, lr, weight_decay=1e-4), or the posterior a weight_scale."
+        )

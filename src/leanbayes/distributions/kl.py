@@ -1,0 +1,364 @@
+"""KL divergences from P + R definitions instead of a table of P × R pairs.
+
+For a factorised prior, ``KL(q ‖ p) = −E_q log p − entropy(q)``. The first half depends on ``q``
+only through its marginals, so it belongs to the prior (:func:`cross_entropy`); the second belongs
+to the posterior. KLs are sums over weights, never averages.
+
+There is one door, :func:`torch.distributions.kl_divergence`: what is defined here is registered
+there, for all priors at once, and a pair that a user registers takes precedence everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import singledispatch
+from typing import TypeGuard
+
+import torch
+from torch import Tensor
+from torch.distributions import (
+    Cauchy,
+    Distribution,
+    HalfCauchy,
+    Laplace,
+    LogNormal,
+    Normal,
+    constraints,
+    kl_divergence,
+    register_kl,
+)
+from torch.distributions.kl import _KL_REGISTRY
+
+from leanbayes.distributions import (
+    CenteredNormal,
+    FlatDensity,
+    GroupRelevanceNormal,
+    LocationScale,
+    LogUniformDensity,
+    LowRankProduct,
+    Masked,
+    NormalMixture,
+    Rank1Mixture,
+    RelevanceNormal,
+    WeightDistribution,
+)
+from leanbayes.distributions.log_uniform import log_uniform_kl_approximate, log_uniform_kl_exact
+from leanbayes.distributions.rank1 import RandomFactor
+from leanbayes.kernels import KLTerm, fused_kl, fusible, in_graph, no_force, relevance_kl
+
+__all__ = ["check_pair", "cross_entropy", "divergence", "total_divergence"]
+
+_PRIORS_OF_WEIGHTS = (CenteredNormal, RelevanceNormal, GroupRelevanceNormal, LogUniformDensity)
+_BY_MOMENTS = (WeightDistribution.log_inverse_alpha, LocationScale.log_inverse_alpha)
+
+
+@singledispatch
+def cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:
+    """``−E_q log p`` of each weight ``[out, in]``; dispatches on the prior alone.
+
+    The default is one Monte Carlo sample of ``q``, which is unbiased.
+    """
+    return -p.log_prob(q.rsample())
+
+
+@cross_entropy.register
+def _(p: Normal, q: WeightDistribution) -> Tensor:
+    second = q.variance + (q.mean - p.loc).square()
+    return 0.5 * second / p.scale.square() + p.scale.log() + 0.5 * math.log(2 * math.pi)
+
+
+@cross_entropy.register
+def _(p: CenteredNormal, q: WeightDistribution) -> Tensor:
+    second = q.variance / p.scale.square()
+    return 0.5 * second + p.scale.log() + 0.5 * math.log(2 * math.pi)
+
+
+@cross_entropy.register
+def _(p: GroupRelevanceNormal, q: WeightDistribution) -> Tensor:
+    scale = p.scale.expand(q.event_shape)
+    return cross_entropy(Normal(torch.zeros_like(scale), scale, validate_args=False), q)
+
+
+@cross_entropy.register
+def _(p: RelevanceNormal, q: WeightDistribution) -> Tensor:
+    second = q.variance + q.mean.square()
+    tiny = torch.finfo(second.dtype).tiny
+    return 0.5 * (2 * math.pi * math.e * second).clamp_min(tiny).log()
+
+
+@cross_entropy.register
+def _(p: Laplace, q: WeightDistribution) -> Tensor:
+    """``E|w|`` of a normal weight is a folded normal's mean."""
+    if not q.normal_marginals:
+        return -p.log_prob(q.rsample())
+    std = q.variance.sqrt()
+    z = (q.mean - p.loc) / std
+    folded = std * math.sqrt(2 / math.pi) * (-0.5 * z.square()).exp()
+    distance = folded + (q.mean - p.loc) * torch.erf(z / math.sqrt(2))
+    return distance / p.scale + (2 * p.scale).log()
+
+
+def _scale_free(q: WeightDistribution, p: LogUniformDensity | RelevanceNormal) -> Tensor:
+    """KL of each normal weight where it depends on ``mean² / variance`` alone.
+
+    It is exact where cross-entropy and entropy are both infinite (a dropout weight at zero).
+    """
+    if isinstance(p, RelevanceNormal):
+        if _has_moments_alone(q):
+            return 0.5 * (q.mean.square() / q.variance).log1p()
+        return 0.5 * torch.nn.functional.softplus(q.log_inverse_alpha())
+    m = q.log_inverse_alpha()
+    return log_uniform_kl_exact(m) if p.exact else log_uniform_kl_approximate(m)
+
+
+def _total_scale_free(q: WeightDistribution, p: LogUniformDensity | RelevanceNormal) -> Tensor:
+    """The sum of :func:`_scale_free`."""
+    if isinstance(p, RelevanceNormal) and _has_moments_alone(q):
+        return relevance_kl(q.mean, q.variance)
+    return _scale_free(q, p).sum()
+
+
+def _has_moments_alone(q: WeightDistribution) -> bool:
+    """Whether the ratio of squared mean and variance is known no better than from the two."""
+    known = getattr(q, "log_alpha", None) is not None
+    return type(q).log_inverse_alpha in _BY_MOMENTS and not known
+
+
+def _kl_per_weight(q: WeightDistribution, p: Distribution) -> Tensor:
+    """The KL of each of independent weights ``[out, in]``."""
+    if isinstance(p, LogUniformDensity | RelevanceNormal) and q.normal_marginals:
+        return _scale_free(q, p)
+    return cross_entropy(p, q) - q.entropies()
+
+
+def divergence(q: Distribution, p: Distribution) -> Tensor:
+    """``KL(q ‖ p)`` as :func:`torch.distributions.kl_divergence` gives it, compiled or not.
+
+    Example:
+        >>> from leanbayes.distributions import LocationScale
+        >>> q = LocationScale(torch.ones(2, 3), torch.ones(2, 3))
+        >>> round(float(divergence(q, Normal(torch.tensor(0.0), torch.tensor(1.0)))), 4)
+        3.0
+    """
+    if torch.compiler.is_compiling():
+        return _registered(type(q), type(p))(q, p)
+    return kl_divergence(q, p)
+
+
+def total_divergence(pairs: Iterable[tuple[WeightDistribution, Distribution]]) -> Tensor:
+    """``Σ KL(q ‖ p)``, where all that fused functions compute is one node of the graph.
+
+    Example:
+        >>> from leanbayes.distributions import LocationScale
+        >>> q = LocationScale(torch.ones(2, 3), torch.ones(2, 3))
+        >>> p = Normal(torch.tensor(0.0), torch.tensor(1.0))
+        >>> round(float(total_divergence([(q, p), (q, p)])), 4)
+        6.0
+    """
+    terms, others = [], []
+    for q, p in pairs:
+        term = _term(q, p)
+        if term is None:
+            others.append(divergence(q, p))
+        else:
+            terms.append(term)
+    totals = [fused_kl(terms), *others] if terms else others
+    return totals[0] if len(totals) == 1 else torch.stack(totals).sum()
+
+
+def _term(q: WeightDistribution, p: Distribution) -> KLTerm | None:
+    """The part that a fused function takes over; none where a user registered another KL."""
+    if not _is_readable_normal(p) or _registered(type(q), type(p)) is not _kl_of_weights:
+        return None
+    return _fused_term(q, p)
+
+
+def _fused_term(q: WeightDistribution, p: Normal) -> KLTerm | None:
+    learnt = p.scale if p.scale.requires_grad else None
+    return q.kl_term(p.loc.item(), p.scale.item(), learnt)
+
+
+def _registered(q: type[Distribution], p: type[Distribution]) -> Callable[..., Tensor]:
+    """The function that ``kl_divergence`` finds, by a search that the compiler can trace.
+
+    The posterior's class counts before the prior's, as in torch.
+    """
+    for left in q.__mro__:
+        for right in p.__mro__:
+            if (left, right) in _KL_REGISTRY:
+                return _KL_REGISTRY[left, right]
+    raise NotImplementedError(f"KL({q.__name__} ‖ {p.__name__}) is not registered")
+
+
+@register_kl(WeightDistribution, Distribution)
+def _kl_of_weights(q: WeightDistribution, p: Distribution) -> Tensor:
+    _require_finite(q, p)
+    if isinstance(p, FlatDensity):
+        return q.variance.new_zeros(())
+    if isinstance(p, LogUniformDensity | RelevanceNormal) and q.normal_marginals:
+        if isinstance(q, LocationScale) and q.loc is None:
+            return no_force(q.scale)
+        return _total_scale_free(q, p) + q.total_correlation()
+    if _is_readable_normal(p):
+        if not p.scale.requires_grad:
+            return q.kl_from_normal(float(p.loc), float(p.scale))
+        term = _fused_term(q, p)
+        if term is not None:
+            return fused_kl([term])
+    if _is_traced_normal(p):
+        total = q.compiled_kl(p.loc, p.scale)
+        if total is not None:
+            return total
+    return _total_cross_entropy(p, q) - q.entropy()
+
+
+def _is_readable_normal(p: Distribution) -> TypeGuard[Normal]:
+    """Whether a prior is one normal for all weights whose numbers can be read at once."""
+    return _is_one_normal(p) and p.scale.is_cpu and fusible(p.loc, p.scale)
+
+
+def _is_traced_normal(p: Distribution) -> TypeGuard[Normal]:
+    """Whether it is one that is not learnt, and whose numbers a compiled graph reads."""
+    return _is_one_normal(p) and not p.scale.requires_grad and in_graph(p.loc, p.scale)
+
+
+def _is_one_normal(p: Distribution) -> TypeGuard[Normal]:
+    """Whether a prior is one normal for all weights; its scale may be learnt."""
+    if not (isinstance(p, Normal) and p.scale.ndim == p.loc.ndim == 0):
+        return False
+    return not p.loc.requires_grad
+
+
+def _total_cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:
+    """The sum of :func:`cross_entropy`; one normal for all weights needs only two sums."""
+    if not (isinstance(p, Normal) and p.scale.ndim == 0):
+        return cross_entropy(p, q).sum()
+    distance = q.total_variance() + (q.mean - p.loc).square().sum()
+    constant = q.mean.numel() * (p.scale.log() + 0.5 * math.log(2 * math.pi))
+    return 0.5 * distance / p.scale.square() + constant
+
+
+@register_kl(Masked, Distribution)
+def _kl_of_kept_weights(q: Masked, p: Distribution) -> Tensor:
+    """Over the kept weights; for correlated ones a bound from above.
+
+    It is the base's KL, ``Σ KL(marginal ‖ p) + total correlation``, without the masked terms of the
+    sum. A KL that is registered for the base is one number and does not know single weights: where
+    they are independent, register one for :class:`Masked` too.
+    """
+    if isinstance(p, FlatDensity):
+        return divergence(q.base, p)
+    kept = q.mask.bool()
+    if q.independent:
+        _require_finite(q, p)
+        return torch.where(kept, _kl_per_weight(_without_zero_scales(q), p), 0.0).sum()
+    total = divergence(q.base, p)
+    if not q.normal_marginals:
+        return total
+    marginals = LocationScale(q.base.mean, q.base.variance.sqrt(), validate_args=False)
+    return total - torch.where(kept, 0.0, _kl_per_weight(marginals, p)).sum()
+
+
+def _without_zero_scales(q: Masked) -> WeightDistribution:
+    """The base, with other scales where it is masked: the slope at a scale of zero is infinite."""
+    base = q.base
+    if type(base) is not LocationScale:
+        return base
+    scale = torch.where(q.mask.bool(), base.scale, 1.0)
+    noise, known = base.noise, base.log_alpha
+    return LocationScale(base.loc, scale, noise, log_alpha=known, validate_args=False)
+
+
+@register_kl(Rank1Mixture, Distribution)
+def _kl_of_factors(q: Rank1Mixture, p: Distribution) -> Tensor:
+    """KL of the factors, ``p`` being the prior of each of them [rank-1, eq. 2].
+
+    The mean over members bounds the KL of the mixture from above, by convexity.
+    """
+    _require_finite(q, p)
+    total = q.weight.new_zeros(())
+    if not isinstance(p, FlatDensity):
+        for factor in q.factors:
+            total = total + _factor_kl(factor, p).sum()
+    if q.mean_kl:
+        total = total / q.members
+    if q.weight_scale is None:
+        return total
+    penalty = 0.5 * (q.weight / q.weight_scale).square()
+    return total + (penalty + math.log(q.weight_scale) + 0.5 * math.log(2 * math.pi)).sum()
+
+
+@register_kl(LowRankProduct, Distribution)
+def _kl_of_product(q: LowRankProduct, p: Distribution) -> Tensor:
+    """KL of both factors, ``p`` being the prior of each of their entries."""
+    _require_finite(q, p)
+    return divergence(q.left, p) + divergence(q.right, p)
+
+
+def _factor_kl(factor: RandomFactor, p: Distribution) -> Tensor:
+    """KL of each factor: as registered, else by one sample."""
+    if isinstance(factor, Tensor):
+        return -p.log_prob(factor)
+    try:
+        return divergence(factor, p)
+    except NotImplementedError:
+        z = factor.rsample()
+        return factor.log_prob(z) - p.log_prob(z)
+
+
+@register_kl(LogNormal, LogNormal)
+def _kl_log_normal(q: LogNormal, p: LogNormal) -> Tensor:
+    """That of the normals: a one-to-one function changes no KL."""
+    return divergence(q.base_dist, p.base_dist)
+
+
+@register_kl(HalfCauchy, HalfCauchy)
+def _kl_half_cauchy(q: HalfCauchy, p: HalfCauchy) -> Tensor:
+    """``log [(γ₀ + γ₁)² / (4 γ₀ γ₁)]``."""
+    return 2 * (q.scale + p.scale).log() - (4 * q.scale * p.scale).log()
+
+
+def check_pair(q: WeightDistribution, p: Distribution) -> None:
+    """Raise a sentence if ``KL(q ‖ p)`` does not exist or has no meaning.
+
+    A pair that a user registered is theirs to judge.
+    """
+    ours = (_kl_of_weights, _kl_of_kept_weights, _kl_of_factors, _kl_of_product)
+    if _registered(type(q), type(p)) in ours:
+        _require_finite(q, p)
+
+
+def _require_finite(q: WeightDistribution, p: Distribution) -> None:
+    if isinstance(p, FlatDensity):
+        return
+    if q.discrete:
+        raise ValueError(
+            "a discrete posterior has no density, so its KL from a prior with one is infinite; "
+            "use prior=lb.priors.Flat(), or noise='normal' or 'uniform'"
+        )
+    factors = q.factors if isinstance(q, Rank1Mixture) else ()
+    if isinstance(q, Rank1Mixture | LowRankProduct) and isinstance(p, _PRIORS_OF_WEIGHTS):
+        rank_one = isinstance(q, Rank1Mixture)
+        kind, prior = ("rank-one", "0.1, loc=1.0") if rank_one else ("low-rank", "0.3")
+        raise ValueError(
+            f"{type(p).__name__} is a prior of weights, and a {kind} posterior compares its "
+            f"factors with the prior; use for example prior=lb.priors.Normal({prior})"
+        )
+    heavy = any(isinstance(f, Cauchy | HalfCauchy) for f in factors)
+    if heavy and isinstance(p, Normal | Laplace | NormalMixture):
+        raise ValueError(
+            f"Cauchy factors have heavier tails than {type(p).__name__}, so their KL is infinite; "
+            "use prior=lb.priors.Cauchy(0.1, loc=1.0), lb.priors.HalfCauchy(0.1) or "
+            "lb.priors.StudentT(3.0)"
+        )
+    if _is_positive(p) and not (factors and all(map(_is_positive, factors))):
+        raise ValueError(
+            f"{type(p).__name__} gives no mass to negative values and the posterior does, so their "
+            "KL is infinite; use a prior on the whole line, or Rank1(factors='lognormal')"
+        )
+
+
+def _is_positive(law: RandomFactor) -> bool:
+    positive = (constraints.positive, constraints.nonnegative)
+    return isinstance(law, Distribution) and law.support in positive

@@ -1,0 +1,36 @@
+"""Base classes and decorators for your own posteriors, priors, layers, likelihoods and so on.
+
+Each decorator makes a class or function known by name, so that files and recipes can name it.
+"""
+
+from leanbayes.compression.prune import register_criterion
+from leanbayes.estimators import register_estimator
+from leanbayes.layers import Affine, Layer, LayerSpec, RandomMap, register_layer
+from leanbayes.likelihoods import Likelihood, register_likelihood
+from leanbayes.models.map_posteriors import map_posteriors
+from leanbayes.models.random_maps import random_maps
+from leanbayes.parameters.learned import Learned, Stored
+from leanbayes.posteriors import Posterior, register_posterior
+from leanbayes.priors import Prior, register_prior
+from leanbayes.training.schedules import register_schedule
+
+__all__ = [
+    "Affine",
+    "Layer",
+    "LayerSpec",
+    "Learned",
+    "Likelihood",
+    "Posterior",
+    "Prior",
+    "RandomMap",
+    "Stored",
+    "map_posteriors",
+    "random_maps",
+    "register_criterion",
+    "register_estimator",
+    "register_layer",
+    "register_likelihood",
+    "register_posterior",
+    "register_prior",
+    "register_schedule",
+]

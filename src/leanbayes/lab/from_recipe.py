@@ -1,0 +1,77 @@
+"""What a recipe describes, built: its data, its network, its likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from leanbayes.conversion.convert import convert
+from leanbayes.estimators import ESTIMATORS
+from leanbayes.lab.architectures import build
+from leanbayes.lab.data import Dataset, load_dataset
+from leanbayes.lab.recipe import Recipe
+from leanbayes.likelihoods import Likelihood
+from leanbayes.models.ensemble import DeepEnsemble
+from leanbayes.models.mc_dropout import mc_dropout
+
+__all__ = ["build_model", "likelihood_of", "load_data"]
+
+
+def load_data(recipe: Recipe, **options: Any) -> Dataset:
+    """The recipe's data set, with more options of its loader."""
+    with _told("data.options", recipe.data.options):
+        return load_dataset(recipe.data.name, **{**recipe.data.options, **options})
+
+
+def build_model(recipe: Recipe) -> nn.Module:
+    """The recipe's network with its first weights, converted; the same for the same seed.
+
+    Filters are laid out with channels last, which a CPU runs up to 1.4 times as fast.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        net = _network(recipe)
+        net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if recipe.posterior is None or recipe.prior is None:
+            return net
+        return convert(
+            net,
+            recipe.posterior,
+            recipe.prior,
+            ESTIMATORS[recipe.estimator],
+            bias=recipe.bias,
+            bias_prior=recipe.bias_prior,
+            include=recipe.include,
+            exclude=recipe.exclude,
+            overrides={pattern: layers.choices() for pattern, layers in recipe.layers.items()},
+            inplace=True,
+        )
+
+
+def _network(recipe: Recipe) -> nn.Module:
+    """The plain network, or several, before anything is converted."""
+
+    def make() -> nn.Module:
+        with _told("architecture.options", recipe.architecture.options):
+            return build(recipe.architecture.name, **recipe.architecture.options)
+
+    net = make() if recipe.ensemble == 1 else DeepEnsemble.of(make, recipe.ensemble)
+    return mc_dropout(net, inplace=True) if recipe.mc_dropout else net
+
+
+def likelihood_of(recipe: Recipe) -> Likelihood:
+    """What the recipe's outputs mean."""
+    return recipe.likelihood.make()
+
+
+@contextmanager
+def _told(key: str, options: dict[str, Any]) -> Iterator[None]:
+    """An option of a wrong type comes as one sentence that names the key of the recipe."""
+    try:
+        yield
+    except TypeError as error:
+        raise ValueError(f"{key} {options} cannot be used ({error}); correct the recipe") from error

@@ -1,0 +1,167 @@
+"""LayerSpec: what a layer is to be made of. Maker: what makes its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from leanbayes.distributions import WeightDistribution
+from leanbayes.distributions.kl import check_pair
+from leanbayes.errors import require
+from leanbayes.estimators import Estimator, auto
+from leanbayes.layers.random_map import RandomMap
+from leanbayes.ops import Linear, LinearOp, Lookup
+from leanbayes.parameters.learned import Learned
+from leanbayes.posteriors import Posterior, Rank1
+from leanbayes.priors import Flat, Normal, Prior
+
+__all__ = ["LayerSpec", "Maker", "SharedPriors", "prior_or_default"]
+
+B = TypeVar("B", bound=Tensor | None)
+Pair = tuple[Learned[WeightDistribution], Learned[Distribution]]
+SharedPriors = dict[Prior, Learned[Distribution]]
+"""The priors that all layers of one model share."""
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """What a layer is to be made of.
+
+    Args:
+        posterior: spec of the weights' posterior.
+        prior: spec of their prior.
+        estimator: how far noise is shared.
+        bias: posterior of the biases; ``None`` keeps them deterministic.
+        bias_prior: their prior; ``None`` takes that of the weights.
+        batch_dim: which dimension of a linear layer's or an embedding's input counts examples: 1
+            for ``[time, batch, …]``.
+    """
+
+    posterior: Posterior
+    prior: Prior
+    estimator: Estimator = auto
+    bias: Posterior | None = None
+    bias_prior: Prior | None = None
+    batch_dim: int = 0
+
+    def __post_init__(self) -> None:
+        for name, kinds, example in (
+            ("posterior", Posterior, "lb.KTied(2)"),
+            ("prior", Prior, "lb.priors.Normal(1.0)"),
+            ("bias", Posterior | None, "lb.MeanField()"),
+            ("bias_prior", Prior | None, "lb.priors.Normal(1.0)"),
+        ):
+            value = getattr(self, name)
+            message = f"{name} is {value!r}; give a spec such as {example}"
+            require(isinstance(value, kinds), message)
+        require(
+            callable(self.estimator),
+            f"estimator is {self.estimator!r}; give a function such as lb.estimators.auto",
+        )
+        require(
+            self.batch_dim in (0, 1),
+            f"batch_dim is {self.batch_dim!r}; it is 0, or 1 for inputs [time, batch, …]",
+        )
+        if isinstance(self.posterior, Rank1):
+            require(
+                not self.prior.weights_only,
+                f"{type(self.prior).__name__} is a prior of weights, and a rank-one posterior "
+                "compares its factors with the prior; use for example lb.priors.Normal(0.1, "
+                "loc=1.0)",
+            )
+            require(
+                self.bias is None or self.bias_prior is not None,
+                "the prior of rank-one factors does not suit biases; give bias_prior as well",
+            )
+
+
+def prior_or_default(prior: Prior | None, posterior: Posterior) -> Prior:
+    """The prior, or the published one of rank-one factors, around what changes nothing.
+
+    Example:
+        >>> prior_or_default(None, Rank1(4))
+        Normal(scale=0.1, loc=1.0, learn=None)
+    """
+    if prior is None and isinstance(posterior, Rank1):
+        kinds = set(posterior.kinds) - {"none"}
+        if kinds == {"fixed"}:
+            return Flat()
+        if kinds == {"normal"}:
+            return Normal(0.1, loc=1.0 if posterior.perturb == "multiply" else 0.0)
+    if prior is None:
+        raise ValueError(
+            f"{posterior!r} has no prior of its own; give one such as lb.priors.Normal(1.0)"
+        )
+    return prior
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes the parts of one layer from its choice; what ``from_torch`` of a layer kind is given.
+
+    Args:
+        choice: what the layer is to be made of.
+        shared: the priors that layers of the same model share.
+        checks: refuse weights that have no finite numbers.
+    """
+
+    choice: LayerSpec
+    shared: SharedPriors
+    checks: bool = True
+
+    def placed(self, op: LinearOp) -> LinearOp:
+        """The op, told which dimension of its input counts examples."""
+        dim = self.choice.batch_dim
+        if dim == op.batch_dim:
+            return op
+        if not isinstance(op, Linear | Lookup):
+            raise ValueError(f"batch_dim is {dim}; {type(op).__name__} has examples in dimension 0")
+        return replace(op, batch_dim=dim)
+
+    def learned(self, weight: Tensor, op: LinearOp) -> Pair:
+        """The posterior, whose means start at ``weight``, and the prior; both frozen if it is."""
+        return self._pair(weight, op, self.choice.posterior, self.choice.prior)
+
+    def map(self, weight: Tensor, op: LinearOp) -> RandomMap:
+        """A random map of a weight in torch's own shape."""
+        return RandomMap(op, *self.learned(weight, op), self.choice.estimator)
+
+    def bias(self, bias: B) -> B | RandomMap:
+        """A random map of one column if biases are to be random; otherwise the bias itself."""
+        if bias is None or self.choice.bias is None:
+            return bias
+        column = nn.Parameter(bias.detach().unsqueeze(-1), requires_grad=bias.requires_grad)
+        prior = self.choice.bias_prior or self.choice.prior
+        pair = self._pair(column, Linear(), self.choice.bias, prior)
+        return RandomMap(Linear(), *pair, self.choice.estimator)
+
+    def _pair(self, weight: Tensor, op: LinearOp, posterior: Posterior, prior: Prior) -> Pair:
+        if self.checks:
+            _require_numbers(weight)
+        q = posterior(weight, op).requires_grad_(weight.requires_grad)
+        p = self.shared.get(prior)
+        if p is None:
+            p = prior.of(weight.detach(), op).requires_grad_(weight.requires_grad)
+        elif weight.requires_grad:
+            p.requires_grad_()  # a prior that layers share learns if one of them does
+        if prior.shared_by_model:
+            self.shared[prior] = p
+        if self.checks:
+            check_pair(q(), p())
+        return q, p
+
+
+def _require_numbers(weight: Tensor) -> None:
+    require(
+        not weight.is_meta,
+        "its weights are on the meta device and have no numbers; give it memory with "
+        "to_empty(device=...) and load its weights first",
+    )
+    require(
+        bool(torch.isfinite(weight).all()),
+        "its weights are not finite; look for a NaN or an infinity before converting",
+    )

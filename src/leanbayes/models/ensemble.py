@@ -1,0 +1,75 @@
+"""A deep ensemble: networks that were trained apart, as one model with members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.errors import require, require_count
+from leanbayes.layers.forward_pass import portion, warn_untiled
+
+__all__ = ["DeepEnsemble"]
+
+
+class DeepEnsemble(nn.Module):
+    """Several networks of one kind as the members of one model (Lakshminarayanan et al., 2017).
+
+    It is used as any mixture is: ``predict`` gives samples of every member, and training takes
+    ``tile(x, members)``, of which each network gets the block of its own. Members that are trained
+    together learn as each would alone on these batches, although a loss is averaged over all:
+    the gradient of an output is multiplied by the number of networks, and its value is not. So with
+    ``lb.kl`` of converted networks the sum of all ELBOs is trained.
+
+    Args:
+        networks: the members, which share nothing; trained already or not, converted or not.
+        batch_dim: which dimension of inputs and outputs counts examples.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = DeepEnsemble.of(lambda: nn.Linear(3, 2), members=4)
+        >>> lb.predict(model, torch.randn(5, 3), samples=1).samples.shape
+        torch.Size([4, 5, 2])
+    """
+
+    def __init__(self, networks: Sequence[nn.Module], batch_dim: int = 0) -> None:
+        super().__init__()
+        require(len(networks) > 0, "an ensemble of no networks predicts nothing; give some")
+        parameters = [id(p) for network in networks for p in network.parameters()]
+        require(
+            len({id(network) for network in networks}) == len(networks)
+            and len(set(parameters)) == len(parameters),
+            "two members of the ensemble share weights, so they are not two; make every network "
+            "anew, as DeepEnsemble.of(make, members) does",
+        )
+        self.networks = nn.ModuleList(networks)
+        self.batch_dim = batch_dim
+
+    @classmethod
+    def of(cls, make: Callable[[], nn.Module], members: int, batch_dim: int = 0) -> Self:
+        """Make every network by a call of its own.
+
+        Args:
+            make: gives a new network, with other first weights every time.
+            members: how many.
+            batch_dim: which dimension of inputs and outputs counts examples.
+        """
+        require_count("members", members, 1)
+        return cls([make() for _ in range(members)], batch_dim)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        count, dim = len(self.networks), self.batch_dim
+        for x in inputs:
+            require(
+                x.shape[dim] % count == 0,
+                f"batch {x.shape[dim]} is not a multiple of {count} members; call tile(x, members)",
+            )
+        if self.training:
+            warn_untiled(inputs[0].shape[dim] if inputs else None, count)
+        blocks = zip(*(x.chunk(count, dim) for x in inputs), strict=True)
+        with portion(count):
+            outputs = [net(*block) for net, block in zip(self.networks, blocks, strict=True)]
+        y = torch.cat(outputs, dim)
+        return y + (count - 1) * (y - y.detach()) if y.requires_grad else y

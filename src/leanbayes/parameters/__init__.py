@@ -1,0 +1,3 @@
+"""Parameters of posteriors and priors: their storage, transforms and scales."""
+
+__all__: list[str] = []

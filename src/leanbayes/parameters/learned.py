@@ -1,0 +1,192 @@
+"""Learned: a distribution's constructor and its stored tensors, as a module that returns it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from leanbayes.errors import require, unknown
+from leanbayes.ops import LinearOp
+from leanbayes.parameters.transforms import AsMatrix, Transform
+from leanbayes.precision import wide, wide_dtype
+
+__all__ = ["Learned", "Role", "Stored"]
+
+Role = Literal["means", "scales", "factors", "other"]
+"""What a tensor is for: posterior means and shared weights; everything else in a posterior, save
+the locations of rank-one factors (the fast weights of BatchEnsemble); and the rest of a model."""
+
+D = TypeVar("D", bound=Distribution)
+E = TypeVar("E", bound=Distribution)
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """One trained argument of a distribution: how it is stored, and what it is for.
+
+    Args:
+        tensor: the stored, unconstrained tensor.
+        transform: from the stored tensor to the argument; ``None`` stores the argument itself.
+        role: what it is for.
+        as_it_is: whether the distribution takes the stored tensor and transforms it by itself.
+    """
+
+    tensor: Tensor
+    transform: Transform | None = None
+    role: Role = "scales"
+    as_it_is: bool = False
+
+    @staticmethod
+    def means(weight: Tensor, op: LinearOp) -> Stored:
+        """Means that start at a weight, stored in torch's own shape and seen as a matrix."""
+        return Stored(weight.detach().clone(), AsMatrix(op), "means")
+
+
+class Learned(nn.Module, Generic[D]):
+    """The only owner of posterior and prior parameters.
+
+    Calling it builds the distribution from the current values, in float32 where they are stored
+    in half precision; nothing is kept.
+
+    Args:
+        constructor: makes the distribution from its arguments, given by name.
+        spec: the spec it was made from, kept so that the model can be saved.
+        like: gives numbers their dtype and device.
+        **arguments: what the constructor takes. A :class:`Stored` is trained, and so is a tensor
+            that is stored as it is. A :class:`torch.nn.Buffer` is saved and not trained. A number
+            is fixed: it follows the model to its device and dtype, but never to a half, and is not
+            saved, because the spec says it.
+
+    Example:
+        >>> from leanbayes.parameters.transforms import Exp
+        >>> q = Learned(torch.distributions.Normal, loc=0.0, scale=Stored(torch.zeros(2), Exp()))
+        >>> q.assign(scale=torch.tensor([1.0, 2.0]))
+        >>> q().scale
+        tensor([1., 2.], grad_fn=<ExpBackward0>)
+    """
+
+    def __init__(
+        self,
+        constructor: Callable[..., D],
+        *,
+        spec: Any = None,
+        like: Tensor | None = None,
+        **arguments: Stored | Tensor | float,
+    ) -> None:
+        super().__init__()
+        self.constructor = constructor
+        self.spec = spec
+        self.names = tuple(arguments)
+        self.roles: dict[str, Role] = {}
+        self.transforms: dict[str, Transform] = {}
+        self.as_they_are: frozenset[str] = frozenset()
+        for name, argument in arguments.items():
+            if isinstance(argument, int | float):
+                number = torch.empty(()) if like is None else like
+                exact = number.new_tensor(argument, dtype=wide_dtype(number.dtype))
+                self.register_buffer(name, exact, persistent=False)
+                continue
+            if isinstance(argument, nn.Buffer):
+                self.register_buffer(name, argument)
+                continue
+            stored = Stored(argument) if isinstance(argument, Tensor) else argument
+            self.register_parameter(name, nn.Parameter(stored.tensor))
+            self.roles[name] = stored.role
+            if stored.transform is not None:
+                self.transforms[name] = stored.transform
+            if stored.as_it_is:
+                self.as_they_are |= {name}
+
+    def forward(self) -> D:
+        return self.constructor(**{name: self._argument(name) for name in self.names})
+
+    def _argument(self, name: str) -> Tensor:
+        """What the distribution is made of."""
+        return wide(getattr(self, name)) if name in self.as_they_are else self.value(name)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follow the model, but keep numbers in full precision: a half may not hold them."""
+        numbers = {name: getattr(self, name) for name in self.names if name not in self.roles}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, number in numbers.items():
+            moved: Tensor = getattr(self, name)
+            if moved.dtype != wide_dtype(moved.dtype):
+                setattr(self, name, number.to(moved.device, wide_dtype(moved.dtype)))
+        return self
+
+    @property
+    def like(self) -> Tensor:
+        """A stored tensor, which has the dtype and device of all of them."""
+        tensor: Tensor = getattr(self, next(iter(self.roles or self.names)))
+        return tensor
+
+    def value(self, name: str) -> Tensor:
+        """One argument of the distribution, as it is now."""
+        tensor: Tensor = wide(getattr(self, name))
+        transform = self.transforms.get(name)
+        return tensor if transform is None else transform(tensor)
+
+    def tensors(self, *roles: Role) -> dict[str, nn.Parameter]:
+        """The stored tensors that are for one of these things, by name."""
+        return {name: self.get_parameter(name) for name, r in self.roles.items() if r in roles}
+
+    @torch.no_grad()
+    def assign(self, **values: Tensor) -> None:
+        """Store what makes these the arguments of the distribution, in place; all or none.
+
+        Args:
+            **values: new values by name, each in the shape of :meth:`value`; of any dtype and
+                device, while the stored tensors keep theirs.
+        """
+        changed: list[tuple[nn.Parameter, Tensor]] = []
+        for name, value in values.items():
+            if name not in self.roles:
+                raise unknown("learned tensor", name, self.roles)
+            shape = self.value(name).shape
+            require(
+                value.shape == shape,
+                f"{name} was given shape {tuple(value.shape)}; it needs {tuple(shape)}",
+            )
+            transform = self.transforms.get(name)
+            stored = value if transform is None else transform.inverse(wide(value))
+            require(
+                bool(stored.isfinite().all()),
+                f"{name} was given a value that cannot be stored; look for a NaN, or for a scale "
+                "that is not positive",
+            )
+            changed.append((self.get_parameter(name), stored))
+        for parameter, stored in changed:
+            parameter.copy_(stored)
+
+    def extended(
+        self, constructor: Callable[..., E], *, spec: Any, **buffers: Tensor
+    ) -> Learned[E]:
+        """Another distribution that the same tensors and some buffers make.
+
+        The tensors are shared, not copied: an optimiser that has them goes on training them.
+
+        Args:
+            constructor: makes the distribution from this one's arguments and the buffers.
+            spec: the spec of the result.
+            **buffers: tensors that are saved and not trained, by name.
+        """
+        other = Learned(constructor, spec=spec)
+        other.names = (*self.names, *buffers)
+        other.roles, other.transforms = dict(self.roles), dict(self.transforms)
+        other.as_they_are = self.as_they_are
+        for name, parameter in self.named_parameters():
+            other.register_parameter(name, parameter)
+        for name, kept in self.named_buffers():
+            saved = name not in self._non_persistent_buffers_set
+            other.register_buffer(name, kept, persistent=saved)
+        for name, added in buffers.items():
+            other.register_buffer(name, added)
+        return other.train(self.training)
+
+    def extra_repr(self) -> str:
+        return repr(self.spec)

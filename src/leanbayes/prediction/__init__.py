@@ -1,0 +1,3 @@
+"""Predictions with uncertainty."""
+
+__all__: list[str] = []

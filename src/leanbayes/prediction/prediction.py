@@ -1,0 +1,274 @@
+"""Predictive samples and what they say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from leanbayes import metrics
+from leanbayes.errors import require
+from leanbayes.likelihoods import Categorical, Likelihood
+from leanbayes.likelihoods.mixtures import entropy, log_mean
+from leanbayes.metrics import Bins, Coverage, Rejection, Score
+
+__all__ = ["Interval", "Prediction"]
+
+
+class Interval(NamedTuple):
+    """The ends of intervals, ``[batch, …]`` each."""
+
+    low: Tensor
+    high: Tensor
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prediction:
+    """Samples of a model's outputs, and what they say.
+
+    Attributes:
+        samples: outputs ``[samples · members, batch, …]``.
+        likelihood: what they mean.
+
+    Example:
+        >>> print(Prediction(torch.zeros(20, 5, 10)))
+        Prediction of 5 examples in 10 classes from 20 samples: the most probable class has 10.0 %
+        on average; entropy 2.3 of at most 2.3 nats, 0 of it because samples disagree.
+    """
+
+    samples: Tensor
+    likelihood: Likelihood = field(default_factory=Categorical)
+
+    @property
+    def sample_log_probs(self) -> Tensor:
+        """Log probabilities of every sample, ``[samples, batch, …, classes]``.
+
+        A Bernoulli output counts as the two classes off and on.
+        """
+        return self.likelihood.class_log_probs(self.samples)
+
+    @property
+    def log_probs(self) -> Tensor:
+        """Log of the probabilities averaged over samples."""
+        return log_mean(self.sample_log_probs)
+
+    @property
+    def probs(self) -> Tensor:
+        """Class probabilities averaged over samples (of being on, for a Bernoulli output)."""
+        return self.likelihood.probs(self.samples)
+
+    @property
+    def labels(self) -> Tensor:
+        """The most probable class."""
+        return self.likelihood.labels(self.samples)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the averaged probabilities: all uncertainty, in nats."""
+        return entropy(self.log_probs)
+
+    @property
+    def expected_entropy(self) -> Tensor:
+        """Average entropy of the samples: uncertainty that more data would not remove."""
+        return entropy(self.sample_log_probs).mean(0)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """Entropy minus expected entropy: how much the samples disagree."""
+        return (self.entropy - self.expected_entropy).clamp_min(0.0)
+
+    @property
+    def mean(self) -> Tensor:
+        """The predictive mean."""
+        return self.likelihood.mean(self.samples)
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """Variance of the noise, averaged over samples."""
+        return self.likelihood.aleatoric(self.samples)
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Variance of the means over samples."""
+        return self.likelihood.epistemic(self.samples)
+
+    @property
+    def variance(self) -> Tensor:
+        """The predictive variance: aleatoric plus epistemic."""
+        return self.likelihood.variance(self.samples)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether targets are one of several names, on or off included, and not numbers."""
+        return self.likelihood.has_classes(self.samples)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What this prediction can be asked for: names of its properties and methods."""
+        return self.likelihood.answers(self.samples)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """The predictive probability of a target of at most ``y``, elementwise."""
+        return self.likelihood.cdf(self.samples, y)
+
+    def quantiles(self, levels: Sequence[float]) -> Tensor:
+        """Quantiles of the predictive mixture, ``[levels, batch, …]``, by bisection."""
+        return self.likelihood.quantiles(self.samples, levels)
+
+    def interval(self, coverage: float = 0.9) -> Interval:
+        """Central credible intervals, as ``low, high``, ``[batch, …]`` each.
+
+        Of numbers they hold a new target with this probability. A class has no interval; those of
+        its probability, ``[batch, …, classes]``, hold this share of the samples: they are wide
+        where samples disagree.
+
+        Args:
+            coverage: the probability, between 0 and 1.
+
+        Example:
+            >>> import leanbayes as lb
+            >>> p = Prediction(torch.zeros(1, 1), lb.likelihoods.Gaussian(1.0))
+            >>> low, high = p.interval(0.95)
+            >>> low, high
+            (tensor([-1.9600]), tensor([1.9600]))
+        """
+        return Interval(*self.likelihood.interval(self.samples, coverage))
+
+    def draw(self) -> Tensor:
+        """One random target for every sample, ``[samples, batch, …]``."""
+        return self.likelihood.sample(self.samples)
+
+    def log_likelihood(self, y: Tensor) -> Tensor:
+        """The log predictive density of every example, averaged over samples inside the log."""
+        return log_mean(self.likelihood.log_prob(self.samples, y))
+
+    def to(self, *args: Any, **kwargs: Any) -> Prediction:
+        """The same with samples on another device or of another dtype, as :meth:`torch.Tensor.to`.
+
+        Example:
+            >>> Prediction(torch.zeros(2, 3, 4)).to(torch.float64).samples.dtype
+            torch.float64
+        """
+        return replace(self, samples=self.samples.to(*args, **kwargs))
+
+    def metrics(self, y: Tensor) -> dict[str, Score]:
+        """How good the samples are: what the likelihood measures, with standard errors.
+
+        Example:
+            >>> prediction = Prediction(torch.zeros(2, 3, 4))
+            >>> prediction.metrics(torch.tensor([0, 1, 2]))["brier"]
+            Score(value=0.75, error=0.0)
+        """
+        return self.likelihood.metrics(self.samples, y)
+
+    def calibration(self, y: Tensor) -> Bins | Coverage:
+        """Whether probabilities are right: for ``plots.reliability`` or ``plots.coverage``.
+
+        Of classes it is the accuracy in 15 bins of confidence; of numbers the share of targets
+        that central intervals of 5 %, 10 %, …, 95 % hold.
+
+        Args:
+            y: the truth.
+
+        Example:
+            >>> Prediction(torch.zeros(2, 3, 4)).calibration(torch.tensor([0, 1, 2])).examples.sum()
+            tensor(3., dtype=torch.float64)
+        """
+        if self.has_classes:
+            confidence, labels = self.log_probs.exp().max(-1)
+            right = labels == self._classes(y)
+            return metrics.calibration_bins(confidence.flatten(), right.flatten())
+        return metrics.coverage_curve(self.likelihood.cdf(self.samples.double(), y))
+
+    def rejection(self, y: Tensor) -> Rejection:
+        """What is left when the most uncertain predictions are rejected.
+
+        Of classes it is the accuracy, and entropy says what is uncertain; of numbers it is the root
+        mean square error, and the predictive variance does.
+
+        Args:
+            y: the truth.
+
+        Example:
+            >>> samples = torch.tensor([[[9.0, 0.0], [0.1, 0.0]]])
+            >>> Prediction(samples).rejection(torch.tensor([0, 1])).kept
+            tensor([0.5000, 1.0000], dtype=torch.float64)
+        """
+        if self.has_classes:
+            right = self.labels == self._classes(y)
+            return metrics.rejection_curve(self.entropy.flatten(), right.flatten())
+        off = (self.mean - self._like(self.mean, y)).square()
+        rejected, kept = metrics.rejection_curve(self.variance.flatten(), off.flatten())
+        return Rejection(rejected, kept.sqrt())
+
+    def _classes(self, y: Tensor) -> Tensor:
+        labels = self._like(self.labels, y)
+        require(
+            bool((labels == labels.round()).all()),
+            "targets are shares, and calibration needs classes; give whole numbers",
+        )
+        return labels
+
+    def _like(self, predicted: Tensor, y: Tensor) -> Tensor:
+        require(
+            predicted.shape == y.shape,
+            f"targets have shape {tuple(y.shape)} and predictions {tuple(predicted.shape)}; "
+            "reshape one of them",
+        )
+        return y
+
+    def __repr__(self) -> str:
+        count, examples = (
+            self.samples.shape[:2] if self.samples.ndim > 1 else (len(self.samples), 1)
+        )
+        origin = f"from {_counted(count, 'sample')}"
+        if not self.samples.numel():
+            return f"Prediction of {_counted(examples, 'example')} {origin}."
+        if self.has_classes:
+            return f"Prediction of {self._about_classes(examples, origin)}."
+        if "mean" in self.answers:
+            return f"Prediction of {self._about_numbers(examples, origin)}."
+        shape = tuple(self.samples.shape[1:])
+        kind = type(self.likelihood).__name__
+        return f"Prediction of outputs {shape} {origin}, which a {kind} explains."
+
+    def _about_classes(self, examples: int, origin: str) -> str:
+        log_probs = self.log_probs
+        classes, sure = log_probs.shape[-1], float(log_probs.exp().amax(-1).mean())
+        total, apart = float(self.entropy.mean()), float(self.mutual_information.mean())
+        where = _each(examples, self.labels)
+        return (
+            f"{where} in {classes} classes {origin}: the most probable class has "
+            f"{100 * sure:.1f} % on average; entropy {total:.2g} of at most "
+            f"{math.log(classes):.2g} nats, {_small(apart)} of it because samples disagree"
+        )
+
+    def _about_numbers(self, examples: int, origin: str) -> str:
+        mean, variance = self.mean, self.variance
+        low, high = (float(end) for end in mean.aminmax())
+        share = float(self.epistemic.sum() / variance.sum())
+        known = f"{100 * share:.0f} %" if math.isfinite(share) else "an unknown share"
+        return (
+            f"{_each(examples, mean)} {origin}: means from {low:.4g} to {high:.4g}; standard "
+            f"deviation {float(variance.mean().sqrt()):.3g}, {known} of the variance because "
+            "samples disagree"
+        )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _each(examples: int, values: Tensor) -> str:
+    """How many examples, and how many predictions each has."""
+    several = values.numel() // max(examples, 1)
+    each = f", {several} predictions each," if several > 1 else ""
+    return f"{_counted(examples, 'example')}{each}"
+
+
+def _small(value: float) -> str:
+    """Two digits that matter; rounding is nothing."""
+    return f"{value:.2g}" if value > 1e-4 else "0"

@@ -1,0 +1,81 @@
+"""The trained part of a model: what an adapter file holds, and what it must find around itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim.swa_utils import AveragedModel
+
+from leanbayes.conversion.convert import topmost
+from leanbayes.layers import is_bayesian
+
+__all__ = ["fingerprint", "random_names", "trained_names", "unwrapped"]
+
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
+_LOOKED_AT = 64
+"""How many numbers of a tensor count in a fingerprint."""
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model itself, without what compiles it, averages it or runs it in parallel.
+
+    Example:
+        >>> net = nn.Linear(2, 1)
+        >>> unwrapped(AveragedModel(net)), unwrapped(nn.DataParallel(net)) is net
+        (Linear(in_features=2, out_features=1, bias=True), True)
+    """
+    while True:
+        inner = model.module if isinstance(model, _WRAPPERS) else model._modules.get("_orig_mod")
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def random_names(model: nn.Module) -> set[str]:
+    """The names of all parameters and buffers of random layers."""
+    return {
+        f"{name}.{inner}" if name else inner
+        for layer, names in topmost(model, is_bayesian).items()
+        for name in names
+        for inner in layer.state_dict()
+    }
+
+
+def trained_names(model: nn.Module) -> set[str]:
+    """The names of what training may change.
+
+    That is all of random layers (a conversion may draw it), trained parameters, buffers beside
+    them, and the running averages of normalisation, which move although nothing is trained there.
+    """
+    names = random_names(model)
+    for place, module in model.named_modules(remove_duplicate=False):
+        before = f"{place}." if place else ""
+        trained = {n for n, p in module.named_parameters(recurse=False) if p.requires_grad}
+        if trained or isinstance(module, _NormBase):
+            trained |= dict(module.named_buffers(recurse=False)).keys()
+        names |= {f"{before}{name}" for name in trained}
+    return names
+
+
+@torch.no_grad()
+def fingerprint(tensors: Mapping[str, Tensor], without: Collection[str]) -> str:
+    """A digest of the names, shapes and some numbers of tensors: enough to tell networks apart.
+
+    Args:
+        tensors: a state dict.
+        without: names that do not count.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(tensors.keys() - set(without)):
+        tensor = tensors[name].detach()
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        if tensor.numel():
+            last = tensor.numel() - 1
+            places = torch.linspace(0, last, min(last + 1, _LOOKED_AT), dtype=torch.float64)
+            looked_at = tensor.reshape(-1)[places.round().long().to(tensor.device)]
+            digest.update(repr(looked_at.double().cpu().tolist()).encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,41 @@
+"""Training: objectives, KL schedules, parameter groups, natural gradients, diagnosis."""
+
+from leanbayes.models.map_posteriors import update_priors
+from leanbayes.training import schedules
+from leanbayes.training.diagnose import Diagnosis, diagnose
+from leanbayes.training.gradient_snr import GradientSNR
+from leanbayes.training.natural_gradient import NaturalGradient
+from leanbayes.training.objective import (
+    Elbo,
+    average_nll,
+    elbo,
+    mean_logits_nll,
+    mean_probs_nll,
+    mixture_nll,
+)
+from leanbayes.training.parameter_groups import (
+    ParameterCounts,
+    count_parameters,
+    parameter_groups,
+)
+from leanbayes.training.posthoc_noise import Widened, widen
+
+__all__ = [
+    "Diagnosis",
+    "Elbo",
+    "GradientSNR",
+    "NaturalGradient",
+    "ParameterCounts",
+    "Widened",
+    "average_nll",
+    "count_parameters",
+    "diagnose",
+    "elbo",
+    "mean_logits_nll",
+    "mean_probs_nll",
+    "mixture_nll",
+    "parameter_groups",
+    "schedules",
+    "update_priors",
+    "widen",
+]

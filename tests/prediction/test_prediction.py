@@ -1,0 +1,156 @@
+"""What a prediction answers beside samples: intervals, calibration, rejection and one sentence."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, stats
+
+import leanbayes as lb
+from leanbayes import metrics
+
+CLASSES = torch.randn(40, 30, 5, generator=torch.Generator().manual_seed(0)).double()
+
+
+def test_intervals_of_numbers_are_quantiles_of_the_mixture():
+    means = torch.randn(6, 3).double()
+    p = lb.Prediction(means, lb.likelihoods.Gaussian(0.7))
+    low, high = p.interval(0.8)
+    for i in range(3):
+        for end, level in ((low[i], 0.1), (high[i], 0.9)):
+            exact = optimize.brentq(
+                lambda z, i=i, level=level: stats.norm.cdf(z, means[:, i], 0.7).mean() - level,
+                *(-20, 20),
+            )
+            assert float(end) == pytest.approx(exact, abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 40])
+def test_intervals_of_classes_are_quantiles_of_samples(count):
+    p = lb.Prediction(CLASSES[:count])
+    probs = CLASSES[:count].softmax(-1).numpy()
+    low, high = p.interval(0.9)
+    np.testing.assert_allclose(low, np.quantile(probs, 0.05, axis=0), atol=1e-12)
+    np.testing.assert_allclose(high, np.quantile(probs, 0.95, axis=0), atol=1e-12)
+    assert low.shape == (30, 5)
+
+
+def test_intervals_of_on_and_off_are_those_of_being_on():
+    logits = torch.randn(9, 4, 2)
+    low, high = lb.Prediction(logits, lb.likelihoods.Bernoulli()).interval(0.5)
+    np.testing.assert_allclose(low, np.quantile(logits.sigmoid(), 0.25, axis=0), atol=1e-6)
+    assert high.shape == (4, 2)
+
+
+def test_intervals_in_half_precision():
+    low, high = lb.Prediction(CLASSES.to(torch.bfloat16)).interval(0.9)
+    exact = lb.Prediction(CLASSES).interval(0.9)
+    assert low.dtype == torch.bfloat16
+    torch.testing.assert_close(low.double(), exact.low, atol=0.02, rtol=0.02)
+    torch.testing.assert_close(high.double(), exact.high, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("coverage", [0, 1, 90, -0.5])
+def test_a_coverage_is_a_probability(coverage):
+    with pytest.raises(ValueError, match="it must lie between 0 and 1"):
+        lb.Prediction(CLASSES).interval(coverage)
+
+
+def test_calibration_of_classes_is_in_bins():
+    p, y = lb.Prediction(CLASSES), torch.randint(5, (30,))
+    bins = p.calibration(y)
+    assert bins.examples.sum() == 30
+    assert bins.calibration_error == pytest.approx(p.metrics(y)["ece"].value)
+    sequence = lb.Prediction(CLASSES.unflatten(1, (10, 3)))
+    again = sequence.calibration(y.unflatten(0, (10, 3)))
+    assert torch.equal(again.accuracy, bins.accuracy)
+
+
+def test_calibration_of_numbers_is_the_coverage_of_their_intervals():
+    p = lb.Prediction(torch.randn(7, 50).double(), lb.likelihoods.Gaussian(0.5))
+    y = torch.randn(50)
+    nominal, observed, examples = p.calibration(y)
+    assert examples == 50
+    for level, share in zip(nominal.tolist(), observed.tolist(), strict=True):
+        low, high = p.interval(level)
+        assert share == pytest.approx(metrics.interval_coverage(low, high, y.double()).value)
+    scores = p.metrics(y)
+    assert scores["coverage_90"].value == pytest.approx(float(observed[17]))
+
+
+def test_rejection_of_classes_keeps_the_certain_ones():
+    p, y = lb.Prediction(3 * CLASSES), torch.randint(5, (30,))
+    order = p.entropy.argsort()
+    right = (p.labels == y)[order].double()
+    for share, kept in zip(*p.rejection(y), strict=True):
+        count = round(30 * (1 - float(share)))
+        assert float(kept) == pytest.approx(float(right[:count].mean()))
+    assert p.metrics(y)["aurc"].value == pytest.approx(1 - float(p.rejection(y).kept.mean()))
+
+
+def test_rejection_of_numbers_keeps_small_variances():
+    outputs = torch.randn(5, 20, 2).double()
+    p, y = (
+        lb.Prediction(outputs, lb.likelihoods.Gaussian(noise="predicted")),
+        torch.randn(20, 1).double(),
+    )
+    order = p.variance.flatten().argsort()
+    off = (p.mean - y).flatten()[order]
+    curve = p.rejection(y)
+    assert float(curve.kept[5]) == pytest.approx(float(off[:15].square().mean().sqrt()))
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    for ask in ("calibration", "rejection"):
+        with pytest.raises(ValueError, match="reshape one of them"):
+            getattr(lb.Prediction(CLASSES), ask)(torch.zeros(29, dtype=torch.long))
+        with pytest.raises(ValueError, match="reshape one of them"):
+            getattr(lb.Prediction(CLASSES[..., 0], lb.likelihoods.Gaussian()), ask)(
+                torch.zeros(30, 1)
+            )
+    with pytest.raises(ValueError, match="targets are shares"):
+        lb.Prediction(CLASSES, lb.likelihoods.Bernoulli()).calibration(torch.full((30, 5), 0.5))
+
+
+@pytest.mark.parametrize(
+    ("prediction", "words"),
+    [
+        (lb.Prediction(CLASSES), ("30 examples in 5 classes from 40 samples", "nats")),
+        (lb.Prediction(CLASSES[:1, :1]), ("1 example in 5 classes from 1 sample:", "0 of it")),
+        (lb.Prediction(CLASSES, lb.likelihoods.Bernoulli()), ("5 predictions each, in 2 classes",)),
+        (lb.Prediction(CLASSES[:, :0]), ("0 examples from 40 samples.",)),
+        (
+            lb.Prediction(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), lb.likelihoods.Gaussian(1.0)),
+            ("2 examples from 2 samples: means from 2 to 5", "deviation 1.22, 33 % of the"),
+        ),
+        (
+            lb.Prediction(torch.full((3, 2), torch.nan), lb.likelihoods.Gaussian()),
+            ("an unknown share",),
+        ),
+    ],
+    ids=["classes", "one", "on and off", "none", "numbers", "nan"],
+)
+def test_a_prediction_is_a_sentence(prediction, words):
+    text = repr(prediction)
+    assert text == str(prediction)
+    assert text.startswith("Prediction of ")
+    assert text.endswith(".")
+    assert "tensor" not in text
+    assert "\n" not in text
+    for word in words:
+        assert word in text
+
+
+def test_the_sentence_tells_disagreement_from_noise():
+    apart = torch.tensor([[[9.0, 0.0]], [[0.0, 9.0]]])
+    assert "entropy 0.69 of at most 0.69 nats, 0.69 of it because" in repr(lb.Prediction(apart))
+    assert "0 of it because" in repr(lb.Prediction(torch.zeros(2, 1, 2)))
+
+
+def test_a_likelihood_without_a_mean_is_named():
+    class Sum(lb.likelihoods.Likelihood):
+        def distribution(self, outputs):
+            return torch.distributions.Cauchy(outputs, 1.0)
+
+    assert "outputs (4,) from 3 samples, which a Sum explains" in repr(
+        lb.Prediction(torch.zeros(3, 4), Sum())
+    )

@@ -1,0 +1,184 @@
+"""Diagnoses of real trainings on the digits, each healthy or ill on purpose."""
+
+import csv
+import math
+
+import pytest
+import torch
+from digits import images
+from sklearn.datasets import load_diabetes
+from torch import nn
+
+import leanbayes as lb
+
+PRIOR = lb.priors.Normal(0.2)
+K_TIED = lb.KTied(2, 0.05)
+
+
+def digits(rows=1000):
+    x, y = images()
+    return x[:rows], y[:rows], 10, lb.likelihoods.Categorical()
+
+
+def numbers():
+    x, y = load_diabetes(return_X_y=True)
+    x, y = torch.tensor(21 * x).float(), torch.tensor((y - y.mean()) / y.std()).float()
+    return x, y[:, None], 1, lb.likelihoods.Gaussian(0.5, "learnt")
+
+
+def trained(
+    posterior=K_TIED, *, prior=PRIOR, lr=0.01, steps=600, weight=1.0, data=digits, falls=True
+):
+    """A network after Adam, with a rate that falls to zero or not, and its history."""
+    x, y, outputs, likelihood = data()
+    net = nn.Sequential(nn.Linear(x.shape[1], 20), nn.ReLU(), nn.Linear(20, outputs))
+    model = lb.convert(net, posterior, prior)
+    optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, 0 if falls else lr)
+    history = []
+    for _ in range(steps):
+        chosen = torch.randint(len(x), (100,))
+        nll = likelihood.nll(model(x[chosen]), y[chosen])
+        parts = lb.elbo(nll, lb.kl(model), data_size=len(x), weight=weight)
+        optimizer.zero_grad()
+        parts.loss.backward()
+        optimizer.step()
+        scheduler.step()
+        history.append({name: float(torch.as_tensor(v)) for name, v in detached(parts).items()})
+    return model, history
+
+
+def detached(parts):
+    values = parts._asdict()
+    return {n: v.detach() if isinstance(v, torch.Tensor) else v for n, v in values.items()}
+
+
+HEALTHY = {
+    "k-tied": {},
+    "matrix normal": {"posterior": lb.posteriors.MatrixNormal()},
+    "a cold posterior": {"weight": 0.1},
+    "numbers": {"data": numbers},
+}
+ILL = {
+    "KL weight 10": ({"weight": 10.0}, {"underfits"}),
+    "KL weight 3": ({"weight": 3.0, "steps": 400}, {"heavy KL"}),
+    "fifty examples": ({"data": lambda: digits(50)}, {"underfits"}),
+    "rate 1e-6": ({"lr": 1e-6}, {"not moved"}),
+    "two hundred steps": ({"lr": 1e-3, "steps": 200, "falls": False}, {"not converged"}),
+    "tiny scales": (
+        {"posterior": lb.MeanField(1e-6), "weight": 0.1, "lr": 3e-3},
+        {"collapsed", "stuck"},
+    ),
+    "a far prior": (
+        {"posterior": lb.MeanField(1e-3), "prior": lb.priors.Normal(1.0), "lr": 1e-3},
+        {"stuck"},
+    ),
+    "no KL": ({"weight": 0.0}, {"light KL"}),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_trainings_raise_no_alarm(name):
+    found = lb.diagnose(*trained(**HEALTHY[name]))
+    assert found.is_healthy, str(found)
+    assert "nothing wrong" in str(found)
+
+
+@pytest.mark.parametrize("name", ILL)
+def test_every_illness_is_named(name):
+    options, expected = ILL[name]
+    found = lb.diagnose(*trained(**options))
+    named = {finding.name for finding in found.findings}
+    assert named == expected, str(found)
+    for finding in found.findings:
+        assert finding.says.endswith(".")
+        assert f"- {finding.says} {finding.advice}" in str(found)
+
+
+CURVE = [2.0 * 0.9**step for step in range(200)]
+
+
+@pytest.fixture
+def model():
+    return lb.convert(nn.Linear(4, 3), K_TIED, PRIOR)
+
+
+def test_histories_of_every_form_say_the_same(model, tmp_path):
+    rows = [{"nll": v, "kl": v / 2, "weight": 0.5} for v in CURVE]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    kinds = [
+        lb.training.Elbo(torch.tensor(1.5 * v), torch.tensor(v), torch.tensor(v / 2), 0.5)
+        for v in CURVE
+    ]
+    lightning = {"train/nll": columns["nll"], "train/kl": columns["kl"]}
+    lightning["kl_weight"] = columns["weight"]
+    said = {str(lb.diagnose(model, h)) for h in (rows, columns, kinds, iter(rows), lightning)}
+    path = tmp_path / "metrics.csv"
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, ["step", *lightning])
+        table.writeheader()
+        for step, values in enumerate(zip(*lightning.values(), strict=True)):
+            table.writerow({"step": step, **dict(zip(lightning, values, strict=True))})
+            table.writerow({"step": step})  # as Lightning's, with blanks
+    said |= {str(lb.diagnose(model, h)) for h in (path, str(path))}
+    assert len(said) == 1
+    begin, end = (sum(part) / 10 for part in (CURVE[:10], CURVE[-10:]))
+    words = f"from {begin:.2g} to {end:.2g} and the KL from {begin / 2:.2g} to {end / 2:.2g} nats"
+    assert words in said.pop()
+
+
+def test_a_loss_alone_tells_whether_it_fell(model):
+    assert lb.diagnose(model, {"loss": CURVE}).is_healthy
+    straight = [3.0 - 0.01 * step for step in range(100)]
+    (found,) = lb.diagnose(model, {"loss": straight}).findings
+    assert found.name == "not converged"
+    (found,) = lb.diagnose(model, {"loss": [1.0] * 20}).findings
+    assert found.name == "not moved"
+    (found,) = lb.diagnose(model, {"loss": [*CURVE[:50], *(3.0 for _ in range(30))]}).findings
+    assert found.name == "rising"
+    assert "ended at 3" in found.says
+
+
+def test_the_loss_curve_of_an_estimator():
+    from leanbayes.sklearn import BayesRegressor
+
+    x, y = load_diabetes(return_X_y=True)
+    fitted = BayesRegressor(random_state=0, epochs=40, hidden=(10,)).fit(x, y)
+    found = lb.diagnose(fitted.networks_[0], {"loss": fitted.loss_curve_})
+    assert found.summary.startswith("In 40 entries the loss went from ")
+
+
+def test_validation_that_rises_is_overfitting(model):
+    history = {"nll": CURVE, "kl": CURVE, "validation/nll": [0.5] * 50 + [0.9] * 50}
+    (found,) = lb.diagnose(model, history).findings
+    assert found.name == "overfits"
+    history["validation/nll"] = [1.0, 0.8, 0.7, 0.6, 0.5, 0.5, 0.52, 0.5]
+    assert lb.diagnose(model, history).is_healthy
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_numbers_that_are_not_finite_are_the_only_finding(model, bad):
+    history = {"nll": [*CURVE, bad], "kl": [1.0] * 201}
+    (found,) = lb.diagnose(model, history).findings
+    assert found.name == "not finite"
+    assert "from entry 200 on" in found.says
+
+
+def test_posteriors_without_scales_of_single_weights_are_judged_by_their_curves():
+    model = lb.convert(nn.Linear(4, 3), lb.Rank1(2), lb.priors.Normal(0.1, loc=1.0))
+    assert lb.diagnose(model, {"nll": CURVE, "kl": CURVE}).is_healthy
+    pure = lb.convert(nn.Linear(4, 3), lb.posteriors.ZeroMean(), lb.priors.LogUniform())
+    assert lb.diagnose(pure, {"nll": CURVE, "kl": CURVE}).is_healthy
+
+
+def test_what_is_no_history_is_refused(model):
+    with pytest.raises(ValueError, match="history has 3 entries; give at least 8"):
+        lb.diagnose(model, {"loss": [1.0, 2.0, 3.0]})
+    with pytest.raises(ValueError, match="history has nll; give nll and kl, or loss"):
+        lb.diagnose(model, {"nll": CURVE})
+    with pytest.raises(ValueError, match=r"unequal numbers of entries: {'nll': 200, 'kl': 199}"):
+        lb.diagnose(model, {"nll": CURVE, "kl": CURVE[1:]})
+    with pytest.raises(TypeError, match="an entry of the history is a float"):
+        lb.diagnose(model, CURVE)
+    with pytest.raises(ValueError, match=r"the model is plain; call lb.convert first"):
+        lb.diagnose(nn.Linear(4, 3), {"loss": CURVE})
