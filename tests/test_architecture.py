@@ -12,7 +12,7 @@ from torch import nn
 
 import leanbayes as lb
 import papers
-from leanbayes import estimators, likelihoods, posteriors, priors, schedules
+from leanbayes import estimators, likelihoods, posteriors, priors
 from leanbayes.compression.prune import CRITERIA
 from leanbayes.lab import architectures, corruptions
 from leanbayes.lab.data import listing, load_dataset
@@ -21,6 +21,7 @@ from leanbayes.lab.from_recipe import build_model, load_data
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import study, write_report
 from leanbayes.lab.train import train
+from leanbayes.training import schedules
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

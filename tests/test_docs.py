@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from registry import OPS
 from torch import nn
 
 import leanbayes as lb
-from leanbayes import estimators, posteriors, priors, schedules
+from leanbayes import estimators, posteriors, priors
 from leanbayes.distributions import WeightDistribution
 from leanbayes.likelihoods import LIKELIHOODS
 from leanbayes.ops import Conv, Linear
 from leanbayes.posteriors import POSTERIORS
 from leanbayes.priors import PRIORS
-from registry import OPS
+from leanbayes.training import schedules
 
 ROOT = Path(__file__).parents[1]
 PAGES = {str(p.relative_to(ROOT)): p for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))}

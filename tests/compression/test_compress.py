@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import leanbayes as lb
-from leanbayes import tying
+from leanbayes.compression import tied_factors as tying
 from leanbayes.compression.tied_factors import tied_factors
 
 COMPRESSIONS = [lb.compression.truncate, lb.compression.to_k_tied]

@@ -10,7 +10,6 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
-from leanbayes import folding, passes
 from leanbayes.kernels import (
     Folded,
     fold,
@@ -21,7 +20,9 @@ from leanbayes.kernels import (
     without_native,
 )
 from leanbayes.ops import Conv, Linear
+from leanbayes.prediction import sampling as passes
 from leanbayes.prediction.sampling import Passes
+from leanbayes.prediction.vectorized import samples as folding
 from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.prediction.vectorized.batch_rules import ROW_WISE, UnprovenError, elementwise
 from leanbayes.testing.assertions import FAILURE_RATE, threshold

@@ -35,7 +35,8 @@ class Affine(RandomMap, Layer):
         estimator: how far noise is shared.
 
     Example:
-        >>> from leanbayes import KTied, Normal
+        >>> from leanbayes import KTied
+        >>> from leanbayes.priors import Normal
         >>> from leanbayes.ops import Linear
         >>> w = torch.randn(4, 3)
         >>> layer = Affine(Linear(), KTied(2)(w, Linear()), Normal(1.0)(w))

@@ -168,7 +168,7 @@ class Likelihood(nn.Module, ABC):
         """What a :class:`~leanbayes.Prediction` of such outputs can be asked for.
 
         Example:
-            >>> from leanbayes import Categorical
+            >>> from leanbayes.likelihoods import Categorical
             >>> Categorical().answers(torch.zeros(5, 2, 3))[:3]
             ('probs', 'log_probs', 'labels')
         """

@@ -40,7 +40,7 @@ def check_likelihood(
         seed: of the draws.
 
     Example:
-        >>> from leanbayes import Poisson
+        >>> from leanbayes.likelihoods import Poisson
         >>> check_likelihood(Poisson(), torch.randn(3, 2).double(), torch.tensor([0, 4]))
     """
     with seeded(seed):

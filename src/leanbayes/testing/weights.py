@@ -53,7 +53,7 @@ def check_prior(spec: Prior, *, samples: int = SAMPLES, seed: int = 0) -> None:
     """Check a prior and its cross-entropy against their contract.
 
     Example:
-        >>> from leanbayes import Normal
+        >>> from leanbayes.priors import Normal
         >>> check_prior(Normal(0.5))
     """
     name = type(spec).__name__
