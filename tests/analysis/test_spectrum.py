@@ -1,4 +1,4 @@
-"""Spectra of trained weights [k-tied, section 3]: checklist item KT6."""
+"""Spectra of trained weights [k-tied, section 3]."""
 
 import numpy as np
 import pytest
@@ -111,7 +111,8 @@ def test_spectra_are_drawn():
         assert picture.startswith(b"\x89PNG")
 
 
-def test_KT6_standard_deviations_are_low_rank_and_means_are_not():
+@pytest.mark.checklist("KT6")
+def test_standard_deviations_are_low_rank_and_means_are_not():
     x, y = images()
     net = nn.Sequential(
         nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)

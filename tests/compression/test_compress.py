@@ -1,6 +1,4 @@
-"""Truncated and tied scales of trained models [k-tied, section 3; k-tied suppl., D.3]: checklist
-item KT7.
-"""
+"""Truncated and tied scales of trained models [k-tied, section 3; k-tied suppl., D.3]."""
 
 import copy
 import math
@@ -60,7 +58,8 @@ def negative_elbo(model, digits):
         return float(lb.training.average_nll(outputs, y)) * len(y) + float(lb.kl(model))
 
 
-def test_KT7_rank_one_hurts_and_higher_ranks_are_close_to_full(trained, digits):
+@pytest.mark.checklist("KT7")
+def test_rank_one_hurts_and_higher_ranks_are_close_to_full(trained, digits):
     full = negative_elbo(trained, digits)
     one, two, three = (
         negative_elbo(lb.compression.truncate(trained, rank), digits) - full for rank in (1, 2, 3)
@@ -71,7 +70,8 @@ def test_KT7_rank_one_hurts_and_higher_ranks_are_close_to_full(trained, digits):
     assert one > 0.07 * full
 
 
-def test_KT7_a_tied_posterior_loses_less_than_a_truncated_one(trained, digits):
+@pytest.mark.checklist("KT7")
+def test_a_tied_posterior_loses_less_than_a_truncated_one(trained, digits):
     for rank in (1, 2):
         before = [scale_of(layer) for _, layer in lb.extend.random_maps(trained)]
         truncated, tied = (

@@ -48,9 +48,10 @@ def test_every_kind_of_factor_has_gradients(name, kind):
         assert parameter.grad.any(), title
 
 
+@pytest.mark.checklist("R12")
 @every_layer
 @pytest.mark.parametrize(("side", "size"), [("r", 4), ("s", 5)])
-def test_r12_one_side_alone_has_factors_and_a_kl(name, side, size):
+def test_one_side_alone_has_factors_and_a_kl(name, side, size):
     factors = ("normal", "none") if side == "r" else ("none", "normal")
     model, x = converted(name, prior=KINDS["normal"], factors=factors, kl="sum")
     q = model.posterior()
@@ -93,8 +94,9 @@ def test_scales_start_at_the_rate_and_means_at_the_signs(name):
         assert set(factor.loc.flatten().tolist()) <= {-1.0, 1.0}
 
 
+@pytest.mark.checklist("R14")
 @every_layer
-def test_r14_log_normal_factors_start_in_log_space(name):
+def test_log_normal_factors_start_in_log_space(name):
     """As in the published code: the same initialiser fills the mean of the logarithm."""
     model, _ = converted(name, factors="lognormal", signs=0.0, rate=1e-3)
     q = model.posterior()
@@ -138,7 +140,7 @@ def test_weights_and_biases_decay_and_factors_do_not(name):
     assert sum(p.numel() for p in by_role["factors"]["params"]) == MEMBERS * (4 + 5)
 
 
-# R13: average and mixture
+# average and mixture
 
 
 def module(loss, samples=1):
@@ -148,8 +150,9 @@ def module(loss, samples=1):
     return model, trained, (x[:4], torch.tensor([0, 1, 2, 3]))
 
 
+@pytest.mark.checklist("R13")
 @pytest.mark.parametrize("samples", [1, 2])
-def test_r13_training_takes_the_average_or_the_mixture_of_members(samples):
+def test_training_takes_the_average_or_the_mixture_of_members(samples):
     model, trained, (x, y) = module("mixture", samples)
     log_probs = model(lb.tile(x, MEMBERS)).unflatten(0, (MEMBERS, 4)).log_softmax(-1)
     right = log_probs.gather(-1, y.expand(MEMBERS, 4).unsqueeze(-1)).squeeze(-1)
@@ -160,7 +163,8 @@ def test_r13_training_takes_the_average_or_the_mixture_of_members(samples):
     assert average > mixture
 
 
-def test_r13_gradients_of_the_mixture_weigh_members_by_their_likelihood():
+@pytest.mark.checklist("R13")
+def test_gradients_of_the_mixture_weigh_members_by_their_likelihood():
     """``∇p_k / Σp`` instead of ``∇p_k / (K p_k)``."""
     model, trained, (x, y) = module("mixture")
     bias = model.bias

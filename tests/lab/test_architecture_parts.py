@@ -275,7 +275,8 @@ def test_latent_posterior_against_a_dense_normal(family, shape):
     assert_mean(centred.unsqueeze(-1) * centred.unsqueeze(-2), dense.covariance_matrix, family)
 
 
-def test_MN13_a_column_of_a_matrix_normal_is_a_multivariate_normal():
+@pytest.mark.checklist("MN13")
+def test_a_column_of_a_matrix_normal_is_a_multivariate_normal():
     latent = LatentPosterior("mv", (5,))
     q = latent(torch.randn(3, latent.outputs).double())
     twin = LatentMatrixNormal(q.mean.unsqueeze(-1), q.scale_tril, torch.ones(3, 1, 1).double())

@@ -154,8 +154,9 @@ def demo():
         return data.load_dataset("mimic-iii-demo", download=False)
 
 
+@pytest.mark.checklist("R19")
 @demo_only
-def test_R19_the_demo_has_its_published_patients_and_deaths(demo):
+def test_the_demo_has_its_published_patients_and_deaths(demo):
     copy = data.fetch("mimic-iii-demo")
     stays = read_stays(find_tables(copy.paths[0]), hours=1)
     assert (len(stays.by_subject), len(stays.died), stays.died.sum()) == (100, 129, 40)
@@ -163,8 +164,9 @@ def test_R19_the_demo_has_its_published_patients_and_deaths(demo):
     assert "nothing from CHARTEVENTS, INPUTEVENTS_CV" in demo.preprocessing
 
 
+@pytest.mark.checklist("R19")
 @demo_only
-def test_R19_the_demo_becomes_records(demo):
+def test_the_demo_becomes_records(demo):
     parts = (demo.train, demo.validation, demo.test)
     stored = torch.cat([part.stored for part in parts])
     assert demo.input_shape == (31, 64)
@@ -181,10 +183,11 @@ def test_R19_the_demo_becomes_records(demo):
     assert (ranges.bincount() > 0.1 * len(ranges)).all()  # about equally frequent
 
 
+@pytest.mark.checklist("R19")
 @demo_only
 @pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 @pytest.mark.parametrize("row", ["gaussian", "cauchy", "ensemble", "mc-dropout"])
-def test_R19_the_demo_trains_and_is_judged(demo, row, tmp_path):
+def test_the_demo_trains_and_is_judged(demo, row, tmp_path):
     """The published rows, with few units and a few tables."""
     sizes = {"days": 5, "codes": 8, "measurements": 8, "vocabulary": 300}
     options = {**sizes, "tables": ["LABEVENTS", "SERVICES"]}

@@ -44,7 +44,8 @@ def all_paths(hospital, record):
     return dying / total
 
 
-def test_R19_the_risk_is_a_sum_over_all_paths(seed):
+@pytest.mark.checklist("R19")
+def test_the_risk_is_a_sum_over_all_paths(seed):
     rng = np.random.RandomState(seed)
     hospital = Hospital.draw(12, RecordShape(4, 3, 2), rng)
     found = hospital.admit(20, rng)
@@ -53,7 +54,8 @@ def test_R19_the_risk_is_a_sum_over_all_paths(seed):
     assert {int(days) for days in found.entries[:, 1:].any(-1).sum(1)} == {1, 2, 3, 4}
 
 
-def test_R19_the_risk_is_calibrated(cohort):
+@pytest.mark.checklist("R19")
+def test_the_risk_is_calibrated(cohort):
     """In every tenth of patients by risk as many die as it says."""
     order = cohort.risk.argsort()
     tenths = list(order.chunk(10))
@@ -64,7 +66,8 @@ def test_R19_the_risk_is_calibrated(cohort):
         assert abs(float((cohort.died[tenth] - risk).sum() / error)) < limit
 
 
-def test_R19_what_is_no_function_of_the_risk_scores_worse(cohort):
+@pytest.mark.checklist("R19")
+def test_what_is_no_function_of_the_risk_scores_worse(cohort):
     best = cohort.scores()
     odds = torch.logit(cohort.risk)
     other = type(cohort)(cohort.entries, cohort.died, torch.sigmoid(odds + torch.randn_like(odds)))
@@ -74,7 +77,8 @@ def test_R19_what_is_no_function_of_the_risk_scores_worse(cohort):
     assert worse["auc_pr"] < best["auc_pr"]
 
 
-def test_R19_the_cohort_looks_like_a_hospital(cohort):
+@pytest.mark.checklist("R19")
+def test_the_cohort_looks_like_a_hospital(cohort):
     """Few die, stays differ in length, and some codes are much more frequent than others."""
     assert 0.05 < float(cohort.died.double().mean()) < 0.2
     assert 0.8 < cohort.scores()["auroc"] < 0.95

@@ -128,7 +128,8 @@ def learnt(tmp_path, name, **changes):
     return found["metrics"]["negative_elbo_150"]["value"]
 
 
-def test_KT10_tied_scales_are_learnt_faster_and_what_part_adam_has(tmp_path):
+@pytest.mark.checklist("KT10")
+def test_tied_scales_are_learnt_faster_and_what_part_adam_has(tmp_path):
     """Adam moves a tied log scale twice as far as a free one, SGD hundreds of times.
 
     So a mean field whose scales have twice the rate nearly catches up under Adam, and under SGD

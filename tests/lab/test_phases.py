@@ -38,7 +38,8 @@ def run(tmp_path_factory):
     return Run(folder)
 
 
-def test_vn13_noise_takes_over_what_means_knew(run):
+@pytest.mark.checklist("VN13")
+def test_noise_takes_over_what_means_knew(run):
     """log α rises, samples scatter, and the network learns to do without its means."""
     curves = run.columns
     log_alpha, without_means = curves["log_alpha/model.dense1"], curves["accuracy/zero_mean"]

@@ -64,11 +64,12 @@ def test_measuring_does_not_change_the_training(tmp_path):
     assert not COLUMNS & Run(tmp_path / "plain").columns.keys()
 
 
+@pytest.mark.checklist("MN9")
 @pytest.mark.parametrize("prior", [lb.priors.ARD(), lb.priors.GroupARD()])
 @pytest.mark.parametrize(
     "posterior", [lb.MeanField(0.05), lb.KTied(2), lb.posteriors.MatrixNormal(0.05, diagonal=True)]
 )
-def test_mn9_shares_are_those_that_pruning_keeps(posterior, prior):
+def test_shares_are_those_that_pruning_keeps(posterior, prior):
     """By masks and their counts, with some means so small that they have no relevance."""
     net = torch.nn.Sequential(torch.nn.Linear(9, 7), torch.nn.ELU(), torch.nn.Linear(7, 3))
     with torch.no_grad():

@@ -45,7 +45,8 @@ class LinearGaussian:
         return draw
 
 
-def test_MN12_the_exact_posterior_gives_the_exact_likelihood_without_variance():
+@pytest.mark.checklist("MN12")
+def test_the_exact_posterior_gives_the_exact_likelihood_without_variance():
     model = LinearGaussian()
     estimate = importance_sampled(model.log_weights(model.posterior()), 10, at_once=3)
     torch.testing.assert_close(estimate.log_likelihood, model.log_likelihood())
@@ -115,8 +116,9 @@ def test_log_weights_against_the_formula_written_out(family, shape):
     assert model.log_weights(x, 4).shape == (4, 3)
 
 
+@pytest.mark.checklist("MN12")
 @pytest.mark.parametrize(("family", "shape"), [("diag", (2,)), ("mn", (2, 1)), ("mv", (2,))])
-def test_MN12_an_auto_encoder_against_quadrature(family, shape):
+def test_an_auto_encoder_against_quadrature(family, shape):
     model = Vae(family, shape, inputs=12, hidden=(8,))
     for parameter in model.encoder.parameters():  # posteriors near the prior, with correlations
         parameter.data = 0.1 * torch.randn_like(parameter)

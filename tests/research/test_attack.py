@@ -38,8 +38,9 @@ def iterated_fast_sign(model, x, target, *, step, iterations, bound):
     return adversarial
 
 
+@pytest.mark.checklist("VN21")
 @pytest.mark.parametrize("gradient", ["averaged", "of_average"])
-def test_vn21_on_a_plain_network_it_is_the_public_iterative_method(x, gradient):
+def test_on_a_plain_network_it_is_the_public_iterative_method(x, gradient):
     model, x = network().double(), x.double()
     target = others(model, x)
     options = {"step": 0.03, "iterations": 6, "bound": 0.1}
@@ -61,7 +62,8 @@ def test_without_a_bound_it_is_the_public_method_to_the_bit(x):
     assert torch.equal(attack.inputs, adversarial)
 
 
-def test_vn21_it_is_what_foolbox_does(x):
+@pytest.mark.checklist("VN21")
+def test_it_is_what_foolbox_does(x):
     """A public implementation of the targeted iterative fast-sign attack, from the same start."""
     foolbox = pytest.importorskip("foolbox")
     model, images = network().eval(), x.unsqueeze(1)
@@ -112,8 +114,9 @@ def trained(model, x, y):
     return model
 
 
+@pytest.mark.checklist("VN21")
 @pytest.mark.parametrize("kind", ["plain", "converted", "variance", "dropout", "ensemble", "rank1"])
-def test_vn21_success_rises_from_nothing_for_every_kind_of_network(kind):
+def test_success_rises_from_nothing_for_every_kind_of_network(kind):
     x = torch.rand(200, 3, 4)
     y = x.flatten(1)[:, :4].argmax(1)
     net = network(dropout=0.2 if kind == "dropout" else 0.0)

@@ -56,8 +56,9 @@ def signs():
 SMALL = PolicyGradient(episodes=24, environments=8, hidden=16, lr=1e-2)
 
 
+@pytest.mark.checklist("VN20")
 @pytest.mark.parametrize("policy", POLICIES)
-def test_vn20_every_policy_learns_a_small_environment(policy, request):
+def test_every_policy_learns_a_small_environment(policy, request):
     settings = PolicyGradient(policy, episodes=1600, environments=16, hidden=32, lr=2e-2)
     episodes = Reinforce("Signs-v0", settings, seed=request.config.getoption("--seed")).run()
     first, last = episodes.returns[:100], episodes.last(100)
@@ -65,7 +66,8 @@ def test_vn20_every_policy_learns_a_small_environment(policy, request):
     assert last.value > 3.5, str(episodes)
 
 
-def test_vn20_a_variance_policy_has_no_means_in_its_second_hidden_layer():
+@pytest.mark.checklist("VN20")
+def test_a_variance_policy_has_no_means_in_its_second_hidden_layer():
     net = policy_network(SMALL, 4, 2)
     assert [name for name, _ in lb.extend.random_maps(net)] == ["2"]
     assert not net[2].mean_weight.any()
@@ -74,7 +76,8 @@ def test_vn20_a_variance_policy_has_no_means_in_its_second_hidden_layer():
     assert kinds["noise"][2].mean_weight.any()
 
 
-def test_vn20_every_environment_keeps_weights_of_its_own_for_an_episode():
+@pytest.mark.checklist("VN20")
+def test_every_environment_keeps_weights_of_its_own_for_an_episode():
     net, x = policy_network(SMALL, 4, 2).double(), torch.randn(1, 4).double().expand(3, 4)
     episode = torch.randn(3, 5, 4).double()
     with lb.held(net, _one_each(3)):
@@ -173,7 +176,8 @@ def test_it_reads_as_a_sentence():
         episodes.last()
 
 
-def test_vn20_cartpole_has_two_hundred_steps_and_no_warning():
+@pytest.mark.checklist("VN20")
+def test_cartpole_has_two_hundred_steps_and_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         learner = Reinforce("CartPole-v0", replace(SMALL, episodes=8))

@@ -269,8 +269,9 @@ def regression(_seed, _float64) -> Regression:
     return Regression(x, x @ torch.randn(5, 2) + NOISE * torch.randn(30, 2))
 
 
+@pytest.mark.checklist("MN6")
 @pytest.mark.parametrize("start", [0.01, 0.3, 3.0])
-def test_MN6_a_linear_layer_reaches_the_exact_posterior_in_forty_steps(regression, start):
+def test_a_linear_layer_reaches_the_exact_posterior_in_forty_steps(regression, start):
     layer = layer_of(lb.posteriors.MatrixNormal(start), 2, 5, jitter=0.0)
     exact = regression.posterior
     assert kl_divergence(dense(layer.posterior()), exact) > 100
@@ -293,8 +294,9 @@ def test_independent_weights_reach_their_own_optimum_below_the_evidence(regressi
     assert elbo == pytest.approx(regression.best_of_independent_weights, abs=1e-4)
 
 
+@pytest.mark.checklist("MN6")
 @pytest.mark.parametrize("folder", ["bostonHousing", "concrete", "energy"])
-def test_MN6_on_real_data_the_matrix_normal_reaches_the_evidence_and_diag_does_not(folder):
+def test_on_real_data_the_matrix_normal_reaches_the_evidence_and_diag_does_not(folder):
     root = os.environ.get("LEANBAYES_DATA")
     file = Path(root or "", "uci", folder, "data.txt")
     if root is None or not file.is_file():

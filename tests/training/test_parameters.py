@@ -1,4 +1,4 @@
-"""Parameter groups: fast-weight learning rate (R21) and the scope of the L2 penalty (R17)."""
+"""Parameter groups: fast-weight learning rate and the scope of the L2 penalty."""
 
 import pytest
 import torch
@@ -53,8 +53,9 @@ def test_the_network_has_every_kind():
     assert set(kinds) == {"fast location", "fast scale", "kernel, bias or normalisation"}
 
 
+@pytest.mark.checklist("R21")
 @pytest.mark.parametrize("multiplier", [0.5, 1.0, 2.0])
-def test_r21_fast_weights_step_with_their_own_learning_rate(multiplier):
+def test_fast_weights_step_with_their_own_learning_rate(multiplier):
     """One step of plain SGD moves by rate times gradient, whatever the group says of itself."""
     model = rank1_network()
     groups = parameter_groups(model, LR, multipliers={"factors": multiplier})
@@ -70,7 +71,8 @@ def test_r21_fast_weights_step_with_their_own_learning_rate(multiplier):
     assert len(moved) == 4
 
 
-def test_r17_weight_decay_is_the_gradient_of_l2_without_a_half():
+@pytest.mark.checklist("R17")
+def test_weight_decay_is_the_gradient_of_l2_without_a_half():
     """torch's decay is d/dw of ½ wd w², so the published l2 · Σ w² needs wd = 2 · l2."""
     model = rank1_network()
     optimizer = torch.optim.SGD(parameter_groups(model, LR, weight_decay=2 * L2))
@@ -90,8 +92,9 @@ def test_r17_weight_decay_is_the_gradient_of_l2_without_a_half():
     assert penalised == 6  # two kernels, two biases, gain and shift
 
 
+@pytest.mark.checklist("R17")
 @pytest.mark.parametrize("posterior", [lb.KTied(2), lb.MeanField()], ids=str)
-def test_r17_scales_do_not_decay(posterior):
+def test_scales_do_not_decay(posterior):
     model = lb.convert(nn.Linear(3, 2), posterior, lb.priors.Normal(1.0))
     decay = {
         id(p): group["weight_decay"]

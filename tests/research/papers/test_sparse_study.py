@@ -94,8 +94,9 @@ def read(results, name, seed=1, folder="sparsity"):
 # The study
 
 
+@pytest.mark.checklist("MN9")
 @pytest.mark.parametrize("name", [DIAG, MN])
-def test_mn9_a_sweep_counts_and_judges_what_pruning_leaves(runs, results, name):
+def test_a_sweep_counts_and_judges_what_pruning_leaves(runs, results, name):
     study = read(results, name)
     run = Run(runs / f"{name}-1")
     model, likelihood = run.load()
@@ -111,7 +112,8 @@ def test_mn9_a_sweep_counts_and_judges_what_pruning_leaves(runs, results, name):
     assert {"seed", "versions", "threads", "recipe", "duration"} <= study.keys()
 
 
-def test_mn9_layers_are_those_of_the_report_at_log_alpha_3(runs, results):
+@pytest.mark.checklist("MN9")
+def test_layers_are_those_of_the_report_at_log_alpha_3(runs, results):
     model, _ = Run(runs / f"{GROUPS}-1").load()
     groups = read(results, GROUPS)["groups"]
     for group, kind in (("weight", "weights"), ("row", "rows"), ("column", "columns")):
@@ -236,7 +238,8 @@ OUTPUTS = (10, 10, 10, 20, 20, 20, 40, 40, 40, 20, 20, 20)
 SIZES = [inputs * outputs for inputs, outputs in zip(INPUTS, OUTPUTS, strict=True)]
 
 
-def test_mn9_printed_tables_stand_beside_ours(tmp_path):
+@pytest.mark.checklist("MN9")
+def test_printed_tables_stand_beside_ours(tmp_path):
     """Counted as the paper does: the dense layer is in the total of weights alone."""
     layers = {f"conv{i}": [0, size] for i, size in enumerate(SIZES, 1)} | {"dense": [7, 800]}
     groups = {kind: {"layers": layers} for kind in TABLE_2}

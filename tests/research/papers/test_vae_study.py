@@ -46,7 +46,8 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-def test_MN12_a_study_holds_all_that_it_depends_on_and_a_bound_below_the_likelihood(
+@pytest.mark.checklist("MN12")
+def test_a_study_holds_all_that_it_depends_on_and_a_bound_below_the_likelihood(
     run, tmp_path, patterns
 ):
     study = judge_vae(run, tmp_path, samples=40)
@@ -122,7 +123,8 @@ def blocks_of(folder):
     return blocks, blocks.makers(paper.folder / "vae.md")
 
 
-def test_MN12_the_table_stands_beside_the_printed_one_and_says_the_order(tmp_path):
+@pytest.mark.checklist("MN12")
+def test_the_table_stands_beside_the_printed_one_and_says_the_order(tmp_path):
     values = {"40-diag": (-90.0, -95.0), "40-mn-20x2": (-89.5, -94.0), "40-mv": (-88.0, -93.5)}
     for name, (likelihood, bound) in values.items():
         write_json(tmp_path / "vae" / f"{name}-seed42.json", study(name, likelihood, bound))
