@@ -4,6 +4,7 @@ import importlib
 import re
 import runpy
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,8 @@ def tables(page, *headings):
 
 
 def recipe_of(cell):
-    return eval(f"lb.{cell.strip('`')}", {"lb": lb})
+    namespace = {**vars(posteriors), **vars(priors), "schedules": schedules}
+    return eval(cell.strip("`"), namespace)
 
 
 def heading_anchors(page):
@@ -116,6 +118,17 @@ def test_links_lead_somewhere(page):
         assert file.exists(), f"{page} links to {target}"
         if anchor:
             assert anchor in heading_anchors(str(file.relative_to(ROOT))), f"{page}: {target}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_names_with_a_prefix_are_public(page):
+    """What a page calls ``lb.priors.He`` is in ``lb.__all__`` and in that of the namespace."""
+    for name in re.findall(r"(?<![\w.])lb\.([A-Za-z]\w*(?:\.\w+)*)", PAGES[page].read_text()):
+        thing = lb
+        for part in name.split("."):
+            known = thing.__all__ if isinstance(thing, types.ModuleType) else dir(thing)
+            assert part in known, f"{page}: lb.{name} is not public"
+            thing = getattr(thing, part)
 
 
 def test_noise_is_explained_at_the_top():
@@ -185,7 +198,7 @@ def test_every_family_is_documented():
     plans = {schedule.__name__ for schedule in schedules.SCHEDULES.values()}
     assert {name for name in plans if f"`schedules.{name}(" in text} == plans
     readme = PAGES["README.md"].read_text()
-    assert all(f"`lb.{name}`" in readme for name in estimators.ESTIMATORS)
+    assert all(f"`lb.estimators.{name}`" in readme for name in estimators.ESTIMATORS)
     assert all(f"`{recipe.__name__}(" in readme for recipe in recipes)
 
 

@@ -25,7 +25,7 @@ class NaturalGradient(Optimizer):
     """Trains normal posteriors by their natural gradient, and other parameters as you say.
 
     Serves :class:`~leanbayes.posteriors.MatrixNormal` with full (``rank=None``) or diagonal
-    (``rank=0``) factors, :class:`~leanbayes.MeanField`, ``Dropout("additive")``,
+    (``rank=0``) factors, :class:`~leanbayes.MeanField`, ``VariationalDropout("additive")``,
     ``ZeroMean("normal")`` and pruned weights that are independent. A step is ``−lr · F⁻¹ g`` with
     the Fisher matrix ``F`` of the posterior and the gradient ``g`` of the whole negative ELBO, in
     closed form: products with the factors, no inverse and no solve. It does not depend on how
