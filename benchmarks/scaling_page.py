@@ -169,8 +169,8 @@ def fsdp() -> str:
     """What has to be known to shard a converted model."""
     return (
         "`fully_shard(model)` works as for a plain network: a step on two processes equals that "
-        "of one ([test](../tests/models/test_fsdp.py)). It gathers the whole model at once, so large "
-        "models shard every layer. Then tell FSDP "
+        "of one ([test](../tests/models/test_fsdp.py)). It gathers the whole model at once, so "
+        "large models shard every layer. Then tell FSDP "
         'that a layer\'s KL needs its parameters: `register_fsdp_forward_method(layer, "kl")` for '
         "every layer of `lb.extend.random_maps(model)`. The KL then gathers them again, on top of "
         "the "

@@ -22,7 +22,7 @@ COMMAND = PACKAGE.parent / "leanbayes_cli"
 PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
-    {"errors", "_start"},
+    {"errors", "display", "_start"},
     {"ops", "registry", "spec", "precision", "kernels", "vectorized"},
     {"distributions"},
     {"parameters"},

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.conversion.convert import topmost
+from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import choose, require
 from leanbayes.estimators import mean
 from leanbayes.layers import Affine, RandomMap, is_bayesian
@@ -91,6 +92,7 @@ class SparseLayer(NamedTuple):
     multiply_adds: int | None = None
 
 
+@shown_as_table
 @dataclass(frozen=True)
 class SparsityReport:
     """What is left of every layer, in the network's order; ``print`` shows a table.
@@ -123,14 +125,10 @@ class SparsityReport:
     def __getitem__(self, name: str) -> SparseLayer:
         return choose("layer", name, {row.name: row for row in self.layers})
 
-    def __str__(self) -> str:
+    def table(self) -> DisplayTable:
+        """A row for every layer, and one for all together."""
         head = ["layer", *(cell for kind in _KINDS for cell in (kind, "dropped")), "multiply-adds"]
-        table = [head, *map(_cells, (*self.layers, self.total))]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        return "\n".join(
-            "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
-            for first, *rest in table
-        )
+        return DisplayTable(head, [*map(_cells, (*self.layers, self.total))])
 
 
 _KINDS = ("weights", "rows", "columns")

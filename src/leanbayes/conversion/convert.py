@@ -22,6 +22,7 @@ from leanbayes.conversion.plan_report import (
     size_of,
     warn_of_unknown,
 )
+from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import nearest, require
 from leanbayes.estimators import Estimator, auto
 from leanbayes.layers.attention import settle_fused_path
@@ -59,6 +60,7 @@ class PlannedLayer(NamedTuple):
     choice: LayerSpec
 
 
+@shown_as_table
 @dataclass(frozen=True)
 class Plan:
     """What a conversion will do: the names of every layer, and what it is made of.
@@ -75,20 +77,26 @@ class Plan:
     kept: tuple[KeptLayer, ...] = ()
     memory: int = 0
 
-    def __str__(self) -> str:
-        names = [", ".join(name or "(the model)" for name in layer.names) for layer in self.layers]
-        width = max(map(len, names), default=0)
-        lines = [
-            f"{name:<{width}}  {kind:<18} {choice.posterior}  prior {choice.prior}"
-            for name, (_, kind, choice) in zip(names, self.layers, strict=True)
+    def table(self) -> DisplayTable:
+        """A row for every layer that becomes random, and notes on the others."""
+        rows = [
+            [
+                ", ".join(n or "(the model)" for n in names),
+                kind,
+                repr(choice.posterior),
+                repr(choice.prior),
+            ]
+            for names, kind, choice in self.layers
         ]
-        if any(len(layer.names) > 1 for layer in self.layers):
-            lines.append(
-                "A layer with several names draws at every call, except in predict; "
-                "lb.held(model) makes it one draw."
-            )
-        lines += rank1_advice(layer.choice.posterior for layer in self.layers)
-        return "\n".join([*lines, *lines_of(self.kept), f"Memory added: {size_of(self.memory)}."])
+        notes = [
+            "A layer with several names draws at every call, except in predict; "
+            "lb.held(model) makes it one draw."
+        ] * any(len(layer.names) > 1 for layer in self.layers)
+        notes += rank1_advice(layer.choice.posterior for layer in self.layers)
+        notes += [*lines_of(self.kept), f"Memory added: {size_of(self.memory)}."]
+        return DisplayTable(
+            ["layer", "kind", "posterior", "prior"], rows, notes=notes, left=range(4)
+        )
 
     def apply(self, model: M) -> M:
         """Convert the model itself, or nothing of it if any layer cannot be; returns it.
@@ -132,8 +140,9 @@ def plan(
     Example:
         >>> import leanbayes as lb
         >>> net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
-        >>> for line in str(lb.plan(net, lb.KTied(1), lb.priors.Normal(1.0))).splitlines()[1:]:
-        ...     print(line)
+        >>> lb.plan(net, lb.KTied(1), lb.priors.Normal(1.0))
+        layer  kind    posterior      prior
+        0      Linear  KTied(rank=1)  Normal(scale=1.0)
         Deterministic, with 33.3 % of the parameters:
         1  LayerNorm          4 (33.3 %)
         Memory added: 28 B.
@@ -197,7 +206,7 @@ def convert(
 
     Trained weights become the means. Linear and bilinear layers, convolutions (also transposed and
     grouped), embeddings and bags of them, LSTM, GRU, RNN and their cells, multi-head attention and
-    what :func:`register_layer` was told of are converted; everything else stays. Nothing changes if
+    what :func:`~leanbayes.extend.register_layer` added are converted; everything else stays. Nothing changes if
     any part cannot be converted. The result has the class of the model, unless that is one layer.
 
     Args:
@@ -209,8 +218,7 @@ def convert(
         bias_prior: spec of their prior; that of the weights if not given.
         include: patterns of layer names; ``*`` stays within a name's part, ``**`` does not.
         exclude: patterns of layers to leave alone.
-        overrides: other choices by pattern: ``{"head": {"posterior": lb.posteriors.Point()}}``;
-            the last wins.
+        overrides: other choices by pattern, ``{"head": {"prior": lb.priors.He()}}``; the last wins.
         freeze: ``"rest"`` trains the converted layers alone.
         inplace: change the model itself, which saves memory.
 

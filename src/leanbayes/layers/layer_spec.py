@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from leanbayes.display import short_repr
 from leanbayes.distributions import WeightDistribution
 from leanbayes.distributions.kl import check_pair
 from leanbayes.errors import require
@@ -48,6 +49,8 @@ class LayerSpec:
     bias_prior: Prior | None = None
     batch_dim: int = 0
 
+    __repr__ = short_repr
+
     def __post_init__(self) -> None:
         for name, kinds, example in (
             ("posterior", Posterior, "lb.KTied(2)"),
@@ -84,7 +87,7 @@ def prior_or_default(prior: Prior | None, posterior: Posterior) -> Prior:
 
     Example:
         >>> prior_or_default(None, Rank1(4))
-        Normal(scale=0.1, loc=1.0, learn=None)
+        Normal(scale=0.1, loc=1.0)
     """
     if prior is None and isinstance(posterior, Rank1):
         kinds = set(posterior.kinds) - {"none"}

@@ -23,7 +23,7 @@ def disagreement(log_probs: Tensor) -> Score:
 
     Example:
         >>> disagreement(torch.eye(2).repeat(1, 3, 1).view(3, 2, 2))
-        Score(value=0.0, error=0.0)
+        0 ± 0
     """
     return average(disagreements(log_probs))
 

@@ -20,7 +20,7 @@ def rmse(mean: Tensor, y: Tensor) -> Score:
 
     Example:
         >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 5.0]))
-        Score(value=3.0, error=0.0)
+        3 ± 0
     """
     check_alike(mean, y)
     square = average(of_examples((mean - y).square()))

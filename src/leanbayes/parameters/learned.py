@@ -41,6 +41,10 @@ class Stored:
     role: Role = "scales"
     as_it_is: bool = False
 
+    def __repr__(self) -> str:
+        shape = " × ".join(map(str, self.tensor.shape)) or "a number"
+        return f"Stored({shape}, transform={self.transform}, role={self.role!r})"
+
     @staticmethod
     def means(weight: Tensor, op: LinearOp) -> Stored:
         """Means that start at a weight, stored in torch's own shape and seen as a matrix."""

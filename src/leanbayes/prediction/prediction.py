@@ -160,7 +160,7 @@ class Prediction:
         Example:
             >>> prediction = Prediction(torch.zeros(2, 3, 4))
             >>> prediction.metrics(torch.tensor([0, 1, 2]))["brier"]
-            Score(value=0.75, error=0.0)
+            0.75 ± 0
         """
         return self.likelihood.metrics(self.samples, y)
 

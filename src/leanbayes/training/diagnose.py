@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from typing import NamedTuple
 
 import torch
@@ -67,10 +68,15 @@ class Diagnosis:
         """Whether nothing wrong was found."""
         return not self.findings
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         if self.is_healthy:
             return f"{self.summary}\nThese numbers show nothing wrong."
         return "\n".join([self.summary, *(f"- {finding}" for finding in self.findings)])
+
+    def _repr_html_(self) -> str:
+        findings = "".join(f"<li>{escape(str(finding))}</li>" for finding in self.findings)
+        listed = f"<ul>{findings}</ul>" if findings else "<p>These numbers show nothing wrong.</p>"
+        return f"<p>{escape(self.summary)}</p>{listed}"
 
 
 def diagnose(model: nn.Module, history: History) -> Diagnosis:

@@ -47,6 +47,11 @@ class Widened(NamedTuple):
     loss: float
     before: float
 
+    def __repr__(self) -> str:
+        kind = type(self.model).__name__
+        loss = f"validation loss {self.before:.4g} → {self.loss:.4g}"
+        return f"{kind} with a standard deviation of {self.scale:.3g}: {loss}"
+
 
 def widen(
     model: nn.Module,

@@ -41,6 +41,12 @@ class Compacted(NamedTuple, Generic[M]):
     model: M
     report: CompactionReport
 
+    def __repr__(self) -> str:
+        return f"{type(self.model).__name__}, compacted\n{self.report}"
+
+    def _repr_html_(self) -> str:
+        return self.report.table().html()
+
 
 def compact(model: M, example: Tensor | None = None, *, exact: bool = True) -> Compacted[M]:
     """Remove what is switched off: a smaller network that computes the same.

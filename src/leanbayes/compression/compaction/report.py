@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from leanbayes.analysis.sparsity import thousands
+from leanbayes.display import DisplayTable, shown_as_table
 
 __all__ = ["CompactLayer", "CompactionReport", "Kept"]
 
@@ -50,6 +51,7 @@ class Kept(NamedTuple):
         return f"kept: {self.name or '(the model)'}{count}: {self.why}"
 
 
+@shown_as_table
 @dataclass(frozen=True)
 class CompactionReport:
     """What :func:`~leanbayes.compact` did; ``print`` shows a table.
@@ -72,8 +74,9 @@ class CompactionReport:
         before, after = zip(*known, strict=True)
         return sum(before), sum(after)
 
-    def __str__(self) -> str:
-        table = [["layer", "before", "after", "multiply-adds", "after"]]
+    def table(self) -> DisplayTable:
+        """A row for every layer, one for all together, and what was kept."""
+        table = []
         for row in self.layers:
             counts = (row.multiply_adds_before, row.multiply_adds_after)
             shapes = (f"{rows} × {columns}" for rows, columns in (row.before, row.after))
@@ -81,9 +84,5 @@ class CompactionReport:
         totals = self.multiply_adds
         if totals is not None:
             table.append(["all", "", "", *map(thousands, totals)])
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
-            for first, *rest in table
-        ]
-        return "\n".join([*(line.rstrip() for line in lines), *map(str, self.kept)])
+        head = ["layer", "before", "after", "multiply-adds", "after"]
+        return DisplayTable(head, table, notes=[*map(str, self.kept)])
