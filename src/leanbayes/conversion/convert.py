@@ -206,8 +206,8 @@ def convert(
 
     Trained weights become the means. Linear and bilinear layers, convolutions (also transposed and
     grouped), embeddings and bags of them, LSTM, GRU, RNN and their cells, multi-head attention and
-    what :func:`~leanbayes.extend.register_layer` added are converted; everything else stays. Nothing changes if
-    any part cannot be converted. The result has the class of the model, unless that is one layer.
+    registered kinds of layers are converted; everything else stays. Nothing changes if any part
+    cannot be converted. The result has the class of the model, unless that is one layer.
 
     Args:
         model: any module; left as it was unless ``inplace``.
