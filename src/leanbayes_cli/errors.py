@@ -1,4 +1,4 @@
-"""What a command tells its user: results, mistakes in one sentence, and the way on after a stop."""
+"""Messages of a command: results, mistakes in one sentence, and how to resume."""
 
 import functools
 import os

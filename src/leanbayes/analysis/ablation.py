@@ -1,4 +1,4 @@
-"""What means and standard deviations carry: models without the one or the other [variance]."""
+"""Ablations: models without means, or with permuted standard deviations [variance]."""
 
 from __future__ import annotations
 

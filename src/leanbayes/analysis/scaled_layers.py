@@ -1,4 +1,4 @@
-"""Which layers have standard deviations of single weights."""
+"""Layers with a standard deviation for each weight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of a sparse network: weights, rows, columns and multiply-adds, layer by layer."""
+"""Sparsity report: remaining weights, rows, columns and multiply-adds by layer."""
 
 from __future__ import annotations
 

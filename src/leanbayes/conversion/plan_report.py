@@ -1,4 +1,4 @@
-"""What a conversion leaves as it was, and how much memory its random layers add."""
+"""Contents of a plan: deterministic layers, added memory and advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exported network answers: the part of its graph behind the samples."""
+"""Outputs of an exported network: the part of its graph behind the samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layer kind is: made from a torch layer, made into it again, and found by a registry."""
+"""Layer kinds: made from a torch layer, converted back to it, and found in a registry."""
 
 from __future__ import annotations
 

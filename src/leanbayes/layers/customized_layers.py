@@ -1,4 +1,4 @@
-"""What one torch layer does beyond its class: hooks, parametrizations and overridden methods."""
+"""Customized torch layers: hooks, parametrizations and overridden methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch's distributions, and equally weighted mixtures of them, say about targets."""
+"""Equally weighted mixtures of torch distributions: moments, quantiles and scores."""
 
 from __future__ import annotations
 

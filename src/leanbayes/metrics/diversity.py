@@ -1,4 +1,4 @@
-"""How much samples or members of a prediction disagree."""
+"""Diversity: disagreement between the samples or members of a prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether intervals hold what they promise, and how wide they are."""
+"""Coverage and width of predictive intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well a score tells one kind of example from another."""
+"""Ranking metrics: how well a score separates two kinds of examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is gained by leaving the most uncertain examples to somebody else."""
+"""Selective prediction: the gain from rejecting the most uncertain examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a posterior's spec is, and the registry of all of them."""
+"""Base class of the posterior specs, and their registry."""
 
 from __future__ import annotations
 

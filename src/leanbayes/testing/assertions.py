@@ -1,4 +1,4 @@
-"""What the checks share: comparisons with one failure rate, and gradients."""
+"""Comparisons with one failure rate, and gradients, shared by the checks."""
 
 from __future__ import annotations
 

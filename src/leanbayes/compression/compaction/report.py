@@ -1,4 +1,4 @@
-"""What compaction did: sizes before and after, and what stays masked."""
+"""Compaction report: sizes before and after, and units that stay masked."""
 
 from __future__ import annotations
 
