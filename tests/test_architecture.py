@@ -1,5 +1,6 @@
-"""The table "to add X, write Y" is true: each file works from an empty folder, and names exist."""
+"""The page on architecture is true: files to copy work from an empty folder, and names exist."""
 
+import ast
 import importlib
 import re
 import shutil
@@ -182,25 +183,56 @@ def test_the_table_has_a_row_and_this_file_a_test_for_every_file():
 
 
 def test_what_the_table_names_exists():
-    for name in re.findall(r"`@?lb\.([\w.]+)", PAGE.split("## The house")[0]):
+    for name in re.findall(r"`@?lb\.([\w.]+)", PAGE.split("\n## ")[0]):
         thing = lb
         for part in name.split("."):
             thing = getattr(thing, part)
 
 
-def test_rooms_on_the_page_and_in_the_picture_exist():
+def section(title):
+    """The part of the page under a heading."""
+    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+WHERE = re.findall(r"^\| (.+) \| \[.+\]\((.+)\) \| `(.+)` \|$", section("Where is what"), re.M)
+
+
+def test_where_is_what_has_thirty_rows():
+    assert len(WHERE) >= 30
+    assert len(WHERE) == section("Where is what").count("\n| ") - 1  # the head
+
+
+@pytest.mark.parametrize(("question", "file", "symbol"), WHERE)
+def test_what_is_looked_for_is_there(question, file, symbol):
+    assert question.endswith("?")
+    body = ast.parse((ROOT / "docs" / file).read_text(encoding="utf-8")).body
+    for part in symbol.split("."):
+        found = [node for node in body if part in defined(node)]
+        assert found, f"{file} has no {symbol}"
+        body = getattr(found[0], "body", [])
+
+
+def defined(node):
+    """The names that a statement defines."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return {node.name}
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def test_every_folder_and_module_of_the_package_is_on_the_page():
     package = Path(lb.__file__).parent
-    picture = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
-    drawn = {
-        name.strip()
-        for line in re.findall(r"class='modules'>([^<]+)<", picture)
-        for name in line.split("·")
+    there = {
+        path.stem
+        for path in package.iterdir()
+        if path.suffix == ".py" or any(path.glob("*.py")) or path.name == "recipes"
+        if not path.name.startswith("_")
     }
-    files = [f"{folder}/{{}}{end}" for folder in (package, package.parent) for end in (".py", "/")]
-    absent = [name for name in drawn if not any(Path(f.format(name)).exists() for f in files)]
-    assert drawn
-    assert not absent
-    rooms = {path.stem for path in package.iterdir() if not path.name.startswith(("_", "py."))}
-    assert rooms - {"lab", "recipes"} <= drawn
-    lab = {f"lab/{p.stem}" for p in (package / "lab").iterdir() if not p.name.startswith("_")}
-    assert lab <= drawn
+    assert set(re.findall(r"^\| `(\w+)` \|", section("The package"), re.MULTILINE)) == there
+
+
+def test_files_in_the_picture_exist():
+    picture = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    files = re.findall(r'class="file"[^>]*>([^<]+)<', picture)
+    assert len(files) > 10
+    assert not [file for file in files if not (Path(lb.__file__).parent / file).is_file()]
