@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from leanbayes.display import DisplayTable, shown_as_table
+from leanbayes.display import DisplayTable
 from leanbayes.errors import require, require_count
 from leanbayes.layers import RandomMap
 from leanbayes.models.random_maps import random_maps
@@ -16,10 +16,8 @@ __all__ = ["Spectrum", "explained", "is_matrix", "spectrum"]
 
 _SUBSPACE_ROUNDS = 6
 _MORE_DIRECTIONS = 8
-_SHOWN = 6
 
 
-@shown_as_table
 class Spectrum(NamedTuple):
     """Shares of the sum of squares that singular values explain, largest first.
 
@@ -34,20 +32,21 @@ class Spectrum(NamedTuple):
     scale: Tensor
     mean: Tensor
 
-    def table(self) -> DisplayTable:
-        """The first shares; of a mixture their averages over members."""
-        scale, mean = (
-            (100 * shares.flatten(0, -2).mean(0) if shares.ndim > 1 else 100 * shares).tolist()
-            for shares in self
-        )
+    def __repr__(self) -> str:
+        scale, mean = (", ".join(shares[:3]) for shares in self._percentages())
+        more = ", …" if self.scale.shape[-1] > 3 else ""
+        return f"Spectrum(scale: {scale}{more}; mean: {mean}{more})"
+
+    def _repr_html_(self) -> str:
         rows = [
-            [str(i + 1), f"{of_scale:.2f} %", f"{of_mean:.2f} %"]
-            for i, (of_scale, of_mean) in enumerate(zip(scale, mean, strict=True))
+            [str(i + 1), *pair] for i, pair in enumerate(zip(*self._percentages(), strict=True))
         ]
-        more = [f"and {len(rows) - _SHOWN} more"] * (len(rows) > _SHOWN)
-        return DisplayTable(
-            ["singular value", "standard deviations", "means"], rows[:_SHOWN], notes=more
-        )
+        return DisplayTable(["singular value", "standard deviations", "means"], rows[:10]).html()
+
+    def _percentages(self) -> list[list[str]]:
+        """Of both, in words; of a mixture the averages over members."""
+        averages = (shares.reshape(-1, shares.shape[-1]).mean(0) for shares in self)
+        return [[f"{100 * share:.1f} %" for share in average.tolist()] for average in averages]
 
 
 def is_matrix(layer: RandomMap) -> bool:
