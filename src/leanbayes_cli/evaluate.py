@@ -1,4 +1,4 @@
-"""The command ``evaluate`` and its table of metrics.
+"""How good a trained run is: the command ``evaluate`` and its table.
 
 Annotations are read by typer, so they are ordinary objects here.
 """

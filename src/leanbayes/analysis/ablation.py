@@ -1,4 +1,4 @@
-"""Ablations: models without means, or with permuted standard deviations [variance]."""
+"""What means and standard deviations carry: models without the one or the other [variance]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers with a standard deviation for each weight."""
+"""Which layers have standard deviations of single weights."""
 
 from __future__ import annotations
 

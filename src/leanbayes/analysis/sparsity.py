@@ -1,4 +1,4 @@
-"""Sparsity report: remaining weights, rows, columns and multiply-adds by layer."""
+"""What is left of a sparse network: weights, rows, columns and multiply-adds, layer by layer."""
 
 from __future__ import annotations
 

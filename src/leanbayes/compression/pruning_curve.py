@@ -1,4 +1,4 @@
-"""Pruning curve: scores at every share of weights that is kept."""
+"""What pruning costs: scores on given data at every share of weights that is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contents of a plan: deterministic layers, added memory and advice."""
+"""What a conversion leaves as it was, and how much memory its random layers add."""
 
 from __future__ import annotations
 

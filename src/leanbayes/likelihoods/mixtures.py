@@ -1,4 +1,4 @@
-"""Equally weighted mixtures of torch distributions: moments, quantiles and scores."""
+"""What torch's distributions, and equally weighted mixtures of them, say about targets."""
 
 from __future__ import annotations
 

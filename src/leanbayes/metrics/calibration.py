@@ -1,4 +1,4 @@
-"""Calibration errors: the gap between confidence and accuracy."""
+"""Whether a class that is predicted with 80 % probability is the true one in 80 % of cases."""
 
 from __future__ import annotations
 

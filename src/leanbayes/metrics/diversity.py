@@ -1,4 +1,4 @@
-"""Diversity: disagreement between the samples or members of a prediction."""
+"""How much samples or members of a prediction disagree."""
 
 from __future__ import annotations
 

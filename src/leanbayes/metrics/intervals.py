@@ -1,4 +1,4 @@
-"""Coverage and width of predictive intervals."""
+"""Whether intervals hold what they promise, and how wide they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranking metrics: how well a score separates two kinds of examples."""
+"""How well a score tells one kind of example from another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selective prediction: the gain from rejecting the most uncertain examples."""
+"""What is gained by leaving the most uncertain examples to somebody else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base class of the posterior specs, and their registry."""
+"""What a posterior's spec is, and the registry of all of them."""
 
 from __future__ import annotations
 

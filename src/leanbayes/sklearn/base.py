@@ -1,4 +1,4 @@
-"""Base class of both estimators: parameters, fitting, and draws of the fitted functions."""
+"""What both estimators have in common: parameters, fitting, and draws of the fitted functions."""
 
 from __future__ import annotations
 

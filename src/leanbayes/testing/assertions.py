@@ -1,4 +1,4 @@
-"""Comparisons with one failure rate, and gradients, shared by the checks."""
+"""What the checks share: comparisons with one failure rate, and gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Diagnosis of a training in words: underfitting, a KL that is stuck, and remedies."""
+"""What a training did, in words: does the network underfit, is the KL stuck, what to try."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameter roles: counts, learning rates and weight decays."""
+"""What parameters are for: how many there are, and their learning rates and weight decays."""
 
 from __future__ import annotations
 

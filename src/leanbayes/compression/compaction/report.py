@@ -1,4 +1,4 @@
-"""Compaction report: sizes before and after, and units that stay masked."""
+"""What compaction did: sizes before and after, and what stays masked."""
 
 from __future__ import annotations
 
