@@ -5,8 +5,8 @@ import torch
 
 import leanbayes as lb
 from leanbayes.lab.from_recipe import build_model, load_data
-from leanbayes.lab.phases import four_accuracies
-from leanbayes.lab.recipe import Phases, check_recipe
+from leanbayes.lab.measurements.phases import Phases, four_accuracies
+from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 
@@ -25,7 +25,7 @@ def recipe(**changes):
         "include": ["dense1"],
         "optimizer": {"lr": 3e-3, "multipliers": {"scales": 100}},
         "training": {"epochs": 25, "batch_size": 100},
-        "phases": {"examples": 360, "samples": 10},
+        "measurements": [{"kind": "phases", "examples": 360, "samples": 10}],
         "evaluation": {"samples": 2},
     }
     return check_recipe({**values, **changes})
@@ -51,7 +51,7 @@ def test_vn13_noise_takes_over_what_means_knew(run):
 def test_measuring_does_not_change_the_training(run, tmp_path):
     short = {"training": {"epochs": 2, "batch_size": 100}}
     measured = train(recipe(**short), tmp_path / "measured", progress=False)
-    plain = train(recipe(**short, phases=None), tmp_path / "plain", progress=False)
+    plain = train(recipe(**short, measurements=[]), tmp_path / "plain", progress=False)
     assert measured["metrics"] == plain["metrics"]
     assert not COLUMNS & Run(tmp_path / "plain").columns.keys()
 
@@ -109,11 +109,13 @@ def test_phases_of_numbers_are_refused_in_a_sentence(tmp_path):
         architecture={"name": "mlp", "options": {"inputs": 2, "hidden": [8], "outputs": 1}},
         likelihood={"kind": "gaussian"},
     )
-    with pytest.raises(ValueError, match="phases records accuracies, and these targets are no cla"):
+    with pytest.raises(
+        ValueError, match="'phases' records accuracies, and the targets are not cla"
+    ):
         train(spec, tmp_path / "run", progress=False)
 
 
 def test_phases_of_a_plain_network_are_refused_before_it_is_trained(tmp_path):
     spec = recipe(posterior=None, prior=None)
-    with pytest.raises(ValueError, match="phases compares means with noise, and the network is pl"):
+    with pytest.raises(ValueError, match="'phases' needs random weights, and the network has none"):
         train(spec, tmp_path / "run", progress=False)

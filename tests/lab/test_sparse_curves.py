@@ -5,9 +5,9 @@ import torch
 
 import leanbayes as lb
 from leanbayes.lab.from_recipe import build_model, load_data
-from leanbayes.lab.recipe import SparseCurves, check_recipe
+from leanbayes.lab.measurements.sparse_curves import SparseCurves, relevant_shares, sparse_curves
+from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
-from leanbayes.lab.sparse_curves import relevant_shares, sparse_curves
 from leanbayes.lab.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -27,7 +27,7 @@ def recipe(**changes):
         "prior": "ARD",
         "optimizer": {"lr": 0.02},
         "training": {"epochs": 4, "batch_size": 100},
-        "sparse_curves": {"examples": 200, "samples": 3},
+        "measurements": [{"kind": "sparse_curves", "examples": 200, "samples": 3}],
         "evaluation": {"samples": 2},
     }
     return check_recipe({**values, **changes})
@@ -59,7 +59,7 @@ def test_curves_are_in_the_metrics_and_the_last_is_that_of_the_trained_network(r
 def test_measuring_does_not_change_the_training(tmp_path):
     short = {"training": {"epochs": 2, "batch_size": 200}}
     measured = train(recipe(**short), tmp_path / "measured", progress=False)
-    plain = train(recipe(**short, sparse_curves=None), tmp_path / "plain", progress=False)
+    plain = train(recipe(**short, measurements=[]), tmp_path / "plain", progress=False)
     assert measured["metrics"] == plain["metrics"]
     assert not COLUMNS & Run(tmp_path / "plain").columns.keys()
 
@@ -119,5 +119,5 @@ def test_what_has_no_relevance_or_no_accuracy_is_refused_before_it_is_trained(
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"{i},{i * i % 7},{i / 10}\n" for i in range(60))
     (tmp_path / "table.csv").write_text("a,b,y\n" + rows)
-    with pytest.raises(ValueError, match="sparse_curves records the accuracy and the relevance"):
+    with pytest.raises(ValueError, match=r"measurement 'sparse_curves' (needs random|records acc)"):
         train(recipe(**changes), tmp_path / "run", progress=False)

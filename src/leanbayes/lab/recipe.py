@@ -17,11 +17,13 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
-from leanbayes.errors import nearest, require_seed
+from leanbayes.errors import nearest, require, require_seed
 from leanbayes.estimators import ESTIMATORS
+from leanbayes.lab.measurements import MEASUREMENTS, Measurement
 from leanbayes.lab.path_names import path_name
 from leanbayes.likelihoods import LIKELIHOODS, Likelihood
 from leanbayes.posteriors import POSTERIORS, Posterior
@@ -38,14 +40,13 @@ __all__ = [
     "LearningRate",
     "LikelihoodSection",
     "Optimizer",
-    "Phases",
     "Recipe",
-    "SparseCurves",
     "Training",
     "check_recipe",
 ]
 
 Budget = Literal["cpu", "paper"]
+_FORMER_KEYS = dict.fromkeys(("probe", "phases", "sparse_curves"))
 _UNUSED_NOISE = (("scale", 1.0), ("noise", "fixed"))
 
 
@@ -72,6 +73,33 @@ _READ_POSTERIOR, _WRITE_POSTERIOR = _core(POSTERIORS)
 _READ_PRIOR, _WRITE_PRIOR = _core(PRIORS)
 PosteriorField = Annotated[Posterior, _READ_POSTERIOR, _WRITE_POSTERIOR]
 PriorField = Annotated[Prior, _READ_PRIOR, _WRITE_PRIOR]
+
+
+def _read_measurement(value: Any) -> Any:
+    """Reads ``{kind: probe, steps: [100]}`` into a measurement."""
+    if isinstance(value, str):
+        value = {"kind": value}
+    if not isinstance(value, Mapping):
+        return value
+    options = dict(value)
+    kind = MEASUREMENTS[str(options.pop("kind", ""))]
+    try:
+        return kind.model_validate(options)
+    except ValidationError as error:
+        raise ValueError(_sentence(error, kind)) from error
+
+
+def _with_kind(name: str, options: Any) -> Any:
+    return {"kind": name, **options} if isinstance(options, Mapping) else options
+
+
+def _write_measurement(value: Measurement) -> dict[str, Any]:
+    return {"kind": MEASUREMENTS.name_of(value), **value.model_dump(mode="json")}
+
+
+MeasurementField = Annotated[
+    Measurement, BeforeValidator(_read_measurement), PlainSerializer(_write_measurement)
+]
 
 
 def _check_estimator(name: Any) -> Any:
@@ -266,39 +294,6 @@ class Evaluation(_Section):
     validation_samples: int = Field(default=1, ge=1)
 
 
-class Probe(_Section):
-    """Steps at which gradients' signal-to-noise ratios and the validation −ELBO are measured.
-
-    The result has them as ``snr_STEP`` (of the scales of ``layer``) and ``negative_elbo_STEP``.
-    """
-
-    steps: tuple[int, ...] = Field(min_length=1)
-    layer: str
-    window: int = Field(default=10, ge=2)
-
-
-class Phases(_Section):
-    """Four accuracies on test examples after every epoch, beside the curves in ``metrics.csv``.
-
-    Of the means, of one sample, of averaged samples, and of averages without means; see
-    :func:`leanbayes.lab.phases.four_accuracies`.
-    """
-
-    examples: int = Field(default=1000, ge=1)
-    samples: int = Field(default=10, ge=1)
-
-
-class SparseCurves(_Section):
-    """What is left of the model, and how good it is, after every epoch in ``metrics.csv``.
-
-    Shares of weights, rows and columns with a relevance of log α < 3, accuracy and −ELBO on test
-    examples; see :func:`leanbayes.lab.sparse_curves.sparse_curves`.
-    """
-
-    examples: int = Field(default=10_000, ge=1)
-    samples: int = Field(default=5, ge=1)
-
-
 class Published(_Section):
     """The row of a paper that a recipe stands for."""
 
@@ -337,14 +332,31 @@ class Recipe(_Section):
     kl: KLSchedule = KLSchedule()
     training: Training
     evaluation: Evaluation = Evaluation()
-    probe: Probe | None = None
-    phases: Phases | None = None
-    sparse_curves: SparseCurves | None = None
+    measurements: tuple[MeasurementField, ...] = ()
     seed: Seed = 42
     published: Published | None = None
     cut: str = ""
     budgets: dict[Budget, dict[str, Any]] = {}
     choices: dict[str, list[Any]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list_measurements(cls, values: Any) -> Any:
+        """Recipes of the first runs have a key for every measurement."""
+        if not isinstance(values, Mapping) or not values.keys() & _FORMER_KEYS:
+            return values
+        former = {key: values[key] for key in _FORMER_KEYS if values.get(key) is not None}
+        listed = [_with_kind(key, options) for key, options in former.items()]
+        others = {key: value for key, value in values.items() if key not in _FORMER_KEYS}
+        return {**others, "measurements": [*listed, *others.get("measurements", ())]}
+
+    @field_validator("measurements")
+    @classmethod
+    def _check_kinds(cls, listed: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+        names = [MEASUREMENTS.name_of(each) for each in listed]
+        for name in names:
+            require(names.count(name) == 1, f"{name!r} is listed twice; list it once")
+        return listed
 
     def to_yaml(self) -> str:
         """The resolved recipe, readable and complete."""
@@ -359,26 +371,25 @@ def check_recipe(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
     try:
         return Recipe.model_validate(dict(values))
     except ValidationError as error:
-        raise ValueError(f"{source}: {_sentence(error)}") from error
+        raise ValueError(f"{source}: {_sentence(error, Recipe)}") from error
 
 
-def _sentence(error: ValidationError) -> str:
+def _sentence(error: ValidationError, schema: type[BaseModel]) -> str:
     """The first thing that is wrong, with the nearest right key if one is misspelt."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         *path, key = first["loc"]
-        return f"key {where!r} is unknown{nearest(str(key), _section_keys(path))}"
+        return f"key {where!r} is unknown{nearest(str(key), _section_keys(schema, path))}"
     if first["type"] == "missing":
         return f"key {where!r} is missing"
     return f"{where}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def _section_keys(path: Sequence[int | str]) -> list[str]:
+def _section_keys(schema: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     """The keys that the section at a path may have."""
-    section: type[BaseModel] = Recipe
     if path:
-        annotation = Recipe.model_fields[str(path[0])].annotation
+        annotation = schema.model_fields[str(path[0])].annotation
         parts = (annotation, *get_args(annotation))
-        section = next(part for part in parts if isinstance(part, type(Recipe)))
-    return list(section.model_fields)
+        schema = next(part for part in parts if isinstance(part, type(BaseModel)))
+    return list(schema.model_fields)

@@ -6,20 +6,52 @@ The figures of the matrix-normal paper show accuracy, ELBO and compression over 
 from __future__ import annotations
 
 import torch
+from pydantic import Field
 from torch import nn
 
 from leanbayes.analysis.scaled_layers import scaled_layers
 from leanbayes.compression.prune import CRITERIA, Groups
 from leanbayes.lab.data import Examples
-from leanbayes.lab.recipe import SparseCurves
+from leanbayes.lab.measurements.base import (
+    Measurement,
+    Subject,
+    register_measurement,
+    require_random_weights,
+)
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import average
 from leanbayes.models.model_kl import kl
 from leanbayes.prediction.predict import predict
 
-__all__ = ["relevant_shares", "sparse_curves"]
+__all__ = ["SparseCurves", "relevant_shares", "sparse_curves"]
 
 _GROUPS: dict[Groups, str] = {"weight": "weights", "row": "rows", "column": "columns"}
+
+
+@register_measurement("sparse_curves")
+class SparseCurves(Measurement):
+    """What is left of the model, and how good it is, after every epoch in ``metrics.csv``.
+
+    Shares of weights, rows and columns with a relevance of log α < 3, accuracy and −ELBO on test
+    examples; see :func:`sparse_curves`.
+    """
+
+    examples: int = Field(default=10_000, ge=1)
+    samples: int = Field(default=5, ge=1)
+
+    def check(self, model: nn.Module, *, classes: bool) -> None:
+        require_random_weights("sparse_curves", model, classes=classes)
+
+    def after_epoch(self, subject: Subject) -> dict[str, float]:
+        return sparse_curves(
+            subject.model,
+            subject.dataset.test,
+            subject.likelihood,
+            self,
+            data_size=subject.data_size,
+            seed=subject.seed,
+            batch_size=subject.batch_size,
+        )
 
 
 def relevant_shares(model: nn.Module) -> dict[str, float]:

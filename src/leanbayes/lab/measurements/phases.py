@@ -7,16 +7,41 @@ approximation rises: a layer becomes a variance layer [variance, figure 3].
 from __future__ import annotations
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from leanbayes.analysis.ablation import zero_means
 from leanbayes.estimators import mean
 from leanbayes.lab.data import Examples
-from leanbayes.lab.recipe import Phases
+from leanbayes.lab.measurements.base import (
+    Measurement,
+    Subject,
+    register_measurement,
+    require_random_weights,
+)
 from leanbayes.models.noise_switches import using
 from leanbayes.prediction.predict import predict
 
-__all__ = ["four_accuracies"]
+__all__ = ["Phases", "four_accuracies"]
+
+
+@register_measurement("phases")
+class Phases(Measurement):
+    """Four accuracies on test examples after every epoch, beside the curves in ``metrics.csv``.
+
+    Of the means, of one sample, of averaged samples, and of averages without means; see
+    :func:`four_accuracies`.
+    """
+
+    examples: int = Field(default=1000, ge=1)
+    samples: int = Field(default=10, ge=1)
+
+    def check(self, model: nn.Module, *, classes: bool) -> None:
+        require_random_weights("phases", model, classes=classes)
+
+    def after_epoch(self, subject: Subject) -> dict[str, float]:
+        test, seed, size = subject.dataset.test, subject.seed, subject.batch_size
+        return four_accuracies(subject.model, test, self, seed=seed, batch_size=size)
 
 
 def four_accuracies(
