@@ -23,7 +23,7 @@ from pydantic import (
 
 from leanbayes.errors import nearest, require, require_seed
 from leanbayes.estimators import ESTIMATORS
-from leanbayes.lab.measurements import MEASUREMENTS, Measurement
+from leanbayes.lab.measurements import MEASUREMENTS, Measurement, MissingMeasurement
 from leanbayes.lab.path_names import path_name
 from leanbayes.likelihoods import LIKELIHOODS, Likelihood
 from leanbayes.posteriors import POSTERIORS, Posterior
@@ -82,7 +82,10 @@ def _read_measurement(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     options = dict(value)
-    kind = MEASUREMENTS[str(options.pop("kind", ""))]
+    name = str(options.pop("kind", ""))
+    if MEASUREMENTS.is_missing(name):
+        return MissingMeasurement.model_validate(value)
+    kind = MEASUREMENTS[name]
     try:
         return kind.model_validate(options)
     except ValidationError as error:
@@ -93,8 +96,12 @@ def _with_kind(name: str, options: Any) -> Any:
     return {"kind": name, **options} if isinstance(options, Mapping) else options
 
 
+def _kind_of(value: Measurement) -> str:
+    return value.kind if isinstance(value, MissingMeasurement) else MEASUREMENTS.name_of(value)
+
+
 def _write_measurement(value: Measurement) -> dict[str, Any]:
-    return {"kind": MEASUREMENTS.name_of(value), **value.model_dump(mode="json")}
+    return {"kind": _kind_of(value), **value.model_dump(mode="json")}
 
 
 MeasurementField = Annotated[
@@ -353,7 +360,7 @@ class Recipe(_Section):
     @field_validator("measurements")
     @classmethod
     def _check_kinds(cls, listed: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-        names = [MEASUREMENTS.name_of(each) for each in listed]
+        names = [_kind_of(each) for each in listed]
         for name in names:
             require(names.count(name) == 1, f"{name!r} is listed twice; list it once")
         return listed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from leanbayes.lab.from_recipe import build_model, likelihood_of
 from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.keep_best import KeepBest
 from leanbayes.lab.launch import build_trainer, is_first, processes, quiet_lightning
-from leanbayes.lab.measurements import Subject
+from leanbayes.lab.measurements import MissingMeasurement, Subject
 from leanbayes.lab.measurements.result_callback import ResultCallback
 from leanbayes.lab.preflight import check_run
 from leanbayes.lab.provenance import surroundings
@@ -71,6 +72,7 @@ def train(
     Returns:
         What ``result.json`` holds.
     """
+    recipe = _without_missing_measurements(recipe)
     together, run = processes(devices), Run(out, recipe)
     if is_first():
         run.check(resume=resume)
@@ -98,6 +100,19 @@ def train(
         result = _result(run, module, trainer, record.seconds)
         run.write_result(result)
     return result
+
+
+def _without_missing_measurements(recipe: Recipe) -> Recipe:
+    """The recipe with the measurements that are installed; they do not change the training."""
+    missing = [each for each in recipe.measurements if isinstance(each, MissingMeasurement)]
+    for each in missing:
+        warnings.warn(
+            f"measurement {each.kind!r} is skipped: it needs a checkout of leanbayes; there, run "
+            "python -m research.lab train",
+            stacklevel=3,
+        )
+    left = tuple(each for each in recipe.measurements if each not in missing)
+    return recipe.model_copy(update={"measurements": left}) if missing else recipe
 
 
 def _fit(trainer: L.Trainer, module: BayesianModule, data: RunData, run: Run) -> None:

@@ -3,16 +3,18 @@
 from leanbayes.lab.measurements.base import (
     MEASUREMENTS,
     Measurement,
+    MissingMeasurement,
     Subject,
     register_measurement,
     require_random_weights,
 )
 
-from leanbayes.lab.measurements import phases, probe, sparse_curves  # noqa: F401  # isort: skip
+from leanbayes.lab.measurements import probe  # noqa: F401  # isort: skip
 
 __all__ = [
     "MEASUREMENTS",
     "Measurement",
+    "MissingMeasurement",
     "Subject",
     "register_measurement",
     "require_random_weights",

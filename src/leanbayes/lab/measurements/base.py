@@ -18,7 +18,7 @@ from leanbayes.registry import Registry
 if TYPE_CHECKING:
     from leanbayes.lab.measurements.result_callback import ResultCallback
 
-__all__ = ["MEASUREMENTS", "Measurement", "Subject", "register_measurement"]
+__all__ = ["MEASUREMENTS", "Measurement", "MissingMeasurement", "Subject", "register_measurement"]
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,17 @@ class Measurement(BaseModel):
         return None
 
 
+class MissingMeasurement(Measurement):
+    """Measurement that only a checkout defines: a recipe keeps it, and training skips it."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
+
+    kind: str
+
+
 Kind = TypeVar("Kind", bound=type[Measurement])
 
-MEASUREMENTS = Registry[type[Measurement]]("measurement")
+MEASUREMENTS = Registry[type[Measurement]]("measurement", ("phases", "sparse_curves"))
 """Every measurement by name."""
 
 
