@@ -17,4 +17,4 @@ def app() -> typer.Typer:
 
 
 if __name__ == "__main__":
-    leanbayes_cli.run(app)
+    leanbayes_cli.run_app(app)

@@ -41,8 +41,8 @@ LEVELS = (
 """Imports only go up this list; ``leanbayes`` is the package itself, with its public names."""
 
 LAB_LEVELS = (
-    {"files", "plots", "weights", "interrupts", "locks", "provenance", "timing"}
-    | {"path_names", "console", "result_files", "unpickling"},
+    {"files", "plots", "weights", "interrupts", "locks", "provenance"}
+    | {"validation", "path_names", "console", "result_files", "unpickling"},
     {"tables", "checkpoints", "incidents"},
     {"data", "architectures"},
     {"measurements"},

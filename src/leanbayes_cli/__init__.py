@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import typer
 
-__all__ = ["app", "main", "run"]
+__all__ = ["app", "main", "run_app"]
 
 _LAB = (
     *("PIL", "lightning", "matplotlib", "numpy", "optuna", "pooch", "pydantic"),
@@ -29,10 +29,10 @@ _EXTRAS |= dict.fromkeys(("onnx", "onnxscript"), "onnx")
 
 def main() -> None:
     """Run the command."""
-    run(app)
+    run_app(app)
 
 
-def run(make: "Callable[[], typer.Typer]") -> None:
+def run_app(make: "Callable[[], typer.Typer]") -> None:
     """Run an application; without the extra that it needs, say how to get it."""
     try:
         make()()

@@ -28,18 +28,14 @@ def in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        from leanbayes.errors import CheckoutOnlyError
         from leanbayes.lab.console import one_line
         from leanbayes.lab.interrupts import exit_code, interruptible, stopped_by
 
         try:
             with interruptible():
                 command(*args, **kwargs)
-        except CheckoutOnlyError as error:
-            way_on = shlex.join([*_RESEARCH, *sys.argv[1:]])
-            sys.exit(f"leanbayes: {error.missing}; there, run: {way_on}")
         except (ValueError, OSError, RuntimeError) as error:
-            sys.exit(f"leanbayes: {one_line(error)}")
+            sys.exit(f"leanbayes: {_in_a_checkout(error) or one_line(error)}")
         except KeyboardInterrupt as stopped:
             if os.environ.get("LOCAL_RANK", "0") == "0":  # one of several processes says it
                 way_on = _way_on(command.__name__)
@@ -47,6 +43,12 @@ def in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
             sys.exit(exit_code(stopped))
 
     return wrapped
+
+
+def _in_a_checkout(error: Exception) -> str:
+    """How to run in a checkout what needs one; empty if it is another error."""
+    missing = getattr(error, "missing", "")  # of a CheckoutOnlyError
+    return missing and f"{missing}; there, run: {shlex.join([*_RESEARCH, *sys.argv[1:]])}"
 
 
 def _way_on(command: str) -> str:

@@ -5,8 +5,8 @@ Unknown and misspelt keys are errors that name the nearest right one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
 from pydantic import (
@@ -23,8 +23,14 @@ from pydantic import (
 
 from leanbayes.errors import nearest, require, require_seed
 from leanbayes.estimators import ESTIMATORS
-from leanbayes.lab.measurements import MEASUREMENTS, Measurement, MissingMeasurement
+from leanbayes.lab.measurements import Measurement
+from leanbayes.lab.measurements.in_recipes import (
+    MeasurementField,
+    kind_of,
+    with_listed_measurements,
+)
 from leanbayes.lab.path_names import path_name
+from leanbayes.lab.validation import sentence
 from leanbayes.likelihoods import LIKELIHOODS, Likelihood
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
@@ -46,7 +52,6 @@ __all__ = [
 ]
 
 Budget = Literal["cpu", "paper"]
-_FORMER_KEYS = dict.fromkeys(("probe", "phases", "sparse_curves"))
 _UNUSED_NOISE = (("scale", 1.0), ("noise", "fixed"))
 
 
@@ -73,40 +78,6 @@ _READ_POSTERIOR, _WRITE_POSTERIOR = _core(POSTERIORS)
 _READ_PRIOR, _WRITE_PRIOR = _core(PRIORS)
 PosteriorField = Annotated[Posterior, _READ_POSTERIOR, _WRITE_POSTERIOR]
 PriorField = Annotated[Prior, _READ_PRIOR, _WRITE_PRIOR]
-
-
-def _read_measurement(value: Any) -> Any:
-    """Reads ``{kind: probe, steps: [100]}`` into a measurement."""
-    if isinstance(value, str):
-        value = {"kind": value}
-    if not isinstance(value, Mapping):
-        return value
-    options = dict(value)
-    name = str(options.pop("kind", ""))
-    if MEASUREMENTS.is_missing(name):
-        return MissingMeasurement.model_validate(value)
-    kind = MEASUREMENTS[name]
-    try:
-        return kind.model_validate(options)
-    except ValidationError as error:
-        raise ValueError(_sentence(error, kind)) from error
-
-
-def _with_kind(name: str, options: Any) -> Any:
-    return {"kind": name, **options} if isinstance(options, Mapping) else options
-
-
-def _kind_of(value: Measurement) -> str:
-    return value.kind if isinstance(value, MissingMeasurement) else MEASUREMENTS.name_of(value)
-
-
-def _write_measurement(value: Measurement) -> dict[str, Any]:
-    return {"kind": _kind_of(value), **value.model_dump(mode="json")}
-
-
-MeasurementField = Annotated[
-    Measurement, BeforeValidator(_read_measurement), PlainSerializer(_write_measurement)
-]
 
 
 def _check_estimator(name: Any) -> Any:
@@ -349,20 +320,14 @@ class Recipe(_Section):
     @model_validator(mode="before")
     @classmethod
     def _list_measurements(cls, values: Any) -> Any:
-        """Recipes of the first runs have a key for every measurement."""
-        if not isinstance(values, Mapping) or not values.keys() & _FORMER_KEYS:
-            return values
-        former = {key: values[key] for key in _FORMER_KEYS if values.get(key) is not None}
-        listed = [_with_kind(key, options) for key, options in former.items()]
-        others = {key: value for key, value in values.items() if key not in _FORMER_KEYS}
-        return {**others, "measurements": [*listed, *others.get("measurements", ())]}
+        return with_listed_measurements(values) if isinstance(values, Mapping) else values
 
     @field_validator("measurements")
     @classmethod
-    def _check_kinds(cls, listed: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-        names = [_kind_of(each) for each in listed]
-        for name in names:
-            require(names.count(name) == 1, f"{name!r} is listed twice; list it once")
+    def _check_measurements(cls, listed: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+        kinds = [kind_of(each) for each in listed]
+        for kind in kinds:
+            require(kinds.count(kind) == 1, f"{kind!r} is listed twice; list it once")
         return listed
 
     def to_yaml(self) -> str:
@@ -378,25 +343,4 @@ def check_recipe(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
     try:
         return Recipe.model_validate(dict(values))
     except ValidationError as error:
-        raise ValueError(f"{source}: {_sentence(error, Recipe)}") from error
-
-
-def _sentence(error: ValidationError, schema: type[BaseModel]) -> str:
-    """The first thing that is wrong, with the nearest right key if one is misspelt."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        *path, key = first["loc"]
-        return f"key {where!r} is unknown{nearest(str(key), _section_keys(schema, path))}"
-    if first["type"] == "missing":
-        return f"key {where!r} is missing"
-    return f"{where}: {first['msg'].removeprefix('Value error, ')}"
-
-
-def _section_keys(schema: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """The keys that the section at a path may have."""
-    if path:
-        annotation = schema.model_fields[str(path[0])].annotation
-        parts = (annotation, *get_args(annotation))
-        schema = next(part for part in parts if isinstance(part, type(BaseModel)))
-    return list(schema.model_fields)
+        raise ValueError(f"{source}: {sentence(error, Recipe)}") from error

@@ -81,9 +81,8 @@ def train(
     model, likelihood, data = build_model(recipe), likelihood_of(recipe), RunData(run)
     check_run(run, model, likelihood, together.devices * together.nodes)
     module = build_module(recipe, model, likelihood, run.data_size)
-    subject = _subject(run, model, likelihood)
-    record = Record(run, subject)
-    callbacks = _callbacks(recipe, record, subject)
+    record = Record(run, _subject(run, model, likelihood))
+    callbacks = _callbacks(recipe, record)
     with run.alone() if is_first() else nullcontext():
         if is_first():
             run.check(resume=resume)  # again: another process may have been here
@@ -161,7 +160,7 @@ def _subject(run: Run, model: nn.Module, likelihood: Likelihood) -> Subject:
     )
 
 
-def _callbacks(recipe: Recipe, record: Record, subject: Subject) -> list[L.Callback]:
+def _callbacks(recipe: Recipe, record: Record) -> list[L.Callback]:
     """In the order in which Lightning calls them; the record sees what those before it did."""
     training = recipe.training
     kept = [KeepBest()] if training.keep == "best" else []
@@ -170,7 +169,7 @@ def _callbacks(recipe: Recipe, record: Record, subject: Subject) -> list[L.Callb
         callbacks.insert(0, EarlyStopping("validation/nll", patience=training.patience))
     if training.prior_updates is not None:
         callbacks.append(PriorUpdates(training.prior_updates))
-    measuring = (measurement.callback(subject) for measurement in recipe.measurements)
+    measuring = (measurement.callback(record.subject) for measurement in recipe.measurements)
     return [*callbacks, *filter(None, measuring)]
 
 

@@ -104,7 +104,7 @@ def test_the_command_tells_mistakes_in_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["lab.py", "explore", "CartPole-v0"])
     monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
     with pytest.raises(SystemExit) as stopped:
-        leanbayes_cli.run(lab.app)
+        leanbayes_cli.run_app(lab.app)
     assert str(stopped.value) == (
         "leanbayes: gymnasium is not installed; run pip install 'leanbayes[research]'"
     )
