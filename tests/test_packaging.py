@@ -32,7 +32,7 @@ LEVELS = (
     {"metrics", "likelihoods"},
     {"prediction", "saving", "testing"},
     {"analysis", "compression", "training", "plots", "export"},
-    {"extend", "attack", "rl", "sklearn", "lightning"},
+    {"extend", "sklearn", "lightning"},
     {"leanbayes"},
     {"lab"},
     {"leanbayes_cli"},
@@ -41,22 +41,23 @@ LEVELS = (
 """Imports only go up this list; ``leanbayes`` is the package itself, with its public names."""
 
 LAB_LEVELS = (
-    {"files", "plots", "weights", "interrupts", "locks", "provenance", "timing"}
-    | {"path_names", "console", "result_files", "unpickling"},
+    {"files", "plots", "weights", "interrupts", "locks", "provenance"}
+    | {"validation", "path_names", "console", "result_files", "unpickling"},
     {"tables", "checkpoints", "incidents"},
     {"data", "architectures"},
-    {"recipe", "corruptions", "vae"},
-    {"recipe_files", "from_recipe", "launch", "phases", "sparse_curves"},
+    {"measurements"},
+    {"recipe", "corruptions"},
+    {"recipe_files", "from_recipe", "launch"},
     {"runs"},
     {"keep_best", "callbacks", "preflight", "evaluation", "predictions", "new_recipe"},
     {"train", "robustness", "export_run"},
-    {"sweep", "report", "explore"},
+    {"sweep", "report"},
     {"demo"},
 )
 """The same within the laboratory, from files to the demo."""
 
 CORE = {"torch", "safetensors"}
-DOORS = {"lightning", "rl", "sklearn", "export", "lab", "leanbayes_cli", "__main__"}
+DOORS = {"lightning", "sklearn", "export", "lab", "leanbayes_cli", "__main__"}
 """Modules for what is installed as an extra; the package itself does not import them."""
 
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

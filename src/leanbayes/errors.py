@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 __all__ = [
+    "CheckoutOnlyError",
     "LoadError",
     "UnknownNameError",
     "UntiledWarning",
@@ -31,6 +32,19 @@ class UnknownNameError(ValueError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class CheckoutOnlyError(UnknownNameError):
+    """A name of the papers' studies, which are in a checkout and not in the installed package.
+
+    Args:
+        kind: what the name stands for.
+        name: the name.
+    """
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.missing = f"{kind} {name!r} needs a checkout of leanbayes"
+        super().__init__(f"{self.missing}; there, import research.extensions")
 
 
 class LoadError(ValueError):

@@ -33,32 +33,16 @@ def check_run(run: Run, model: nn.Module, likelihood: Likelihood, ranks: int = 1
         if part is not None and part.targets is not None:
             likelihood.check(outputs, part.targets)
     classes = likelihood.has_classes(outputs)
-    require(
-        run.recipe.phases is None or run.recipe.posterior is not None,
-        "phases compares means with noise, and the network is plain; give it a posterior and a "
-        "prior, or leave phases out",
-    )
-    require(
-        classes or run.recipe.phases is None,
-        "phases records accuracies, and these targets are no classes; leave it out",
-    )
+    for measurement in run.recipe.measurements:
+        measurement.check(model, classes=classes)
     require(
         run.recipe.training.keep == "last" or dataset.validation is not None,
         "training.keep is best, and there are no validation examples to tell by; set some apart "
         "with data.options, or leave it out",
     )
-    _check_sparse_curves(run, classes)
     if classes:
         _check_classes(train.targets, dataset.classes)
     _check_last_batch(run, model, x, ranks)
-
-
-def _check_sparse_curves(run: Run, classes: bool) -> None:
-    require(
-        run.recipe.sparse_curves is None or (classes and run.recipe.posterior is not None),
-        "sparse_curves records the accuracy and the relevance of random weights, and the network "
-        "has no classes or no posterior; leave it out",
-    )
 
 
 def _check_classes(targets: Tensor | None, names: tuple[str, ...]) -> None:

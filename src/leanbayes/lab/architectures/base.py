@@ -93,7 +93,7 @@ class Chain(Network):
 
 Builder = TypeVar("Builder", bound=Callable[..., Network])
 
-ARCHITECTURES = Registry[Callable[..., Network]]("architecture")
+ARCHITECTURES = Registry[Callable[..., Network]]("architecture", ("ehr-rnn", "vae"))
 """Every network by name; the options of each are the arguments of its builder."""
 
 
