@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.layers.forward_pass import one_pass
+from leanbayes.layers.forward_pass import forward_pass
 
 TIME, BATCH, WIDTH, MEMBERS = 5, 3, 8, 4
 FACTORS = lb.priors.Normal(0.1, loc=1.0)
@@ -140,7 +140,7 @@ def test_one_label_for_each_example_is_a_batch():
 def test_positions_share_one_draw_where_there_is_one_member():
     """Factors for every position would be another matrix for each of them."""
     table = lb.convert(nn.Embedding(6, 2), lb.Rank1(1), FACTORS)
-    with torch.no_grad(), one_pass(rows=4):
+    with torch.no_grad(), forward_pass(rows=4):
         ratio = table(torch.arange(6)) / table.posterior().weight.T
     factor = ratio / ratio[:1]  # r cancels: what is left is s of each entry, equal in all channels
     torch.testing.assert_close(factor[:, 0], factor[:, 1])

@@ -105,23 +105,20 @@ def looped(monkeypatch):
 
     def predict(*args, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(Passes, "_sizes", lambda self, samples: None)
+            patch.setattr(Passes, "_why_looped", lambda self, samples, coherent: "a test")
             return lb.predict(*args, **options)
 
     return predict
 
 
 @pytest.fixture
-def folded(monkeypatch):
-    """Predict, and assert that no pass of a loop was run, or that all were."""
+def folded():
+    """Predict, and assert how samples were drawn."""
 
     def predict(*args, expected=True, **options):
-        count = []
-        outputs = Passes._outputs
-        with monkeypatch.context() as patch:
-            patch.setattr(Passes, "_outputs", lambda self: count.append(1) or outputs(self))
-            prediction = lb.predict(*args, **options)
-        assert len(count) == (0 if expected else options["samples"])
+        prediction = lb.predict(*args, **options)
+        assert prediction.method == ("vectorized" if expected else "looped"), prediction.reason
+        assert (prediction.reason is None) == expected
         return prediction
 
     return predict
@@ -529,13 +526,13 @@ def test_other_precisions(dtype, folded):
 
 def test_sizes_are_bounded_and_not_all_equal(monkeypatch):
     seen = []
-    call = sampling._Folded.__call__
+    call = sampling._Vectorized.__call__
 
     def spy(self, batch, samples):
         seen.append((len(batch[0]), samples, samples * sum(t.numel() for t in batch)))
         return call(self, batch, samples)
 
-    monkeypatch.setattr(sampling._Folded, "__call__", spy)
+    monkeypatch.setattr(sampling._Vectorized, "__call__", spy)
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2))
     for model, x in ((mlp(), torch.randn(3000, 3)), (net, torch.randn(300, 3, 32, 32))):
         for samples in (20, 100):
