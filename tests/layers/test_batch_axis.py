@@ -87,10 +87,12 @@ def test_steps_are_not_taken_for_examples(net):
     model = lb.convert(net(), lb.Rank1(MEMBERS), FACTORS)
     with pytest.raises(ValueError, match="batch_dim"):
         lb.predict(model, sequence(False), samples=2)
-    with pytest.raises(ValueError, match="batch_dim"):
-        model(lb.tile(sequence(False), MEMBERS))
+    steps = lb.tile(sequence(False), MEMBERS)
+    with pytest.raises(ValueError, match="batch_dim"), forward_pass(rows=len(steps)):
+        model(steps)
     tiled = lb.tile(sequence(False), MEMBERS, dim=1)
-    assert model(tiled).shape[:2] == (TIME, MEMBERS * BATCH)
+    with forward_pass(rows=tiled.shape[1]):
+        assert model(tiled).shape[:2] == (TIME, MEMBERS * BATCH)
 
 
 def test_a_time_first_lstm_is_predicted_member_by_member():
@@ -113,8 +115,10 @@ def test_positions_are_not_split_among_members(positions):
     tokens = torch.randint(10, (2, positions))
     with pytest.raises(ValueError, match="expand the input to the batch or exclude the layer"):
         lb.predict(model, tokens, samples=1)
-    with pytest.raises(ValueError, match="expand the input to the batch or exclude the layer"):
-        model(lb.tile(tokens, MEMBERS))
+    tiled = lb.tile(tokens, MEMBERS)
+    sentence = "expand the input to the batch or exclude the layer"
+    with pytest.raises(ValueError, match=sentence), forward_pass(rows=len(tiled)):
+        model(tiled)
     kept = lb.convert(WithPositions(), lb.Rank1(MEMBERS), FACTORS, exclude=["positions"])
     assert lb.predict(kept, tokens, samples=2).samples.shape == (2 * MEMBERS, 2, 2)
 

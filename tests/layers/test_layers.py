@@ -161,12 +161,12 @@ def test_a_broken_kind_is_caught(kind, kinds):
 
 
 def test_what_is_not_registered_is_said():
-    with pytest.raises(AssertionError, match=r"call lb\.register_layer"):
+    with pytest.raises(AssertionError, match=r"call lb\.extend\.register_layer"):
         lb.testing.check_layer(Gated(3), torch.randn(5, 3))
 
 
 def test_registering_something_else_gives_a_sentence(kinds):
-    with pytest.raises(TypeError, match=r"subclass of lb\.Layer"):
+    with pytest.raises(TypeError, match=r"subclass of lb\.extend\.Layer"):
         lb.extend.register_layer(Gated)(nn.Linear)
     with pytest.raises(TypeError, match="give a class"):
         lb.extend.register_layer(Gated(3))

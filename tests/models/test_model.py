@@ -138,7 +138,7 @@ def test_held_draws_are_differentiable():
 def test_noise_per_example_cannot_be_held(estimator):
     model = small_model()
     with (
-        pytest.raises(ValueError, match=r"use held\(model, lb\.weights\)"),
+        pytest.raises(ValueError, match=r"use held\(model, lb\.estimators\.weights\)"),
         lb.held(model, estimator),
     ):
         pytest.fail("nothing may be held")

@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.errors import require, require_seed
-from leanbayes.layers.forward_pass import forward_pass
+from leanbayes.estimators import mean
+from leanbayes.layers import RandomMap
+from leanbayes.layers.dropout import MCDropout
+from leanbayes.layers.forward_pass import Held, estimator_for, forward_pass
 from leanbayes.likelihoods import Categorical, Likelihood
-from leanbayes.prediction.equal_samples import refuse_equal_samples
+from leanbayes.models.random_maps import random_maps
 from leanbayes.prediction.eval_mode import evaluating
 from leanbayes.prediction.inputs import Inputs, Reader, Targets, is_loader
 from leanbayes.prediction.prediction import Prediction
@@ -76,7 +79,7 @@ def predict(
     parts = [draw(inputs, batch_size) for inputs in batches]
     drawn = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
     if not draw.is_blank:
-        refuse_equal_samples(model, drawn, samples)
+        _refuse_equal_samples(model, drawn, samples)
     return Prediction(drawn, likelihood or Categorical(), draw.method, draw.reason)
 
 
@@ -135,6 +138,44 @@ def _check_options(samples: int, batch_size: int | None, seed: int | None) -> No
     require(batch_size is None or batch_size >= 1, f"batch_size is {batch_size}; it must be ≥ 1")
     if seed is not None:
         require_seed(seed)
+
+
+def _refuse_equal_samples(model: nn.Module, drawn: Tensor, samples: int) -> None:
+    """Raise if a random model gave the same outputs for every sample.
+
+    Args:
+        model: the model.
+        drawn: outputs ``[samples · members, …]``.
+        samples: number of samples.
+    """
+    if samples < 2 or not drawn.numel():
+        return
+    first, *others = drawn.chunk(samples)
+    if all(torch.equal(first, other) for other in others):
+        require(
+            not _is_random(model),
+            f"all {samples} samples are exactly equal, although the model is random: its noise "
+            "does not reach the output; call its random or dropout layers in forward instead of "
+            "reading their weights, and return an output that depends on them",
+        )
+
+
+def _is_random(model: nn.Module) -> bool:
+    """Whether MC dropout drops something, or layers draw weights and none of them has no noise."""
+    if any(isinstance(module, MCDropout) and module.p > 0 for module in model.modules()):
+        return True
+    drawing = [layer for _, layer in random_maps(model) if _draws(layer)]
+    return bool(drawing) and all(map(_has_noise, drawing))
+
+
+def _draws(layer: RandomMap) -> bool:
+    estimator = estimator_for(layer) or layer.estimator
+    return estimator is not mean and not isinstance(estimator, Held)
+
+
+def _has_noise(layer: RandomMap) -> bool:
+    q = layer.posterior()
+    return not torch.equal(q.rsample(), q.rsample())
 
 
 def predict_batches(

@@ -192,7 +192,7 @@ class _Vectorized:
         The batch has a size that the user has not asked for: a model that cannot run it alone is
         run as the user asked, and raises its own error if that is a mistake.
         """
-        if isinstance(error, RuntimeError) and any(w in str(error) for w in _VMAP_LIMITS):
+        if isinstance(error, RuntimeError) and _is_limit_of_vmap(error):
             return f"torch.func.vmap cannot run the model ({_first_line(error)})"
         rows = batch[0].shape[self.inputs.dims[0]]
         try:
@@ -217,8 +217,9 @@ class _Vectorized:
         return first
 
 
-_VMAP_LIMITS = ("vmap", "Batching rule")
-"""Words in the errors by which torch.func.vmap refuses an operation."""
+def _is_limit_of_vmap(error: RuntimeError) -> bool:
+    """Whether torch.func.vmap raised an error to refuse an operation, by the words it uses."""
+    return "vmap" in str(error) or "Batching rule" in str(error)
 
 
 def _first_line(error: Exception) -> str:
@@ -253,7 +254,12 @@ class _ApartDraws(Draws):
         if layer in self.maps:
             return self.maps[layer](None, op, usage)
         with self.apart.paused():
-            drawn = fresh(estimator, usage, op)
+            try:
+                drawn = fresh(estimator, usage, op)
+            except RuntimeError as error:
+                if not _is_limit_of_vmap(error):
+                    raise
+                raise UnprovenError("a layer draws noise that all examples share") from error
         if isinstance(drawn, ApartMap):
             return drawn
         if isinstance(drawn, FixedMap):
