@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leanbayes.errors import require, require_choice, require_count, require_positive
-from leanbayes.layers.forward_pass import one_pass
+from leanbayes.layers.forward_pass import forward_pass
 from leanbayes.likelihoods.mixtures import log_mean
 from leanbayes.metrics import Score, average
 from leanbayes.models.members import members, tile
@@ -216,7 +216,7 @@ class _Victims:
         """The tiled batch and the log probabilities of one draw, ``[members, batch, classes]``."""
         count = members(model)
         batch = tile(x, count).requires_grad_(torch.is_grad_enabled())
-        with one_pass(len(batch), self._shared_layers(model, batch.detach())):
+        with forward_pass(len(batch), self._shared_layers(model, batch.detach())):
             logits = model(batch)
         given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         require(
@@ -228,7 +228,9 @@ class _Victims:
 
     def _shared_layers(self, model: nn.Module, batch: Tensor) -> frozenset[nn.Module]:
         if model not in self._shared:
-            self._shared[model] = frozenset() if is_compiled(model) else shared_layers(model, batch)
+            self._shared[model] = (
+                frozenset() if is_compiled(model) else shared_layers(model, batch, rows=len(batch))
+            )
         return self._shared[model]
 
     def _each_draw(self) -> Iterator[nn.Module]:

@@ -15,7 +15,7 @@ from torch.export import Dim, ExportedProgram
 from leanbayes.estimators import mean
 from leanbayes.export.noise import Lifted, lift_noise
 from leanbayes.export.outputs import Answers
-from leanbayes.layers.forward_pass import one_pass
+from leanbayes.layers.forward_pass import forward_pass
 from leanbayes.models.members import members, tile
 from leanbayes.models.noise_switches import using
 from leanbayes.prediction.eval_mode import evaluating
@@ -55,7 +55,7 @@ class _Pass(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         batch = [tile(t, self.members, d) for t, d in zip(inputs, self.dims, strict=True)]
         rows = batch[0].shape[self.dims[0]]
-        with one_pass(rows, self.shared):
+        with forward_pass(rows, self.shared):
             y = examples_first(self.model(*batch), rows, self.dims[0])
         return y.unflatten(0, (self.members, y.shape[0] // self.members))
 
@@ -84,7 +84,7 @@ def traced_pass(
     """
     count = members(model)
     tiled = [tile(t, count, d) for t, d in zip(inputs, dims, strict=True)]
-    shared = shared_layers(model, *tiled)
+    shared = shared_layers(model, *tiled, rows=tiled[0].shape[dims[0]])
     sizes = (tuple({d: Dim.AUTO} for d in dims),)
     with (
         torch.no_grad(),

@@ -73,7 +73,7 @@ def _check_last_batch(run: Run, model: nn.Module, x: Tensor, ranks: int) -> None
 
 
 def _normalises(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm)
+    return isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
 
 
 def _last_batch_told(count: int, size: int) -> str:

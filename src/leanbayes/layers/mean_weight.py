@@ -49,5 +49,5 @@ class MeanWeight(Tensor):
                 "the layer, or read weight within lb.held(model); mean_weight is the mean",
                 stacklevel=2,
             )
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))

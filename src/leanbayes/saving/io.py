@@ -18,7 +18,7 @@ from leanbayes.conversion.convert import Plan, choose_layers, topmost
 from leanbayes.errors import LoadError, require
 from leanbayes.estimators import ESTIMATORS, Estimator
 from leanbayes.layers import LayerSpec, RandomMap, is_bayesian, is_convertible
-from leanbayes.layers.forward_pass import switched
+from leanbayes.layers.forward_pass import estimator_for
 from leanbayes.likelihoods import Likelihood
 from leanbayes.models.random_maps import random_maps
 from leanbayes.posteriors import POSTERIORS, Posterior
@@ -190,7 +190,7 @@ def _unique(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _describe_map(layer: RandomMap) -> dict[str, Any]:
-    estimator = layer.estimator if layer.held else switched(layer) or layer.estimator
+    estimator = layer.estimator if layer.held else estimator_for(layer) or layer.estimator
     estimators = [name for name, known in ESTIMATORS.items() if known is estimator]
     require(
         bool(estimators),
