@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from leanbayes.lab.checkpoints import Checkpoints
 from leanbayes.lab.data import Dataset, Examples
-from leanbayes.lab.files import told_if_full, write_bytes, write_json, write_text
+from leanbayes.lab.files import write_bytes, write_json, write_text
 from leanbayes.lab.from_recipe import build_model, likelihood_of, load_data
 from leanbayes.lab.incidents import History
 from leanbayes.lab.locks import locked
@@ -176,13 +176,12 @@ class Run:
 
     def save(self, model: nn.Module, likelihood: Likelihood) -> None:
         """Write the trained model, converted or not, and what its outputs mean."""
-        with told_if_full(self.model_file):
-            if self.recipe.posterior is not None:
-                save(model, self.model_file, likelihood)
-                return
-            parts = nn.ModuleDict({"model": model, "likelihood": likelihood}).state_dict()
-            weights = {name: value.cpu().contiguous().clone() for name, value in parts.items()}
-            write_bytes(self.model_file, safetensors.torch.save(weights))
+        if self.recipe.posterior is not None:
+            save(model, self.model_file, likelihood)
+            return
+        parts = nn.ModuleDict({"model": model, "likelihood": likelihood}).state_dict()
+        weights = {name: value.cpu().contiguous().clone() for name, value in parts.items()}
+        write_bytes(self.model_file, safetensors.torch.save(weights))
 
     def load(self) -> tuple[nn.Module, Likelihood]:
         """The trained model of a finished run and what its outputs mean."""
