@@ -42,7 +42,7 @@ LEVELS = (
 
 LAB_LEVELS = (
     {"files", "plots", "weights", "interrupts", "locks", "provenance", "timing"}
-    | {"path_names", "console", "result_files", "unpickling"},
+    | {"path_names", "console", "result_files"},
     {"tables", "checkpoints", "incidents"},
     {"data", "architectures"},
     {"recipe", "corruptions", "vae"},

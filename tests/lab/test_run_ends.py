@@ -7,11 +7,10 @@ import os
 import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from leanbayes.lab.callbacks import FollowLearningRate
 from leanbayes.lab.checkpoints import Checkpoints
 from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.launch import WholeCheckpoints
+from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.sweep import sweep
@@ -157,13 +157,17 @@ def long_recipe(tmp_path):
     return file
 
 
-SIGNALS = [(signal.SIGTERM, "SIGTERM", 143), (signal.SIGINT, "Ctrl-C", 130)]
+SIGNALS = [
+    (signal.SIGTERM, "SIGTERM", 143),
+    (signal.SIGINT, "Ctrl-C", 130),
+    (signal.SIGHUP, "SIGHUP", 129),
+]
 
 
 @pytest.mark.tried(
     "Runs",
-    what="SIGTERM or Ctrl-C while a run trains",
-    holds="exit code 143 or 130, and one sentence with the very command that goes on",
+    what="SIGTERM, SIGHUP or Ctrl-C while a run trains",
+    holds="exit code 143, 129 or 130, and one sentence with the very command that goes on",
 )
 @pytest.mark.parametrize(("number", "name", "code"), SIGNALS)
 def test_a_stopped_training_says_so_and_how_to_go_on(tmp_path, long_recipe, number, name, code):
@@ -191,8 +195,8 @@ def test_a_shell_sees_the_exit_code(tmp_path, long_recipe):
 
 @pytest.mark.tried(
     "Runs",
-    what="SIGTERM or Ctrl-C during a sweep",
-    holds="exit code 143 or 130, the command that goes on, and no trial that others wait for",
+    what="SIGTERM, SIGHUP or Ctrl-C during a sweep",
+    holds="exit code 143, 129 or 130, the command that goes on, and no trial that others wait for",
 )
 @pytest.mark.parametrize(("number", "name", "code"), SIGNALS)
 def test_a_stopped_sweep_says_so_and_how_to_go_on(tmp_path, long_recipe, number, name, code):
@@ -205,9 +209,8 @@ def test_a_stopped_sweep_says_so_and_how_to_go_on(tmp_path, long_recipe, number,
     again = f"leanbayes sweep '{long_recipe}' --out {folder}"
     said = (tmp_path / "said").read_text()
     assert said == f"leanbayes: stopped by {name}; go on with: {again}\n"
-    with closing(sqlite3.connect(folder / "study.db")) as database:
-        states = {state for (state,) in database.execute("select state from trials")}
-    assert "RUNNING" not in states
+    with locked(folder / ".trial-0000.lock", "a trial that others wait for"):
+        pass
 
 
 def sends_sigterm(patch):
@@ -612,22 +615,45 @@ def torn(file):
 @pytest.mark.tried(
     "Runs",
     what="a sweep whose study is torn or is something else",
-    holds="one sentence; without the file, finished trials are not trained again",
+    holds="the same result, or one sentence; finished trials are not trained again",
 )
-@pytest.mark.parametrize("damage", [torn, lambda file: file.write_text("a study" * 200)])
-def test_a_damaged_study_is_one_sentence(tmp_path, damage, monkeypatch):
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a study" * 200,
+        "a study\n" * 200,
+        "[]\n[]\n",
+        "{}\n",
+        '{"op_code": 4, "worker_id": "a"}\n\n',
+    ],
+)
+def test_a_damaged_study_is_one_sentence(tmp_path, content, monkeypatch):
     choices = recipe(1, choices={"optimizer.lr": [0.01, 0.02]})
     result = sweep(choices, tmp_path)
-    file = tmp_path / "study.db"
-    damage(file)
-    with pytest.raises(ValueError, match=r"study\.db is damaged \(.*\); remove it") as caught:
+    file = tmp_path / "study.journal"
+    whole = file.read_bytes()
+    at_epoch(monkeypatch, 0, lambda _: pytest.fail("trained again"))
+    torn(file)
+    assert sweep(choices, tmp_path) == result
+    file.write_text(content)
+    with pytest.raises(ValueError, match=r"study\.journal is damaged \(.*\); remove it") as caught:
         sweep(choices, tmp_path)
     assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match=r"study\.db is damaged .* choose another --out"):
+    with pytest.raises(ValueError, match=r"study\.journal is damaged .* choose another --out"):
         sweep(choices, tmp_path, 2)
     file.unlink()
-    at_epoch(monkeypatch, 0, lambda _: pytest.fail("trained again"))
     assert sweep(choices, tmp_path) == result
+    file.write_bytes(whole[: whole.index(b"\n") + 5])
+    assert sweep(choices, tmp_path) == result
+
+
+def test_a_study_of_an_earlier_version_is_one_sentence(tmp_path):
+    choices = recipe(1, choices={"optimizer.lr": [0.01, 0.02]})
+    (tmp_path / "study.db").write_bytes(b"SQLite format 3")
+    with pytest.raises(ValueError, match=r"study\.db is a study of an earlier .*; remove it"):
+        sweep(choices, tmp_path)
+    with pytest.raises(ValueError, match=r"study\.db is a study .*; choose another --out"):
+        sweep(choices, tmp_path, 2)
 
 
 # what a result says

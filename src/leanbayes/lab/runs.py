@@ -13,7 +13,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from leanbayes.lab.checkpoints import Checkpoints
+from leanbayes.lab.checkpoints import Checkpoints, read_checkpoint
 from leanbayes.lab.data import Dataset, Examples
 from leanbayes.lab.files import write_bytes, write_json, write_text
 from leanbayes.lab.from_recipe import build_model, likelihood_of, load_data
@@ -23,7 +23,6 @@ from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
 from leanbayes.lab.result_files import read_result
 from leanbayes.lab.tables import read_numbers, write_table
-from leanbayes.lab.unpickling import read_checkpoint
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
 from leanbayes.saving.files import remove_partial_files

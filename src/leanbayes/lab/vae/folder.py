@@ -12,11 +12,10 @@ import torch
 
 from leanbayes.errors import LoadError, require
 from leanbayes.lab.architectures.vae import Vae
-from leanbayes.lab.checkpoints import Checkpoints
+from leanbayes.lab.checkpoints import Checkpoints, read_checkpoint
 from leanbayes.lab.files import read_object, write_bytes, write_json
 from leanbayes.lab.locks import locked
 from leanbayes.lab.tables import write_table
-from leanbayes.lab.unpickling import read_checkpoint
 from leanbayes.lab.vae.settings import VaeSettings
 from leanbayes.saving.files import remove_partial_files
 
