@@ -42,8 +42,8 @@ LEVELS = (
 
 LAB_LEVELS = (
     {"files", "plots", "weights", "interrupts", "locks", "provenance", "timing"}
-    | {"path_names", "console", "result_files"},
-    {"tables", "checkpoints", "incidents"},
+    | {"path_names", "console"},
+    {"tables", "checkpoints", "incidents", "result_files"},
     {"data", "architectures"},
     {"recipe", "corruptions", "vae"},
     {"recipe_files", "from_recipe", "launch", "phases", "sparse_curves"},

@@ -7,6 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from leanbayes.export.onnx import write_onnx
 from leanbayes.lab.files import write_bytes, write_text
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.train import train
@@ -90,6 +91,33 @@ def test_the_command_says_it_without_a_traceback(recipe, tmp_path):
     assert "\n" not in said
     assert "Traceback" not in result.output
     assert checkpoints(out) == ["epoch-00000.ckpt"]
+
+
+def test_a_command_without_resume_advises_none(recipe, reference, tmp_path):
+    train(recipe, tmp_path / "run", progress=False)
+    page = tmp_path / "report.html"
+    fill(page)
+    result = CliRunner().invoke(app(), ["report", str(tmp_path / "run"), "-o", str(page)])
+    assert str(result.exception) == (
+        f"leanbayes: no space is left in {tmp_path} to write report.html; free some, then start "
+        "it again"
+    )
+
+
+class _Network:
+    """What the package onnx makes, as far as it is written."""
+
+    def ByteSize(self):
+        return 100
+
+    def SerializeToString(self):
+        return bytes(100)
+
+
+def test_an_export_names_the_file(tmp_path):
+    fill(tmp_path / "m.onnx")
+    with pytest.raises(DiskFullError, match=f"no space is left in {tmp_path} to write m.onnx"):
+        write_onnx(_Network(), tmp_path / "m.onnx")
 
 
 def test_an_old_file_survives_a_write_that_does_not_fit(tmp_path):

@@ -20,13 +20,14 @@ from typer.testing import CliRunner
 import leanbayes as lb
 from leanbayes.lab.callbacks import FollowLearningRate
 from leanbayes.lab.checkpoints import Checkpoints
+from leanbayes.lab.from_recipe import build_model, likelihood_of
 from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.launch import WholeCheckpoints
 from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.sweep import sweep
-from leanbayes.lab.train import train
+from leanbayes.lab.train import build_module, train
 from leanbayes.lightning import BayesianModule, NonFiniteLossError
 from leanbayes.saving.files import remove_partial_files, replace_file
 from leanbayes_cli import app
@@ -587,6 +588,51 @@ def test_a_run_whose_checkpoints_are_all_bad_is_not_thrown_away(stopped):
     with pytest.raises(ValueError, match=r"no checkpoint in .* can be gone on from"):
         train(recipe(), stopped, resume=True, progress=False)
     assert Checkpoints(stopped / "checkpoints").paths() == paths
+
+
+@pytest.mark.tried(
+    "Runs",
+    what="a file of checksums that is truncated anywhere",
+    holds="whole checkpoints are gone on from, and damaged ones are not",
+)
+@pytest.mark.parametrize("left", [0, 1, 40, 100, 250, -1])
+def test_truncated_checksums_cost_no_checkpoint(stopped, left):
+    sums, folder = stopped / "checkpoints.sha256", Checkpoints(stopped / "checkpoints")
+    content = sums.read_bytes()
+    lines = content.splitlines(keepends=True)
+    sums.write_bytes(b"".join(lines[:2]) if left == 1 else content[:left])
+    flipped(folder.paths()[0])
+    module = build_module(recipe(), build_model(recipe()), likelihood_of(recipe()), 100)
+    assert folder.last(module, set_aside=False) == folder.path(2)
+    folder.path(2).unlink()
+    with pytest.raises(ValueError, match=r"epoch-00001\.ckpt is damaged"):
+        folder.last(module, set_aside=False)
+
+
+def test_a_new_checkpoint_completes_truncated_checksums(stopped, reference):
+    sums = stopped / "checkpoints.sha256"
+    sums.write_bytes(sums.read_bytes()[:40])
+    train(recipe(), stopped, resume=True, progress=False)
+    assert_ended_like(stopped, reference)
+    test_checksums_are_those_of_other_tools(stopped)
+
+
+@pytest.mark.tried(
+    "Runs",
+    what="a result.json with one digit changed",
+    holds="refused, unless it is of the first runs, which have no checksum",
+)
+def test_a_changed_result_is_refused(stopped):
+    result = train(recipe(), stopped, resume=True, progress=False)
+    file = stopped / "result.json"
+    assert Run(stopped).result == result
+    subprocess.run(["sha256sum", "-c", "result.sha256"], cwd=stopped, check=True)
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace(f'"epochs": {EPOCHS}', '"epochs": 77'), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"its checksum is not that in result\.sha256\); resume"):
+        Run(stopped).check_result()
+    (stopped / "result.sha256").unlink()
+    assert Run(stopped).result == {**result, "epochs": 77}
 
 
 def test_checksums_are_those_of_other_tools(stopped):

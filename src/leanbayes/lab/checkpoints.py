@@ -25,6 +25,9 @@ MOST_VALUES = 10_000_000
 
 _KEPT = 2
 _NAME = re.compile(r"epoch-(\d+)\.ckpt")
+_END = "# end\n"
+"""Last line of the checksums, a comment to ``sha256sum``; a file without it may be truncated."""
+
 _SUM = re.compile(r"^([0-9a-f]{64})  .*/(epoch-\d+\.ckpt)$", re.MULTILINE)
 _PARTS = {"epoch", "global_step", "state_dict", "optimizer_states", "loops", "callbacks"}
 
@@ -54,14 +57,11 @@ class Checkpoints:
 
     def write(self, path: Path, content: memoryview) -> None:
         """Write one of them; its checksum is there before it is."""
-        sums = self._sums() or {known.name: _sha256(known) for known in self.paths()}
+        stated, _ = self._sums()
+        sums = {known.name: stated.get(known.name) or _sha256(known) for known in self.paths()}
         sums[path.name] = hashlib.sha256(content).hexdigest()
-        lines = (
-            f"{digest}  {self.folder.name}/{name}\n"
-            for name, digest in sums.items()
-            if name == path.name or (self.folder / name).exists()
-        )
-        write_text(self._sums_file, "".join(lines))
+        lines = (f"{digest}  {self.folder.name}/{name}\n" for name, digest in sums.items())
+        write_text(self._sums_file, "".join((*lines, _END)))
         write_bytes(path, content)
 
     def drop_old(self) -> None:
@@ -92,22 +92,22 @@ class Checkpoints:
         _tell(faults, "starting again from the first epoch", set_aside)
         return None
 
-    def _sums(self) -> dict[str, str]:
-        """Checksums by name; none in folders of the first runs."""
+    def _sums(self) -> tuple[dict[str, str], bool]:
+        """Checksums by name, none in folders of the first runs, and whether they are all there."""
         if not self._sums_file.is_file():
-            return {}
+            return {}, False
         text = self._sums_file.read_text(encoding="utf-8", errors="replace")
-        return {name: digest for digest, name in _SUM.findall(text)}
+        return {name: digest for digest, name in _SUM.findall(text)}, text.endswith(_END)
 
     def _fault(self, path: Path, module: nn.Module) -> str | None:
         """What keeps a run from going on from a checkpoint, if anything does."""
-        sums = self._sums()
+        sums, complete = self._sums()
         try:
-            if sums:
-                if path.name not in sums:
-                    return "was not written by this run"
+            if path.name in sums:
                 if _sha256(path) != sums[path.name]:
                     return "is damaged (its checksum is another)"
+            elif complete:
+                return "was not written by this run"
             elif zipfile.ZipFile(path).testzip() is not None:
                 return "is damaged (a checksum inside it is another)"
             state = read_checkpoint(path)

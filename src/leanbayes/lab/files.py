@@ -19,6 +19,7 @@ from leanbayes.saving.files import replace_file
 
 __all__ = [
     "TooLargeError",
+    "json_text",
     "read_object",
     "reading",
     "write_bytes",
@@ -81,7 +82,12 @@ def write_text(path: str | Path, text: str) -> Path:
 
 def write_json(path: str | Path, values: Any) -> Path:
     """Write values as readable JSON, in the same way."""
-    return write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    return write_text(path, json_text(values))
+
+
+def json_text(values: Any) -> str:
+    """Values as readable JSON."""
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
 def read_object(path: Path, keys: Set[str], what: str, again: str) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from leanbayes.lab.checkpoints import Checkpoints, read_checkpoint
 from leanbayes.lab.data import Dataset, Examples
-from leanbayes.lab.files import write_bytes, write_json, write_text
+from leanbayes.lab.files import write_bytes, write_text
 from leanbayes.lab.from_recipe import build_model, likelihood_of, load_data
 from leanbayes.lab.incidents import History
 from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
-from leanbayes.lab.result_files import read_result
+from leanbayes.lab.result_files import read_result, write_result
 from leanbayes.lab.tables import read_numbers, write_table
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
@@ -231,7 +231,7 @@ class Run:
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """The last file of a run: it is finished."""
-        write_json(self._result_file, result)
+        write_result(self._result_file, result)
 
     @property
     def columns(self) -> dict[str, list[float]]:
