@@ -26,8 +26,8 @@ def in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         from leanbayes.lab.console import one_line
+        from leanbayes.lab.files import DiskFullError
         from leanbayes.lab.interrupts import exit_code, interruptible, stopped_by
-        from leanbayes.saving.files import DiskFullError
 
         try:
             with interruptible():

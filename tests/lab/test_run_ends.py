@@ -632,7 +632,7 @@ def test_a_changed_result_is_refused(stopped):
     with pytest.raises(ValueError, match=r"its checksum is not that in result\.sha256\); resume"):
         Run(stopped).check_result()
     (stopped / "result.sha256").unlink()
-    assert Run(stopped).result == {**result, "epochs": 77}
+    assert Run(stopped).result["epochs"] == 77
 
 
 def test_checksums_are_those_of_other_tools(stopped):

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from leanbayes.errors import explained_as
-from leanbayes.saving.files import replace_file
+from leanbayes.saving.files import DiskFullError, replace_file
 
 __all__ = [
+    "DiskFullError",
     "TooLargeError",
     "json_text",
     "read_object",
