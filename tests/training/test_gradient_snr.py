@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -11,7 +12,6 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
 import leanbayes as lb
-import lightning as L
 from leanbayes.lightning import BayesianModule, RecordSNR
 from leanbayes.testing import assert_mean
 from leanbayes.training.gradient_snr import noise_floor
