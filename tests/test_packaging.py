@@ -42,8 +42,8 @@ LEVELS = (
 
 LAB_LEVELS = (
     {"files", "plots", "weights", "interrupts", "locks", "provenance"}
-    | {"validation", "path_names", "console", "result_files", "unpickling"},
-    {"tables", "checkpoints", "incidents"},
+    | {"validation", "path_names", "console"},
+    {"tables", "checkpoints", "incidents", "result_files"},
     {"data", "architectures"},
     {"measurements"},
     {"recipe", "corruptions"},

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "UnknownNameError",
     "UntiledWarning",
     "choose",
+    "explained_as",
+    "first_line",
     "nearest",
     "require",
     "require_choice",
@@ -25,6 +28,7 @@ __all__ = [
 
 T = TypeVar("T")
 _SEEDS = 2**64
+_LONGEST_REASON = 300
 
 
 class UnknownNameError(ValueError, KeyError):
@@ -85,6 +89,41 @@ def choose(kind: str, given: str, table: Mapping[str, T]) -> T:
     if given not in table:
         raise unknown(kind, given, table)
     return table[given]
+
+
+def first_line(error: BaseException) -> str:
+    """The message of an exception in one line of readable length; its type if it has none."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
+
+
+@contextmanager
+def explained_as(
+    sentence: str,
+    *caught: type[Exception],
+    when: Callable[[Exception], bool] = lambda _: True,
+    into: type[Exception] = ValueError,
+) -> Iterator[None]:
+    """Replace an exception by one sentence for the user.
+
+    Args:
+        sentence: the new message; the first line of the old one stands for ``{reason}``.
+        caught: the exceptions to replace.
+        when: condition that an exception must meet, too.
+        into: the new exception.
+
+    Example:
+        >>> with explained_as("port must be a number ({reason})", ValueError):
+        ...     int("a")
+        Traceback (most recent call last):
+        ValueError: port must be a number (invalid literal for int() with base 10: 'a')
+    """
+    try:
+        yield
+    except caught as error:
+        if not when(error):
+            raise
+        raise into(sentence.replace("{reason}", first_line(error))) from error
 
 
 def require(condition: bool, message: str) -> None:

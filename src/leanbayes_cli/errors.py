@@ -29,11 +29,14 @@ def in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         from leanbayes.lab.console import one_line
+        from leanbayes.lab.files import DiskFullError
         from leanbayes.lab.interrupts import exit_code, interruptible, stopped_by
 
         try:
             with interruptible():
                 command(*args, **kwargs)
+        except DiskFullError as error:
+            sys.exit(f"leanbayes: {one_line(error)}, then {_way_on(command.__name__)}")
         except (ValueError, OSError, RuntimeError) as error:
             sys.exit(f"leanbayes: {_in_a_checkout(error) or one_line(error)}")
         except KeyboardInterrupt as stopped:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from leanbayes.errors import explained_as
 from leanbayes.estimators import mean
 from leanbayes.export.noise import Lifted, lift_noise
 from leanbayes.export.outputs import Answers
@@ -26,6 +27,11 @@ __all__ = ["quietly", "sized", "traced_pass", "traced_prediction"]
 
 _SIZES = (11, 13, 17, 19, 23, 29, 31, 37)
 """Numbers of examples to trace with: one that no other dimension has is not confused with it."""
+
+_UNTRACEABLE = (
+    "the forward pass cannot be traced ({reason}); let it not decide by values of tensors, as "
+    "torch.export asks of every model"
+)
 
 
 @contextmanager
@@ -94,23 +100,10 @@ def traced_pass(
     ):
         one = _Pass(model, dims, shared)
         one.training = False
-        with _told():
+        with explained_as(_UNTRACEABLE, RuntimeError):
             program = torch.export.export(one, inputs, dynamic_shapes=sizes, strict=False)
             program = program.run_decompositions({})
         return lift_noise(program, dims[0])
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """What torch cannot trace comes as one sentence."""
-    try:
-        yield
-    except RuntimeError as error:
-        first = str(error).partition("\n")[0].rstrip(".")
-        raise ValueError(
-            f"the forward pass cannot be traced ({first}); let it not decide by values of tensors, "
-            "as torch.export asks of every model"
-        ) from error
 
 
 class _Prediction(nn.Module):

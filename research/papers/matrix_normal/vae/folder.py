@@ -11,11 +11,10 @@ from typing import Any
 import torch
 
 from leanbayes.errors import LoadError, require
-from leanbayes.lab.checkpoints import Checkpoints
+from leanbayes.lab.checkpoints import Checkpoints, read_checkpoint
 from leanbayes.lab.files import read_object, write_bytes, write_json
 from leanbayes.lab.locks import locked
 from leanbayes.lab.tables import write_table
-from leanbayes.lab.unpickling import read_checkpoint
 from leanbayes.saving.files import remove_partial_files
 from research.papers.matrix_normal.vae.network import Vae
 from research.papers.matrix_normal.vae.settings import VaeSettings
