@@ -83,7 +83,7 @@ class Registry(Mapping[str, T]):
             if type(value) is thing:
                 return name
         raise ValueError(
-            f"{type(value).__name__} is no registered {self.kind}, and a file names only those; "
+            f"{type(value).__name__} is not a registered {self.kind}, and a file names only those; "
             f"decorate its class with lb.register_{self.kind}"
         )
 

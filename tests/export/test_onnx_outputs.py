@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.export.outputs import Answers, Question
+from leanbayes.export.outputs import OutputGraph, OutputSpec
 from leanbayes.export.tracing import sized, traced_pass
 
 np = pytest.importorskip("numpy")
@@ -37,7 +37,7 @@ def test_answers_are_those_of_a_prediction(name):
     likelihood, width = LIKELIHOODS[name]
     samples = torch.randn(7, 2, 5, width)
     levels = (0.01, 0.3, 0.5, 0.99)
-    asked = Answers(Question(likelihood, levels), samples.flatten(0, 1), stacked=True)
+    asked = OutputGraph(OutputSpec(likelihood, levels), samples.flatten(0, 1), stacked=True)
     with torch.no_grad():
         said = dict(zip(asked.names, asked(samples), strict=True))
     p = lb.Prediction(samples.flatten(0, 1), likelihood)

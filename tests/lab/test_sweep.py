@@ -182,7 +182,7 @@ def test_a_trial_without_a_number_at_the_end_fails_once(tmp_path, monkeypatch):
     assert sweep(recipe(RATES), tmp_path) == result
     assert trained == ["trial-0000", "trial-0001"]
     assert [trial["state"] for trial in result["trials"]] == ["fail"] * 2
-    assert result["trials"][0]["reason"] == "validation/nll is no number in the last epoch"
+    assert result["trials"][0]["reason"] == "validation/nll is not a number in the last epoch"
     assert result["best"] is None
 
 

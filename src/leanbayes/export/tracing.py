@@ -15,7 +15,7 @@ from torch.export import Dim, ExportedProgram
 from leanbayes.errors import explained_as
 from leanbayes.estimators import mean
 from leanbayes.export.noise import Lifted, lift_noise
-from leanbayes.export.outputs import Answers
+from leanbayes.export.outputs import OutputGraph
 from leanbayes.layers.forward_pass import forward_pass
 from leanbayes.models.members import members, tile
 from leanbayes.models.noise_switches import using
@@ -109,7 +109,7 @@ def traced_pass(
 class _Prediction(nn.Module):
     """One pass, and what is said of all samples: of its own, or of those that are given last."""
 
-    def __init__(self, lifted: Lifted, answers: Answers) -> None:
+    def __init__(self, lifted: Lifted, answers: OutputGraph) -> None:
         super().__init__()
         self.one_pass, self.answers = lifted.module, answers
 
@@ -121,7 +121,11 @@ class _Prediction(nn.Module):
 
 
 def traced_prediction(
-    lifted: Lifted, answers: Answers, inputs: tuple[Tensor, ...], dims: Sequence[int], samples: int
+    lifted: Lifted,
+    answers: OutputGraph,
+    inputs: tuple[Tensor, ...],
+    dims: Sequence[int],
+    samples: int,
 ) -> ExportedProgram:
     """From inputs to answers where answers are of one pass.
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leanbayes.errors import require
 from leanbayes.export.onnx import annotate, onnx_model, write_onnx
-from leanbayes.export.outputs import Question
+from leanbayes.export.outputs import OutputSpec
 from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.predictions import LEVELS
 from leanbayes.lab.runs import Run
@@ -64,11 +64,11 @@ def export_run(
         f"{dataset.name} has targets of several units, and a file holds one; set target_scaling: "
         "raw and train again",
     )
-    question = Question(likelihood, LEVELS, float(targets.shift), float(targets.scale))
+    spec = OutputSpec(likelihood, LEVELS, float(targets.shift), float(targets.scale))
     x = dataset.train.stored[:2]
     if dataset.scaling is not None:
         model, x = _FromRaw(model, dataset.scaling), torch.zeros(2, *dataset.input_shape)
-    made = onnx_model(model, x, question, samples=samples, noise=noise)
+    made = onnx_model(model, x, spec, samples=samples, noise=noise)
     annotate(made, {"run": source.recipe.name, **_notes(dataset)})
     return write_onnx(made, Path(output))
 

@@ -220,7 +220,7 @@ def _last_value(run: Path, name: str) -> float:
     if not values:
         raise ValueError(f"{run} has no {name}; a sweep needs a data set with validation examples")
     if math.isnan(values[-1]):
-        raise NonFiniteLossError(f"{name} is no number in the last epoch")
+        raise NonFiniteLossError(f"{name} is not a number in the last epoch")
     return values[-1]
 
 

@@ -106,7 +106,7 @@ def read_header(path: Path) -> Header:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; save(model, path) writes it")
     head = _read_head(path)
-    with load_errors(path, "it is damaged; copy it anew, or save the model again"):
+    with load_errors(path, "it is damaged; copy it again, or save the model again"):
         entries = _strict_json(head[_LENGTH:].decode())
         text = (entries.pop("__metadata__", None) or {}).get(KEY)
         if text is None:
