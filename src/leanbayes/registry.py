@@ -84,7 +84,7 @@ class Registry(Mapping[str, T]):
                 return name
         raise ValueError(
             f"{type(value).__name__} is not a registered {self.kind}, and a file names only those; "
-            f"decorate its class with lb.register_{self.kind}"
+            f"decorate its class with lb.extend.register_{self.kind}"
         )
 
     def is_missing(self, name: str) -> bool:
