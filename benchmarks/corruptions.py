@@ -22,8 +22,8 @@ from torch import Tensor
 
 from leanbayes.lab.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from leanbayes.lab.data.formats import read_column_of_images
+from leanbayes.lab.demo.timing import versions
 from leanbayes.lab.files import write_json, write_text
-from leanbayes.lab.timing import versions
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "bench" / "corruptions.json", ROOT / "docs" / "corruptions.md"

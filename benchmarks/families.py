@@ -27,8 +27,8 @@ from torch.optim import Adam
 import leanbayes as lb
 from leanbayes.estimators import ESTIMATORS
 from leanbayes.lab.demo.families import DETERMINISTIC, FAMILIES, Family
+from leanbayes.lab.demo.timing import Ratio, interleaved, ratio, training_step, versions
 from leanbayes.lab.files import write_json
-from leanbayes.lab.timing import Ratio, interleaved, ratio, training_step, versions
 
 DATA_SIZE = 50_000
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

@@ -32,10 +32,10 @@ import leanbayes as lb
 from leanbayes.lab import runs
 from leanbayes.lab import train as training
 from leanbayes.lab.data import Dataset, Examples, Scaling, load_dataset
+from leanbayes.lab.demo.timing import ratio, versions
 from leanbayes.lab.files import write_json
 from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.recipe import Recipe, check_recipe
-from leanbayes.lab.timing import ratio, versions
 
 TARGET = 1.15
 BATCH, LR = 1024, 1e-3

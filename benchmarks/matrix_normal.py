@@ -18,10 +18,10 @@ import torch
 from torch.optim import Adam
 
 from benchmarks.harness import CLOCKS, Cost, as_json, facts, measure
+from leanbayes.lab.demo.timing import training_step
 from leanbayes.lab.files import write_json
 from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.recipe_files import read_recipe
-from leanbayes.lab.timing import training_step
 
 OUT = Path("results/bench/matrix_normal.json")
 SHAPE, DATA_SIZE, SEED = (1, 28, 28), 60_000, 0

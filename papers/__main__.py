@@ -23,6 +23,7 @@ from papers.tools.paper import DOCS
 from papers.tools.results import compressed_runs, truncations
 from papers.tools.results import table as rows_of
 from papers.tools.rows import experiments, markdown, merge_seeds
+from research import extensions  # noqa: F401
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -19,8 +19,10 @@ from leanbayes.lab import architectures, corruptions
 from leanbayes.lab.data import listing, load_dataset
 from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.from_recipe import build_model, load_data
+from leanbayes.lab.measurements import MEASUREMENTS
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import study, write_report
+from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.training import schedules
 
@@ -158,6 +160,20 @@ def test_a_corruption(added):
         for severity in (1, 5)
     ]
     assert 0 < dark[0] < dark[1]
+
+
+def test_a_measurement(added, tmp_path):
+    mine = added("measurement", MEASUREMENTS, "mean_norm")
+    described = recipe(measurements=[{"kind": "mean_norm", "order": 1}])
+    assert described.measurements == (mine.MeanNorm(order=1.0),)
+    train(described, tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    (norm,) = run.columns["norm/dense1"]
+    assert norm == pytest.approx(
+        float(run.load()[0].dense1.posterior.loc.detach().abs().sum()), rel=1e-5
+    )
+    with pytest.raises(ValueError, match=r"key 'ordre' is unknown; did you mean 'order'\?"):
+        recipe(measurements=[{"kind": "mean_norm", "ordre": 1}])
 
 
 def test_a_section_of_a_report(added, tmp_path):

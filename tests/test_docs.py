@@ -237,13 +237,6 @@ def test_every_example_is_tested():
     assert all(f"examples/{name}.py)" in linked for name in names)
 
 
-def test_example_autoencode_digits(request, capsys):
-    for kind, judged in run_example("autoencode_digits", request).items():
-        assert -40 < judged["bound"] < judged["log likelihood"] < -10, kind
-        assert judged["error"] < 0.1
-    assert Path("digits.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_example_classify_digits(request, capsys):
     results = run_example("classify_digits", request)
     assert results["k-tied"]["accuracy"] > 0.8

@@ -13,7 +13,6 @@ from rich.progress import track
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.attack import fast_sign_attack
 from leanbayes.errors import require, require_count, require_positive
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset, Scaling
@@ -21,6 +20,7 @@ from leanbayes.lab.provenance import surroundings
 from leanbayes.lab.runs import Run
 from leanbayes.prediction.eval_mode import dropping_out, evaluating
 from papers.studies.kept import begun, keep
+from research.papers.variance.sign_attack import fast_sign_attack
 
 __all__ = ["NETWORKS", "AttackSettings", "attack_runs", "attacks_table", "draw_attacks"]
 

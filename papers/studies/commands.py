@@ -106,7 +106,7 @@ def _tell_attack(network: str, gradient: str, part: Mapping[str, Any]) -> None:
 
 
 def policies(
-    files: Annotated[list[Path], typer.Argument(help="Files that leanbayes explore has written.")],
+    files: Annotated[list[Path], typer.Argument(help="Files that explore has written.")],
     out: Annotated[Path, typer.Option(help="The folder of results.")] = _RESULTS / "policies",
 ) -> None:
     """Keep returns of policies, averaged over blocks of episodes, for tables and pages."""

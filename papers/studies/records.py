@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import choose, require
-from leanbayes.lab.data.health import Cohort, generate_cohort
 from leanbayes.lab.files import read_object
 from leanbayes.lab.provenance import surroundings
 from leanbayes.lab.runs import Run
@@ -22,6 +21,7 @@ from leanbayes.prediction.predict import predict
 from papers.studies.kept import begun, keep
 from papers.tools.own import OwnBlocks
 from papers.tools.rows import Cell, grid, seeds_of
+from research.papers.rank1.health import Cohort, generate_cohort
 
 __all__ = ["RISK", "excess", "judge_records", "records_blocks", "records_table"]
 

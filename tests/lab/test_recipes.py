@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
+import research.extensions  # noqa: F401
 from leanbayes.conversion.convert import plan
 from leanbayes.lab import recipe_files
 from leanbayes.lab.architectures import build

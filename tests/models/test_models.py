@@ -11,7 +11,7 @@ from torch_layers import LAYERS, POSTERIOR, PRIOR, Net, first, mlp
 
 import leanbayes as lb
 from leanbayes.distributions import LocationScale
-from leanbayes.layers.forward_pass import switched
+from leanbayes.layers.forward_pass import estimator_for
 
 
 def batch(rows: int = 6) -> torch.Tensor:
@@ -88,9 +88,9 @@ def test_using_nests():
     model = small_model()
     with lb.using(model, lb.estimators.weights):
         with lb.using(model, lb.estimators.mean):
-            assert {switched(m) for m in affines(model)} == {lb.estimators.mean}
-        assert {switched(m) for m in affines(model)} == {lb.estimators.weights}
-    assert {switched(m) for m in affines(model)} == {None}
+            assert {estimator_for(m) for m in affines(model)} == {lb.estimators.mean}
+        assert {estimator_for(m) for m in affines(model)} == {lb.estimators.weights}
+    assert {estimator_for(m) for m in affines(model)} == {None}
 
 
 def test_held_nests():

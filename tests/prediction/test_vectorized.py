@@ -20,9 +20,9 @@ from leanbayes.kernels import (
     without_native,
 )
 from leanbayes.ops import Conv, Linear
-from leanbayes.prediction import sampling as passes
+from leanbayes.prediction import sampling
 from leanbayes.prediction.sampling import Passes
-from leanbayes.prediction.vectorized import samples as folding
+from leanbayes.prediction.vectorized import samples as vectorized_samples
 from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.prediction.vectorized.batch_rules import ROW_WISE, UnprovenError, elementwise
 from leanbayes.testing.assertions import FAILURE_RATE, threshold
@@ -105,23 +105,20 @@ def looped(monkeypatch):
 
     def predict(*args, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(Passes, "_sizes", lambda self, samples: None)
+            patch.setattr(Passes, "_why_looped", lambda self, samples, coherent: "a test")
             return lb.predict(*args, **options)
 
     return predict
 
 
 @pytest.fixture
-def folded(monkeypatch):
-    """Predict, and assert that no pass of a loop was run, or that all were."""
+def folded():
+    """Predict, and assert how samples were drawn."""
 
     def predict(*args, expected=True, **options):
-        count = []
-        outputs = Passes._outputs
-        with monkeypatch.context() as patch:
-            patch.setattr(Passes, "_outputs", lambda self: count.append(1) or outputs(self))
-            prediction = lb.predict(*args, **options)
-        assert len(count) == (0 if expected else options["samples"])
+        prediction = lb.predict(*args, **options)
+        assert prediction.method == ("vectorized" if expected else "looped"), prediction.reason
+        assert (prediction.reason is None) == expected
         return prediction
 
     return predict
@@ -283,14 +280,14 @@ def test_samples_of_an_example_are_independent(family, folded):
 
 
 def test_windows_are_white_noise_that_few_examples_share():
-    e = windows(Folded(2, 30, folding.SHARED_BY), 40, torch.zeros(()))
+    e = windows(Folded(2, 30, vectorized_samples.SHARED_BY), 40, torch.zeros(()))
     assert e.shape == (2, 30, 40)
     numbers = torch.cat([e[0, :, :].flatten()]).unique(return_counts=True)[1]
-    assert numbers.max() == folding.SHARED_BY
+    assert numbers.max() == vectorized_samples.SHARED_BY
     assert not (e[:, 1:] == e[:, :-1]).any()  # never the same number in the same place
     assert not (e[0] == e[1]).any()
     assert len(e[0, 3].unique()) == 40
-    narrow = windows(Folded(1, 30, folding.SHARED_BY), 1, torch.zeros(()))
+    narrow = windows(Folded(1, 30, vectorized_samples.SHARED_BY), 1, torch.zeros(()))
     assert len(narrow.unique()) == 30
 
 
@@ -354,7 +351,7 @@ def test_a_bias_is_added_to_every_sample(op, posterior):
     q = posterior(op.unmatrix(torch.randn(3, columns)), op)()
 
     def run(index, x, bias):
-        return folding.Fold(index, RowsApart([])).draw(q, op, x, bias)
+        return vectorized_samples.Fold(index, RowsApart([])).draw(q, op, x, bias)
 
     for given in (x, torch.randn(7, *x.shape)):
         dims = (0, None if given is x else 0, None)
@@ -529,21 +526,21 @@ def test_other_precisions(dtype, folded):
 
 def test_sizes_are_bounded_and_not_all_equal(monkeypatch):
     seen = []
-    call = passes._Folded.__call__
+    call = sampling._Vectorized.__call__
 
     def spy(self, batch, samples):
         seen.append((len(batch[0]), samples, samples * sum(t.numel() for t in batch)))
         return call(self, batch, samples)
 
-    monkeypatch.setattr(passes._Folded, "__call__", spy)
+    monkeypatch.setattr(sampling._Vectorized, "__call__", spy)
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2))
     for model, x in ((mlp(), torch.randn(3000, 3)), (net, torch.randn(300, 3, 32, 32))):
         for samples in (20, 100):
             seen.clear()
             lb.predict(lb.convert(model, *FAMILIES["k_tied"]), x, samples=samples)
             assert sum(rows * count for rows, count, _ in seen) == len(x) * samples
-            assert max(rows * count for rows, count, _ in seen) <= passes._ROWS
-            assert max(numbers for *_, numbers in seen) <= passes._NUMBERS
+            assert max(rows * count for rows, count, _ in seen) <= sampling._ROWS
+            assert max(numbers for *_, numbers in seen) <= sampling._NUMBERS
             assert len({rows for rows, *_ in seen}) > 1
 
 
@@ -702,7 +699,7 @@ def test_a_function_is_added_in_one_line(monkeypatch):
 @pytest.mark.parametrize("total", [1, 2, 5, 8, 9, 32, 33, 100, 150, 300, 301])
 @pytest.mark.parametrize("most", [4, 10, 150])
 def test_slices_differ_and_fit(total, most):
-    sizes = passes._slices(total, most)
+    sizes = sampling._slices(total, most)
     assert sum(sizes) == total
     assert min(sizes) > 0
     assert max(sizes) <= most

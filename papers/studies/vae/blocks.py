@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from leanbayes.errors import choose
 from leanbayes.lab import plots
 from leanbayes.lab.files import read_object
-from leanbayes.lab.vae import LogLikelihood, sheet
 from papers.studies.vae.judge import judged, unpacked
 from papers.tools.own import OwnBlocks, Picture
 from papers.tools.rows import Cell, grid, seeds_of
+from research.papers.matrix_normal.vae.likelihood import LogLikelihood
+from research.papers.matrix_normal.vae.pictures import sheet
 
 __all__ = ["vae_blocks"]
 

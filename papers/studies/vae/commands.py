@@ -10,10 +10,12 @@ from typing import Annotated, Any, Literal
 import torch
 import typer
 
-from leanbayes.lab.vae import LogLikelihood, VaeSettings, latent_shape, train_vae
 from papers.studies.vae import judge
 from papers.studies.vae.blocks import FOLDER
 from papers.tools.paper import ROOT
+from research.papers.matrix_normal.vae.likelihood import LogLikelihood
+from research.papers.matrix_normal.vae.settings import VaeSettings, latent_shape
+from research.papers.matrix_normal.vae.train import train_vae
 
 __all__ = ["add_vae"]
 

@@ -14,22 +14,17 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import require, require_count
-from leanbayes.lab.architectures.vae import Vae
 from leanbayes.lab.data import Dataset, Examples
 from leanbayes.lab.provenance import surroundings
 from leanbayes.lab.tables import read_numbers
-from leanbayes.lab.vae import (
-    LogLikelihood,
-    VaeFolder,
-    VaeSettings,
-    latent_walk,
-    load_images,
-    log_likelihood,
-    prior_samples,
-    reconstructions,
-)
 from leanbayes.metrics import Score
 from papers.studies.kept import begun, keep
+from research.papers.matrix_normal.vae.folder import VaeFolder
+from research.papers.matrix_normal.vae.likelihood import LogLikelihood, log_likelihood
+from research.papers.matrix_normal.vae.network import Vae
+from research.papers.matrix_normal.vae.pictures import latent_walk, prior_samples, reconstructions
+from research.papers.matrix_normal.vae.settings import VaeSettings
+from research.papers.matrix_normal.vae.train import load_images
 
 __all__ = ["file_name", "judge_vae", "judged", "unpacked"]
 

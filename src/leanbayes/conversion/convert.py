@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar, cast
 
@@ -23,7 +23,7 @@ from leanbayes.conversion.plan_report import (
     warn_of_unknown,
 )
 from leanbayes.display import DisplayTable, shown_as_table
-from leanbayes.errors import nearest, require
+from leanbayes.errors import explained_as, nearest, require
 from leanbayes.estimators import Estimator, auto
 from leanbayes.layers.attention import settle_fused_path
 from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible, to_bayesian
@@ -340,14 +340,10 @@ def _batch_dim(model: nn.Module, name: str) -> int:
     return 0 if getattr(parent.self_attn, "batch_first", True) else 1
 
 
-@contextmanager
-def _naming(name: str, module: nn.Module) -> Iterator[None]:
+def _naming(name: str, module: nn.Module) -> AbstractContextManager[None]:
     """Let an error name the layer."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        where = f"layer {name!r} ({type(module).__name__})"
-        raise ValueError(f"{where} cannot be converted: {error}") from error
+    where = f"layer {name!r} ({type(module).__name__})"
+    return explained_as(f"{where} cannot be converted: {{reason}}", ValueError, TypeError)
 
 
 def _nothing_to_convert(model: nn.Module) -> str:

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from leanbayes.errors import require
+from leanbayes.torch_private import schema_of
 
 __all__ = ["Lifted", "lift_noise"]
 
@@ -201,7 +202,7 @@ def _faces(node: fx.Node) -> Any:
 def _is_still(node: fx.Node) -> bool:
     """Whether an operation that may drop something drops nothing here."""
     target: Any = node.target
-    schema = target._schema.arguments
+    schema = schema_of(target).arguments
     given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
     rates = [given.get(a.name, a.default_value) for a in schema if a.name in ("dropout_p", "p")]
     if given.get("train", True) is False:

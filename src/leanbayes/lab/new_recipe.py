@@ -78,7 +78,7 @@ def _options(
     source: Path, target: str | None, task: str | None
 ) -> tuple[dict[str, Any], list[str]]:
     """How to load the table, and what there is to say about its columns."""
-    table = read_table(source, named=None)
+    table = read_table(source, delimiter=None, named=None)
     require(len(table.names) > 1, f"{source} has one column; inputs and a target need two")
     wanted = _target(table, target)
     kinds = {

@@ -82,7 +82,7 @@ def read_inputs(path: Path, dataset: Dataset) -> Tensor:
 
 
 def _read_csv(path: Path, columns: Sequence[InputColumn] = ()) -> Array:
-    table = read_table(path, named=None)
+    table = read_table(path, delimiter=None, named=None)
     require(len(table) > 0, f"{path} has no rows to predict")
     cells = place_columns(columns, table, path)
     if columns and cells is not None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
-from torch.nn.modules.dropout import _DropoutNd
+
+from leanbayes.layers.dropout import DROPOUT
 
 __all__ = ["dropping_out", "evaluating"]
 
@@ -45,7 +46,7 @@ def dropping_out(model: nn.Module) -> Iterator[None]:
 
     Other threads that run the model meanwhile notice that.
     """
-    before = {m: m.training for m in model.modules() if isinstance(m, _DropoutNd)}
+    before = {m: m.training for m in model.modules() if isinstance(m, DROPOUT)}
     try:
         for layer in before:
             layer.training = True

@@ -5,7 +5,6 @@ import torch
 from typer.testing import CliRunner
 
 import leanbayes as lb
-from leanbayes.lab.data.health import generate_cohort
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe_files import read_recipe
 from leanbayes.lab.train import train
@@ -13,6 +12,7 @@ from leanbayes.testing import assert_mean
 from papers.__main__ import app
 from papers.rank1 import PAPER
 from papers.studies.records import RISK, excess, judge_records, records_blocks, records_table
+from research.papers.rank1.health import generate_cohort
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

@@ -50,7 +50,7 @@ def recipe(name, seed=1, **changes):
             "kl": {"kind": "linear", "unit": "epoch", "options": {"steps": 4}},
             "training": {"epochs": 8, "batch_size": 200, "prior_updates": 1},
             "evaluation": {"samples": 3},
-            "sparse_curves": {"samples": 1},
+            "measurements": [{"kind": "sparse_curves", "samples": 1}],
             "seed": seed,
             **FAMILIES.get(name, {}),
             **changes,
@@ -147,7 +147,7 @@ def test_a_threshold_that_keeps_nothing_has_no_accuracy(runs):
 
 
 def test_what_cannot_be_studied_is_refused_in_a_sentence(runs, results, tmp_path):
-    plain = recipe("plain", posterior=None, prior=None, sparse_curves=None)
+    plain = recipe("plain", posterior=None, prior=None, measurements=[])
     short = plain.model_copy(
         update={"training": plain.training.model_copy(update={"epochs": 1, "prior_updates": None})}
     )

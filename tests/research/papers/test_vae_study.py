@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 from leanbayes.lab.data import Dataset, Examples
 from leanbayes.lab.data.scaling import Scaling
 from leanbayes.lab.files import write_json
-from leanbayes.lab.vae import VaeFolder, VaeSettings, train
 from papers import PAPERS
 from papers.__main__ import app
 from papers.studies.vae import judge
@@ -17,6 +16,9 @@ from papers.studies.vae.blocks import PUBLISHED
 from papers.studies.vae.judge import file_name, judge_vae, judged, unpacked
 from papers.tools.blocks import Blocks
 from papers.tools.numbers import filled
+from research.papers.matrix_normal.vae import train
+from research.papers.matrix_normal.vae.folder import VaeFolder
+from research.papers.matrix_normal.vae.settings import VaeSettings
 
 pytest.importorskip("matplotlib")
 torch.set_num_threads(1)

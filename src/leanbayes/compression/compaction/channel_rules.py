@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from leanbayes.compression.compaction.channels import Channels, insist, joined
 from leanbayes.prediction.vectorized.batch_rules import functions
@@ -110,7 +109,8 @@ def _batch_norm(call: Operation) -> Channels:
     return x.with_values(values if bias is None else values + bias)
 
 
-_RANKS: dict[type[_BatchNorm], tuple[int, ...]] = {
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+_RANKS: dict[type[nn.Module], tuple[int, ...]] = {
     nn.BatchNorm1d: (3,),
     nn.BatchNorm2d: (4,),
     nn.BatchNorm3d: (5,),

@@ -8,9 +8,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from leanbayes.analysis.sparsity import multiply_adds
+from leanbayes.compression.compaction.channel_rules import BatchNorm
 from leanbayes.compression.compaction.channels import UntraceableError, insist
 from leanbayes.compression.compaction.cut_layers import Weighted
 from leanbayes.compression.compaction.graph import IN_USE, Graph, Visit
@@ -132,7 +132,7 @@ def _cut(graph: Graph) -> None:
     """Make every layer as small as it can be; those that lose nothing are not touched."""
     for step in graph.steps:
         layer = step.module
-        if isinstance(layer, _BatchNorm):
+        if isinstance(layer, BatchNorm):
             _cut_norm(layer, step.made.kept_features())
         elif isinstance(layer, Weighted):
             rows, inputs, groups = _left(step, layer)
@@ -157,7 +157,7 @@ def _fold(step: Visit, layer: Weighted) -> Tensor:
 
 
 @torch.no_grad()
-def _cut_norm(norm: _BatchNorm, features: Tensor) -> None:
+def _cut_norm(norm: BatchNorm, features: Tensor) -> None:
     if bool(features.all()):
         return
     norm.num_features = int(features.sum())

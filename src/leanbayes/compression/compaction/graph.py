@@ -19,12 +19,14 @@ from leanbayes.compression.compaction.channel_rules import (
     METHODS,
     MODULES,
     VIEWS,
+    BatchNorm,
     Operation,
     works_in_place,
 )
 from leanbayes.compression.compaction.channels import Channels, Space, UntraceableError, insist
 from leanbayes.compression.compaction.cut_layers import Weighted
 from leanbayes.layers import Layer, RandomMap
+from leanbayes.torch_private import hooks
 
 __all__ = ["IN_USE", "Graph", "Visit"]
 
@@ -127,7 +129,7 @@ class Graph:
 
     def _apply_module(self, node: fx.Node, call: Operation) -> Channels | None:
         module, name = call.function, str(node.target)
-        has_hooks = module._forward_hooks or module._forward_pre_hooks
+        has_hooks = any(kind.startswith("forward") for kind in hooks(module))
         insist(not has_hooks, "it has forward hooks")
         insist(name not in self._shared, "it is used in several places")
         weighted = Weighted.of(module, exact=self.exact)
@@ -139,7 +141,7 @@ class Graph:
         insist(rule is not None, f"{type(module).__name__} is not in the table of operations")
         assert rule is not None
         made = rule(call)
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, BatchNorm):
             self.steps.append(Visit(name, module, made, made))
         return made
 

@@ -46,7 +46,7 @@ class Network(nn.Module):
         """Draw first weights, from a generator or (if not given) from the global seed."""
         steps: list[Callable[[], object]] = []
         for prefix, layer in self.named_modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
                 steps.append(layer.reset_parameters)
                 continue
             own = dict(layer.named_parameters(prefix, recurse=False))
@@ -93,7 +93,7 @@ class Chain(Network):
 
 Builder = TypeVar("Builder", bound=Callable[..., Network])
 
-ARCHITECTURES = Registry[Callable[..., Network]]("architecture")
+ARCHITECTURES = Registry[Callable[..., Network]]("architecture", ("ehr-rnn", "vae"))
 """Every network by name; the options of each are the arguments of its builder."""
 
 

@@ -64,19 +64,5 @@ def unit_forget_bias(tensor: Tensor, fan_in: int, generator: torch.Generator | N
     nn.init.ones_(tensor.chunk(4)[1])
 
 
-def padded(fill: Fill, tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Another rule, with zeros in the row of the padding index."""
-    fill(tensor, fan_in, generator)
-    nn.init.zeros_(tensor[0])
-
-
-def first_rows(
-    count: int, fill: Fill, tensor: Tensor, fan_in: int, generator: torch.Generator | None
-) -> None:
-    """Another rule for the first rows, and zeros in the others."""
-    nn.init.zeros_(tensor)
-    fill(tensor[:count], fan_in, generator)
-
-
 HE_NORMAL: dict[str, Fill] = {"*.weight": he_normal, "*.bias": zeros}
 FAN_IN_UNIFORM: dict[str, Fill] = {"*.weight": fan_in_uniform, "*.bias": fan_in_uniform}

@@ -15,7 +15,7 @@ from leanbayes.lab.data.files import ChecksumState, Copy
 from leanbayes.lab.data.sources import SOURCES, Source
 from leanbayes.lab.data.user import load_csv, load_npz
 
-from leanbayes.lab.data import mnist, cifar, imagenet, imdb, uci, health  # noqa: F401  # isort: skip
+from leanbayes.lab.data import mnist, cifar, imagenet, imdb, uci  # noqa: F401  # isort: skip
 
 __all__ = ["Entry", "FileState", "check", "fetch", "listing", "load_dataset", "names"]
 

@@ -28,7 +28,7 @@ class Source:
     build: Callable[..., Dataset] = field(repr=False, compare=False, kw_only=True)
 
 
-SOURCES = Registry[Source]("data set")
+SOURCES = Registry[Source]("data set", ("ehr-cohort", "mimic-iii", "mimic-iii-demo"))
 """Every data set, in the order it is listed."""
 
 

@@ -79,7 +79,7 @@ def load_like(path: Path, own: Dataset, options: Mapping[str, Any]) -> Dataset:
         own: what was learnt from.
         options: those of :func:`load_csv` that it was loaded with.
     """
-    table = read_table(path, named=None)
+    table = read_table(path, delimiter=None, named=None)
     place = _place(options.get("target", -1), table.names, path)
     name, cells = table.names[place], table.columns[place]
     rest = [i for i in range(len(table.names)) if i != place]
@@ -108,7 +108,7 @@ def _columns(
     missing: str,
 ) -> tuple[Examples, list[InputColumn], tuple[str, ...], str]:
     """All rows of a table, what their columns are, the classes, and the name of the target."""
-    table = read_table(path, named=None)
+    table = read_table(path, delimiter=None, named=None)
     if len(table) < 3:
         raise ValueError(f"{path} has {len(table)} rows; train and test need at least three")
     place = _place(target, table.names, path)

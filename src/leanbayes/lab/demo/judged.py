@@ -15,11 +15,11 @@ from torch.optim import Adam
 from leanbayes.lab.data import Examples, load_dataset
 from leanbayes.lab.demo.families import DETERMINISTIC, Family, Settings
 from leanbayes.lab.demo.scores import auroc_by_image
+from leanbayes.lab.demo.timing import Ratio, interleaved, ratio, training_step
 from leanbayes.lab.evaluation import foreign_images
 from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.runs import Run
-from leanbayes.lab.timing import Ratio, interleaved, ratio, training_step
 from leanbayes.lab.train import train
 from leanbayes.metrics import calibration_error
 from leanbayes.prediction.predict import Prediction, predict

@@ -16,9 +16,9 @@ from leanbayes.lab.demo.families import DETERMINISTIC, Family, Settings
 from leanbayes.lab.demo.judged import Judged, judge
 from leanbayes.lab.demo.processes import in_order
 from leanbayes.lab.demo.scores import over_seeds
+from leanbayes.lab.demo.timing import Ratio, versions
 from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.interrupts import interruptible
-from leanbayes.lab.timing import Ratio, versions
 from leanbayes.metrics import Score
 from leanbayes.training.parameter_groups import count_parameters
 

@@ -1,0 +1,1 @@
+"""The papers that leanbayes follows, a folder each."""

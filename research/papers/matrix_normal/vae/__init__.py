@@ -1,0 +1,1 @@
+"""Auto-encoders of the matrix-normal paper, Table 3."""
