@@ -1,6 +1,7 @@
-"""Words that people read: module docstrings name the thing that is in the file."""
+"""Words that people read: module docstrings name the thing, and names that texts use exist."""
 
 import ast
+import pkgutil
 import re
 from pathlib import Path
 
@@ -37,12 +38,7 @@ TO_DO = {
     "leanbayes/lab/report/study.py",
     "leanbayes/lab/report/summary.py",
     "leanbayes/lab/robustness.py",
-    "leanbayes/lab/sparse_curves.py",
-    "leanbayes/lab/timing.py",
-    "leanbayes/lab/vae/pictures.py",
-    "leanbayes/lab/vae/settings.py",
     "leanbayes/lab/weights.py",
-    "leanbayes/layers/forward_pass.py",
     "leanbayes/likelihoods/mixtures.py",
     "leanbayes/metrics/calibration.py",
     "leanbayes/metrics/diversity.py",
@@ -67,3 +63,17 @@ def test_a_module_docstring_names_the_thing(name):
     assert docstring
     asks = bool(QUESTION.match(docstring))
     assert asks <= (name in TO_DO), f"{name} begins with {docstring.split()[0]!r}; name the thing"
+
+
+ROOT = Path(__file__).parents[1]
+TEXTS = {
+    path.relative_to(ROOT).as_posix(): path
+    for path in (*PACKAGE.rglob("*.py"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md")
+}
+REFERENCE = re.compile(r":\w+:`~?(leanbayes[\w.]+)`|`(leanbayes(?:\.\w+)+)[`(]")
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_names_that_a_text_refers_to_exist(name):
+    for groups in REFERENCE.findall(TEXTS[name].read_text(encoding="utf-8")):
+        pkgutil.resolve_name("".join(groups))

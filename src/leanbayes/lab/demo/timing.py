@@ -1,4 +1,4 @@
-"""What a training step costs, measured so that a busy machine disturbs all alike."""
+"""Time of a training step, measured in turns so that a busy machine disturbs all alike."""
 
 from __future__ import annotations
 
