@@ -26,7 +26,7 @@ from leanbayes.prediction.inputs import Inputs
 from leanbayes.prediction.seeded import is_compiled
 from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.prediction.vectorized.batch_rules import UnprovenError
-from leanbayes.prediction.vectorized.samples import ApartMap, Fold
+from leanbayes.prediction.vectorized.samples import ApartMap, Fold, folding
 from leanbayes.torch_private import hooks
 
 __all__ = ["Passes", "examples_first"]
@@ -208,7 +208,7 @@ class _Vectorized:
         rows = batch[0].shape[dim]
         draws, noise = _ApartDraws(maps=self.maps, apart=self.apart), Fold(index, self.apart)
         follow = self.apart.batch(batch, self.inputs.dims)
-        with forward_pass(rows, draws=draws, noise=noise), follow:
+        with folding(noise), forward_pass(rows, draws=draws, noise=noise), follow:
             y = self.inputs.run(self.model, batch)
             with self.apart.paused():
                 first = examples_first(y, rows, dim)

@@ -7,7 +7,9 @@ layer, which no noise has reached, are computed once for all samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -20,7 +22,7 @@ from leanbayes.ops import LinearOp
 from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.torch_private import outside_vmap
 
-__all__ = ["ApartMap", "Fold", "current_fold", "repeated", "shared_draws"]
+__all__ = ["ApartMap", "Fold", "current_fold", "folding", "repeated", "shared_draws"]
 
 SHARED_BY = 10
 """How many examples use one number of noise."""
@@ -120,12 +122,23 @@ class ApartMap:
         return self.apart.follow(y, self.batch_dim)
 
 
-def current_fold() -> Fold | None:
-    """The noise of the forward pass that this code runs in, if samples share it."""
-    from leanbayes.layers.forward_pass import current_pass  # layers stand above distributions
+_FOLD: ContextVar[Fold | None] = ContextVar("leanbayes.fold", default=None)
 
-    noise = current_pass().noise
-    return noise if isinstance(noise, Fold) else None
+
+def current_fold() -> Fold | None:
+    """The fold that this code runs in."""
+    return None if torch.compiler.is_compiling() else _FOLD.get()
+
+
+@contextmanager
+def folding(fold: Fold) -> Iterator[None]:
+    """Let random maps draw all samples at once for the length of a block."""
+    before = _FOLD.get()
+    _FOLD.set(fold)
+    try:
+        yield
+    finally:
+        _FOLD.set(before)
 
 
 def _outputs(
