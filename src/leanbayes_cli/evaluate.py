@@ -12,8 +12,6 @@ from rich.table import Table
 
 from leanbayes_cli.errors import console
 
-__all__ = ["Run", "Samples", "show_metrics"]
-
 Run = Annotated[Path, typer.Argument(help="A run folder, as train writes it.")]
 Samples = Annotated[int, typer.Option(min=1, help="Predictive draws (of every member).")]
 

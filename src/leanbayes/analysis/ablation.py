@@ -19,8 +19,6 @@ from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import MeanField, ZeroMean
 from leanbayes.posteriors.masked import masked
 
-__all__ = ["permute_scales", "zero_means"]
-
 M = TypeVar("M", bound=nn.Module)
 
 

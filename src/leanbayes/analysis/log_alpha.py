@@ -17,8 +17,6 @@ from leanbayes.distributions import KroneckerNormal, Masked, WeightDistribution
 from leanbayes.errors import choose, require
 from leanbayes.layers import RandomMap
 
-__all__ = ["AlphaReport", "LayerAlpha", "Quartiles", "alpha_report", "layer_alpha", "quartiles"]
-
 
 class Quartiles(NamedTuple):
     """A quarter of the values lies below ``low``, half below ``median``."""

@@ -13,8 +13,6 @@ from leanbayes.errors import require
 from leanbayes.layers import RandomMap, is_bayesian
 from leanbayes.models.random_maps import random_maps
 
-__all__ = ["has_scales", "scaled_layers"]
-
 
 @torch.no_grad()
 def scaled_layers(

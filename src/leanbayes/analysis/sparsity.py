@@ -20,16 +20,6 @@ from leanbayes.models.random_maps import random_maps
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp
 from leanbayes.prediction.eval_mode import evaluating
 
-__all__ = [
-    "Left",
-    "SparseLayer",
-    "SparsityReport",
-    "multiply_adds",
-    "plain_op",
-    "sparsity_report",
-    "thousands",
-]
-
 _PLAIN: dict[type[nn.Module], type[Affine]] = {
     nn.Linear: Affine,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), Convolution),

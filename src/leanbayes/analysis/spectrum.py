@@ -12,8 +12,6 @@ from leanbayes.errors import require, require_count
 from leanbayes.layers import RandomMap
 from leanbayes.models.random_maps import random_maps
 
-__all__ = ["Spectrum", "explained", "is_matrix", "spectrum"]
-
 _SUBSPACE_ROUNDS = 6
 _MORE_DIRECTIONS = 8
 

@@ -25,8 +25,6 @@ from leanbayes.posteriors import KTied, MeanField, Posterior
 from leanbayes.prediction.predict import predict
 from leanbayes.training.parameter_groups import count_parameters
 
-__all__ = ["Comparison", "compare", "to_k_tied", "truncate", "with_scales"]
-
 M = TypeVar("M", bound=nn.Module)
 
 

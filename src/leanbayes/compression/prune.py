@@ -24,8 +24,6 @@ from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors.masked import masked
 from leanbayes.registry import Registry
 
-__all__ = ["CRITERIA", "Criterion", "density", "prune", "register_criterion"]
-
 M = TypeVar("M", bound=nn.Module)
 ScoreOfWeights = Callable[[WeightDistribution, Distribution], Tensor]
 S = TypeVar("S", bound=ScoreOfWeights)

@@ -17,8 +17,6 @@ from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.metrics import Score
 from leanbayes.prediction.predict import predict
 
-__all__ = ["PruningCurve", "PruningPoint", "pruning_curve"]
-
 
 class PruningPoint(NamedTuple):
     """A model that keeps a share of its weights, and how good it is.

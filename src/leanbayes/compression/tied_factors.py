@@ -11,8 +11,6 @@ from torch.optim import lbfgs
 
 from leanbayes.errors import require, require_count
 
-__all__ = ["tied_factors"]
-
 _FILL = 0.3  # of the first factor, added to all: a factor near zero would hardly move in its log
 _UPDATES = 20
 _NEWTON_STEPS = 200

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Reference", "check_copy", "references", "replaceable"]
-
 Put = Callable[[Any], object]
 
 _EMPTY = vars(nn.Module())

@@ -13,16 +13,6 @@ from leanbayes.layers.base import Template, check_convertible, is_convertible
 from leanbayes.layers.layer_spec import LayerSpec, Maker, SharedPriors
 from leanbayes.posteriors import Posterior, Rank1
 
-__all__ = [
-    "KeptLayer",
-    "added_bytes",
-    "kept_layers",
-    "lines_of",
-    "rank1_advice",
-    "size_of",
-    "warn_of_unknown",
-]
-
 _TRIED = 2**20
 """Layers of up to so many numbers are made to be measured; torch needs seconds for its first
 operation on the meta device, where larger ones take no memory."""

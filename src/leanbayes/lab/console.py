@@ -7,8 +7,6 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["PlainConsole", "one_line", "printable"]
-
 
 def printable(text: str, keep: str = "\n\t") -> str:
     r"""The text with escape codes, and whatever else a terminal would obey, written out.

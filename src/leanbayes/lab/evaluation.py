@@ -22,21 +22,6 @@ from leanbayes.models.random_maps import random_maps
 from leanbayes.prediction.inputs import in_precision_of
 from leanbayes.prediction.predict import Prediction, predict
 
-__all__ = [
-    "as_learnt",
-    "corrupted_means",
-    "evaluate",
-    "evaluate_corruption",
-    "evaluate_run",
-    "examples_of",
-    "foreign_auroc",
-    "foreign_images",
-    "foreign_scores",
-    "is_images",
-    "mean_corruption_error",
-    "raw_images",
-]
-
 
 def evaluate(
     model: nn.Module,

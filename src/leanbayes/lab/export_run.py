@@ -16,8 +16,6 @@ from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.predictions import LEVELS
 from leanbayes.lab.runs import Run
 
-__all__ = ["export_run"]
-
 
 class _FromRaw(nn.Module):
     """A network behind the scaling of its inputs."""

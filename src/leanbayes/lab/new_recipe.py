@@ -18,8 +18,6 @@ from leanbayes.lab.files import write_text
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.tables import Table, is_number, read_table
 
-__all__ = ["NewRecipe", "new_recipe"]
-
 _STEPS_PER_ROW, _FEWEST_STEPS, _MOST_STEPS, _FEWEST_EPOCHS = 3, 300, 5000, 20
 _BATCH = 200
 

@@ -6,8 +6,6 @@ import re
 
 from leanbayes.errors import require
 
-__all__ = ["path_name"]
-
 _PATTERN = re.compile(r"\w[\w.-]*")
 _LONGEST = 200
 _DEVICES = {"con", "prn", "aux", "nul"} | {

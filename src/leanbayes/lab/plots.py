@@ -19,22 +19,6 @@ if TYPE_CHECKING:
 
     from leanbayes.analysis.spectrum import Spectrum
 
-__all__ = [
-    "bars",
-    "clouds",
-    "curves",
-    "errors",
-    "estimates",
-    "heat_map",
-    "histograms",
-    "image_grid",
-    "intervals",
-    "paths",
-    "png",
-    "side_by_side",
-    "spectra_of",
-]
-
 COLOURS, DASHED, PALE = draw.COLOURS, draw.DASHED, draw.PALE
 WRONG = COLOURS[1]
 _SIZE = (5.2, 3.6)

@@ -13,8 +13,6 @@ from leanbayes.likelihoods import Likelihood
 from leanbayes.models.members import members, tile
 from leanbayes.prediction.predict import predict
 
-__all__ = ["check_run"]
-
 
 def check_run(run: Run, model: nn.Module, likelihood: Likelihood, ranks: int = 1) -> None:
     """Raise if the data of a run cannot be learnt by its model.

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["surroundings"]
-
 
 def surroundings(*packages: str) -> dict[str, Any]:
     """The versions of leanbayes, torch and other packages, the revision and the threads.

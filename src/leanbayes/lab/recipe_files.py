@@ -15,16 +15,6 @@ from leanbayes.lab.architectures import ARCHITECTURES
 from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.recipe import Budget, Recipe, check_recipe
 
-__all__ = [
-    "RECIPES",
-    "apply_settings",
-    "parse_yaml",
-    "read_recipe",
-    "recipe_names",
-    "recipe_path",
-    "recipe_to_train",
-]
-
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 """The papers' recipes, ``PAPER/NAME.yaml``."""
 

@@ -19,8 +19,6 @@ from leanbayes.lab.evaluation import (
 from leanbayes.lab.files import read_object
 from leanbayes.lab.runs import Run
 
-__all__ = ["Robustness", "evaluate_corruptions", "read_baseline"]
-
 SHOWN = {"cNLL": "nll", "cA": "accuracy", "cECE": "ece"}
 """What the rank-1 paper prints, and the metric that each is the average of."""
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from leanbayes.errors import require
 from leanbayes.lab.files import reading, write_text
 
-__all__ = ["Table", "is_number", "read_numbers", "read_table", "write_table"]
-
 _FORMULA = re.compile("'*[=+@\t\r\n\uff1d\uff0b\uff20\uff0d-]")
 """How a text begins that a spreadsheet would run; one that begins so behind quotes is quoted too,
 so that reading takes away what writing put there."""

@@ -10,14 +10,6 @@ from torch import Tensor, nn
 from leanbayes.models.random_maps import random_maps
 from leanbayes.posteriors import VariationalDropout, ZeroMean
 
-__all__ = [
-    "log_alphas",
-    "mean_matrices",
-    "mean_scales",
-    "scale_matrices",
-    "signal_to_noise",
-]
-
 
 def log_alphas(model: nn.Module) -> dict[str, Tensor]:
     """``log α = log(σ² / μ²)`` of each weight, in every layer of Gaussian dropout [variance, eq.

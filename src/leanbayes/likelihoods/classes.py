@@ -13,8 +13,6 @@ from leanbayes.errors import require
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
 from leanbayes.likelihoods.mixtures import log_mean
 
-__all__ = ["Bernoulli", "Categorical"]
-
 _FEW_CLASSES = 15
 """So few do not fill a register of the processor."""
 

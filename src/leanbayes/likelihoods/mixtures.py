@@ -19,24 +19,6 @@ from leanbayes import metrics
 from leanbayes.errors import require
 from leanbayes.metrics import Score, average
 
-__all__ = [
-    "cdf",
-    "check_targets",
-    "entropy",
-    "example_log_prob",
-    "has_mean",
-    "is_binary",
-    "is_finite",
-    "log_mean",
-    "mixture_crps",
-    "quantiles",
-    "sample_quantiles",
-    "scores_of_binary",
-    "scores_of_classes",
-    "scores_of_numbers",
-    "value_log_probs",
-]
-
 _HALVINGS = 128
 _DRAWS = 400
 """How many random targets an example gets at least where a score has no closed form."""

@@ -15,8 +15,6 @@ from leanbayes.likelihoods.base import Likelihood, register_likelihood
 from leanbayes.likelihoods.incomplete_beta import incomplete_beta
 from leanbayes.likelihoods.mixtures import log_mean
 
-__all__ = ["Gaussian", "NegativeBinomial", "Poisson", "StudentTNoise"]
-
 Noise = Literal["fixed", "learnt", "predicted"]
 """How a likelihood gets a positive number such as a standard deviation."""
 

@@ -12,8 +12,6 @@ from leanbayes.errors import require_count
 from leanbayes.metrics.classes import check_classes
 from leanbayes.metrics.scores import Score, average_over_ties, bootstrap
 
-__all__ = ["Bins", "adaptive_calibration_error", "calibration_bins", "calibration_error"]
-
 _TWO_SIDED_95 = 1.959963984540054
 
 

@@ -8,8 +8,6 @@ from torch import Tensor
 from leanbayes.errors import require
 from leanbayes.metrics.scores import Score, average
 
-__all__ = ["accuracy", "brier", "check_classes", "nll"]
-
 
 def nll(log_probs: Tensor, y: Tensor) -> Score:
     """The negative log likelihood, in nats.

@@ -11,8 +11,6 @@ from leanbayes.errors import require
 from leanbayes.metrics.classes import check_classes
 from leanbayes.metrics.scores import Score, average
 
-__all__ = ["disagreement", "disagreements", "diversity", "kl_diversity", "member_log_probs"]
-
 
 def disagreement(log_probs: Tensor) -> Score:
     """How often two samples (or members) predict different classes, averaged over all pairs.

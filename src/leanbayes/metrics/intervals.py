@@ -13,8 +13,6 @@ from leanbayes.errors import require
 from leanbayes.metrics.numbers import check_alike, of_examples
 from leanbayes.metrics.scores import Score, average
 
-__all__ = ["Coverage", "coverage_curve", "interval_coverage", "interval_width"]
-
 _LEVELS = tuple(i / 20 for i in range(1, 20))
 
 

@@ -8,8 +8,6 @@ from torch import Tensor
 from leanbayes.errors import require
 from leanbayes.metrics.scores import Score, average
 
-__all__ = ["check_alike", "crps", "of_examples", "rmse"]
-
 
 def rmse(mean: Tensor, y: Tensor) -> Score:
     """The root mean square error; its standard error is that of the square, to first order.

@@ -8,8 +8,6 @@ from torch import Tensor
 from leanbayes.errors import require
 from leanbayes.metrics.scores import Score, bootstrap
 
-__all__ = ["auroc", "average_precision", "placements"]
-
 
 def auroc(scores: Tensor, positive: Tensor) -> Score:
     """The area under the ROC curve: how probably a positive has the higher score; ties count half.

@@ -11,8 +11,6 @@ from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require
 from leanbayes.metrics.scores import Score, average_over_ties, bootstrap
 
-__all__ = ["Rejection", "aurc", "rejection_curve"]
-
 
 @shown_as_table
 class Rejection(NamedTuple):

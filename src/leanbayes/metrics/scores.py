@@ -11,8 +11,6 @@ from torch import Generator, Tensor
 
 from leanbayes.errors import require
 
-__all__ = ["Score", "average", "average_over_ties", "bootstrap"]
-
 
 class Score(NamedTuple):
     """An average over examples and its standard error.

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from leanbayes.errors import require, require_count
 from leanbayes.layers.forward_pass import batch_rows, set_batch_rows, warn_untiled
 
-__all__ = ["DeepEnsemble"]
-
 
 class DeepEnsemble(nn.Module):
     """Several networks of one kind as the members of one model (Lakshminarayanan et al., 2017).

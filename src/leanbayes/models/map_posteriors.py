@@ -16,8 +16,6 @@ from leanbayes.layers.random_map import refitted_bias
 from leanbayes.models.random_maps import random_maps
 from leanbayes.parameters.learned import Learned
 
-__all__ = ["map_posteriors", "update_priors"]
-
 M = TypeVar("M", bound=nn.Module)
 
 

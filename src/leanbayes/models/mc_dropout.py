@@ -13,8 +13,6 @@ from leanbayes.errors import require
 from leanbayes.layers.attention import settle_fused_path
 from leanbayes.layers.dropout import DROPOUT, FUNCTIONS, MCDropout
 
-__all__ = ["FunctionalDropout", "MCDropout", "mc_dropout"]
-
 M = TypeVar("M", bound=nn.Module)
 
 

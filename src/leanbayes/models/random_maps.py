@@ -8,8 +8,6 @@ from torch import nn
 
 from leanbayes.layers import RandomMap
 
-__all__ = ["random_maps"]
-
 
 def random_maps(model: nn.Module) -> Iterator[tuple[str, RandomMap]]:
     """Every random map of the model with its name; a shared layer comes once."""

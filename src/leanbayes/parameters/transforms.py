@@ -12,8 +12,6 @@ from torch import Tensor
 
 from leanbayes.ops import LinearOp
 
-__all__ = ["Abs", "AsMatrix", "Clamp", "Exp", "Softplus", "Transform"]
-
 _SOFTPLUS_FLOOR = 1e-7
 
 

@@ -20,8 +20,6 @@ from leanbayes.parameters.transforms import AsMatrix
 from leanbayes.registry import Registry
 from leanbayes.spec import Spec
 
-__all__ = ["POSTERIORS", "Posterior", "cut_matrices", "register_posterior"]
-
 POSTERIORS = Registry[type[Spec]]("posterior")
 """Every posterior by name, and :class:`Scale`, which is a part of some."""
 

@@ -16,8 +16,6 @@ from leanbayes.parameters.scales import Scale
 from leanbayes.parameters.transforms import Exp
 from leanbayes.posteriors.base import Posterior, register_posterior
 
-__all__ = ["KTied"]
-
 
 @register_posterior
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ from leanbayes.parameters.transforms import Clamp, Exp
 from leanbayes.posteriors.base import Posterior, cut_matrices, register_posterior
 from leanbayes.precision import wide
 
-__all__ = ["MeanField", "Point", "VariationalDropout", "ZeroMean"]
-
 
 def _first_scale(scale: float | Scale, weight: Tensor, op: LinearOp) -> Stored:
     shape = op.matrix(weight).shape

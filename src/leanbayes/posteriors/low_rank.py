@@ -16,8 +16,6 @@ from leanbayes.parameters.scales import Scale
 from leanbayes.posteriors.base import Posterior, register_posterior
 from leanbayes.precision import wide
 
-__all__ = ["LowRank"]
-
 
 def _low_rank_product(
     left_loc: Tensor,

@@ -19,8 +19,6 @@ from leanbayes.posteriors.location_scale import MeanField
 from leanbayes.posteriors.low_rank import LowRank
 from leanbayes.posteriors.rank1 import Rank1
 
-__all__ = ["Pruned", "masked"]
-
 
 @register_posterior
 @dataclass(frozen=True)

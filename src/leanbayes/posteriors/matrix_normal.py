@@ -25,8 +25,6 @@ from leanbayes.parameters.learned import Learned, Stored
 from leanbayes.parameters.transforms import Exp
 from leanbayes.posteriors.base import Posterior, register_posterior
 
-__all__ = ["MatrixNormal"]
-
 
 def _part_of_lower(log_diagonal: Tensor, below: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     """The stored factor ``L`` with ``L Lᵀ = (F Fᵀ)[index, index]``, from that of ``F``.

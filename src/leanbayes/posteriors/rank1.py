@@ -19,8 +19,6 @@ from leanbayes.parameters.learned import Learned, Stored
 from leanbayes.parameters.scales import Scale
 from leanbayes.posteriors.base import Posterior, register_posterior
 
-__all__ = ["Rank1"]
-
 FactorName = Literal["normal", "cauchy", "lognormal", "halfcauchy", "fixed", "none"]
 
 

@@ -26,8 +26,6 @@ from leanbayes.sklearn.fitting import FitSettings, Fitted
 from leanbayes.sklearn.posterior_names import Shape, build_networks, find_family
 from leanbayes.sklearn.training_table import Floats, WeightedRows, distinct_rows, round_off
 
-__all__ = ["BayesEstimator", "Uncertainty"]
-
 _BLOCK = 2**18
 """How many numbers of output are drawn at once: samples times rows."""
 

@@ -21,8 +21,6 @@ from leanbayes.priors import Prior
 from leanbayes.sklearn.base import BayesEstimator, Uncertainty
 from leanbayes.sklearn.training_table import Floats
 
-__all__ = ["BayesClassifier"]
-
 
 class BayesClassifier(ClassifierMixin, BayesEstimator):
     """A Bayesian neural network for classification, as a scikit-learn estimator.

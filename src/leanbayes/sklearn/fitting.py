@@ -22,8 +22,6 @@ from leanbayes.sklearn.training_table import WeightedRows
 from leanbayes.training.objective import elbo
 from leanbayes.training.schedules import LinearRamp
 
-__all__ = ["FitSettings", "Fitted", "NonFiniteFitError"]
-
 _STEPS_PER_ROW, _FEWEST_STEPS, _MOST_STEPS, _FEWEST_EPOCHS = 6, 150, 10_000, 20
 _SMALL_BATCH, _LARGE_BATCH, _BATCHES = 200, 1000, 40
 _VALIDATIONS = 100

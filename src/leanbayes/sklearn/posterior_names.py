@@ -25,8 +25,6 @@ from leanbayes.posteriors import (
 from leanbayes.prediction.seeded import noise_by
 from leanbayes.priors import He, Normal, Prior
 
-__all__ = ["ACTIVATIONS", "NAMED_FAMILIES", "NamedFamily", "Shape", "build_networks", "find_family"]
-
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,

@@ -21,8 +21,6 @@ from leanbayes.priors import Prior
 from leanbayes.sklearn.base import BayesEstimator, Uncertainty
 from leanbayes.sklearn.training_table import Floats
 
-__all__ = ["BayesRegressor"]
-
 _FIRST_NOISE = 0.5
 _LARGEST_GRADIENT = 1.0
 

@@ -11,16 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = [
-    "FAILURE_RATE",
-    "SAMPLES",
-    "assert_close",
-    "assert_gradients",
-    "assert_mean",
-    "seeded",
-    "threshold",
-]
-
 FAILURE_RATE = 1e-6
 """How often a correct implementation may fail one statistical comparison."""
 

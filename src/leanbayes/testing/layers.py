@@ -21,8 +21,6 @@ from leanbayes.priors import Normal
 from leanbayes.saving.io import load, save
 from leanbayes.testing.assertions import assert_close, assert_gradients, seeded
 
-__all__ = ["check_layer"]
-
 _PRIOR = Normal(1.0)
 
 

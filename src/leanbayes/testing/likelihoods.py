@@ -19,8 +19,6 @@ from leanbayes.testing.assertions import (
     threshold,
 )
 
-__all__ = ["check_likelihood"]
-
 _LEVELS = (0.05, 0.5, 0.9)
 
 

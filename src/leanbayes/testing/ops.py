@@ -8,8 +8,6 @@ from torch import Tensor
 from leanbayes.ops import LinearOp
 from leanbayes.testing.assertions import assert_close, seeded
 
-__all__ = ["check_op"]
-
 
 def check_op(op: LinearOp, x: Tensor, columns: int, rows: int = 4) -> None:
     """Check that an op acts linearly and row by row, and that squares give variances.

@@ -25,8 +25,6 @@ from leanbayes.testing.assertions import (
     threshold,
 )
 
-__all__ = ["check_posterior", "check_prior"]
-
 
 def check_posterior(
     spec: Posterior, *, out: int = 4, columns: int = 3, samples: int = SAMPLES, seed: int = 0

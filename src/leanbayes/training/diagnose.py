@@ -19,8 +19,6 @@ from leanbayes.models.random_maps import random_maps
 from leanbayes.posteriors import ZeroMean
 from leanbayes.training.log_reader import History, read_history
 
-__all__ = ["Diagnosis", "Finding", "diagnose"]
-
 _FEWEST = 8
 _BLOCKS = 20
 

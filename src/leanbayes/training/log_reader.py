@@ -12,8 +12,6 @@ from torch import Tensor
 
 from leanbayes.errors import require
 
-__all__ = ["read_history"]
-
 History = str | Path | Mapping[str, Sequence[Any]] | Iterable[Any]
 
 _NAMES = {

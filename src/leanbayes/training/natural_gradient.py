@@ -15,8 +15,6 @@ from leanbayes.errors import require, require_count, require_positive
 from leanbayes.models.random_maps import random_maps
 from leanbayes.training.natural_gradient_rules import Rule, Step, rule_of
 
-__all__ = ["NaturalGradient"]
-
 _NATURAL = 2
 """How many parameter groups move by natural gradients: means, and scales."""
 

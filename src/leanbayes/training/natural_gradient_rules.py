@@ -32,8 +32,6 @@ from leanbayes.parameters.learned import Learned
 from leanbayes.parameters.transforms import Abs
 from leanbayes.precision import wide
 
-__all__ = ["Rule", "Step", "grown", "rule_of", "shortened"]
-
 Posterior = Learned[WeightDistribution]
 
 

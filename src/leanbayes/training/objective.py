@@ -9,8 +9,6 @@ from torch import Tensor
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.likelihoods.mixtures import log_mean
 
-__all__ = ["Elbo", "average_nll", "elbo", "mean_logits_nll", "mean_probs_nll", "mixture_nll"]
-
 
 class Elbo(NamedTuple):
     """The parts of an objective, per example.

@@ -13,8 +13,6 @@ from leanbayes.errors import require, require_choice
 from leanbayes.models.random_maps import random_maps
 from leanbayes.parameters.learned import Role
 
-__all__ = ["ParameterCounts", "count_parameters", "parameter_groups", "parameter_roles"]
-
 
 def parameter_roles(model: nn.Module) -> dict[nn.Parameter, Role]:
     """What every parameter is for.

@@ -23,8 +23,6 @@ from leanbayes.posteriors import MeanField
 from leanbayes.prediction.predict import predict
 from leanbayes.priors import Flat
 
-__all__ = ["Widened", "widen"]
-
 Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 _NARROWEST, _FIRST, _WIDEST = 1e-6, 1e-2, 1e3
 """The standard deviations that are tried, relative to the root mean square of the weights."""

@@ -18,8 +18,6 @@ from torch import Tensor, fx, nn
 from leanbayes.compression.compaction.channels import Channels, insist, joined
 from leanbayes.prediction.vectorized.batch_rules import functions
 
-__all__ = ["BATCH_SIZE", "FUNCTIONS", "METHODS", "MODULES", "VIEWS", "Operation", "works_in_place"]
-
 BATCH_SIZE = object()
 """What stands for the number of examples of a batch."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Channels", "Space", "UntraceableError", "insist", "joined"]
-
 
 class UntraceableError(Exception):
     """An operation, or a use of one, that the table does not have."""

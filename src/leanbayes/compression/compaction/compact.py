@@ -25,8 +25,6 @@ from leanbayes.models.random_maps import random_maps
 from leanbayes.precision import wide_dtype
 from leanbayes.prediction.eval_mode import evaluating
 
-__all__ = ["Compacted", "compact"]
-
 M = TypeVar("M", bound=nn.Module)
 
 

@@ -20,8 +20,6 @@ from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
 
-__all__ = ["Weighted"]
-
 _KINDS = (Affine, Convolution, TransposedConvolution)
 _OPS = (Linear, Conv, ConvTranspose)
 

@@ -28,8 +28,6 @@ from leanbayes.compression.compaction.cut_layers import Weighted
 from leanbayes.layers import Layer, RandomMap
 from leanbayes.torch_private import hooks
 
-__all__ = ["IN_USE", "Graph", "Visit"]
-
 IN_USE = "it is in use"
 """Why most channels are kept."""
 

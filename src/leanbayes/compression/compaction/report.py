@@ -8,8 +8,6 @@ from typing import NamedTuple
 from leanbayes.analysis.sparsity import thousands
 from leanbayes.display import DisplayTable, shown_as_table
 
-__all__ = ["CompactLayer", "CompactionReport", "Kept"]
-
 
 class CompactLayer(NamedTuple):
     """The matrix of one layer, ``[outputs, inputs · kernel]``, before and after.

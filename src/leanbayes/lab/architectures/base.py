@@ -15,8 +15,6 @@ from leanbayes.errors import choose, nearest, require
 from leanbayes.lab.architectures.starts import Fill
 from leanbayes.registry import Registry
 
-__all__ = ["ARCHITECTURES", "Chain", "Network", "activation_of", "build", "register_architecture"]
-
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "elu": nn.ELU,

@@ -12,8 +12,6 @@ from leanbayes.errors import require, require_choice
 from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Chain, activation_of, register_architecture
 
-__all__ = ["fashion_cnn", "lenet", "lenet5_caffe", "small_cnn", "vgg", "vgg_small"]
-
 
 @register_architecture("lenet")
 def lenet(outputs: int = 100, channels: int = 3, size: int = 32, kernel: int = 5) -> Chain:

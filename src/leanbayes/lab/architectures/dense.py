@@ -13,8 +13,6 @@ from leanbayes.errors import choose, require
 from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Chain, activation_of, register_architecture
 
-__all__ = ["mlp"]
-
 
 @register_architecture("mlp")
 def mlp(

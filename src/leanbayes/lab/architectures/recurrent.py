@@ -11,8 +11,6 @@ from leanbayes.errors import require_choice
 from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Network, register_architecture
 
-__all__ = ["KERAS_LSTM", "ImdbLstm", "keras_lstm"]
-
 KERAS_LSTM: dict[str, starts.Fill] = {
     "lstm.weight_ih*": starts.glorot_uniform,
     "lstm.weight_hh*": starts.orthogonal,

@@ -17,8 +17,6 @@ from leanbayes.errors import require
 from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Chain, register_architecture
 
-__all__ = ["resnet50", "small_resnet", "tfp_resnet", "wide_resnet"]
-
 Norm = Callable[[int], nn.Module]
 
 

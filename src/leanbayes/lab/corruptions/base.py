@@ -15,17 +15,6 @@ from leanbayes.lab.data import Examples
 from leanbayes.precision import wide_dtype
 from leanbayes.registry import Registry
 
-__all__ = [
-    "CORRUPTIONS",
-    "PUBLISHED",
-    "SEVERITIES",
-    "Corruption",
-    "corrupt",
-    "corrupt_examples",
-    "register_corruption",
-    "to_bytes",
-]
-
 SEVERITIES = (1, 2, 3, 4, 5)
 LARGE = 64
 """Images whose sides are all longer than this have the strengths of ImageNet-C."""

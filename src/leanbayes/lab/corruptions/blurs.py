@@ -13,8 +13,6 @@ from leanbayes.lab.corruptions.base import register_corruption, to_bytes
 from leanbayes.lab.corruptions.borders import filtered, padded, smoothed, window
 from leanbayes.lab.corruptions.seeded_noise import Noise
 
-__all__ = ["blur", "defocus_blur", "glass_blur", "motion_blur", "moved", "zoom_blur", "zoomed"]
-
 
 @register_corruption("blur", (0.4, 0.6, 0.7, 0.8, 1.0), large=(1, 2, 3, 4, 6))
 def blur(x: Tensor, scale: float, noise: Noise) -> Tensor:

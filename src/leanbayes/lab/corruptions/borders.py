@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Border", "filtered", "inside", "padded", "sampled", "smoothed", "window"]
-
 Border = Literal["edge", "mirror", "double"]
 """What lies beyond ``a b c``: ``c c c`` (edge), ``b a`` (mirror) or ``c b a`` (double)."""
 

@@ -15,8 +15,6 @@ from leanbayes.lab.corruptions.base import register_corruption
 from leanbayes.lab.corruptions.borders import sampled, smoothed
 from leanbayes.lab.corruptions.seeded_noise import Noise
 
-__all__ = ["elastic_transform", "jpeg", "pixelate"]
-
 _BY_MISTAKE = 244 / 224  # the published program multiplies by 244 where images have 224 pixels
 
 

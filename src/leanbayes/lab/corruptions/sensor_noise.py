@@ -8,8 +8,6 @@ from torch import Tensor
 from leanbayes.lab.corruptions.base import register_corruption
 from leanbayes.lab.corruptions.seeded_noise import Noise
 
-__all__ = ["gaussian_noise", "impulse_noise", "shot_noise", "speckle_noise"]
-
 
 @register_corruption(
     "gaussian-noise", (0.04, 0.06, 0.08, 0.09, 0.10), large=(0.08, 0.12, 0.18, 0.26, 0.38)

@@ -17,8 +17,6 @@ from leanbayes.lab.corruptions.blurs import moved, zoomed
 from leanbayes.lab.corruptions.seeded_noise import Noise
 from leanbayes.lab.data.extras import extra
 
-__all__ = ["fog", "frost", "frost_is_here", "luminance", "plasma", "snow"]
-
 Snow = tuple[float, float, float, float, int, float, float]
 
 

@@ -12,8 +12,6 @@ from torch import Generator, Tensor
 from leanbayes.errors import choose
 from leanbayes.lab.data.dataset import Dataset
 
-__all__ = ["Augmentation", "Flip", "PadCropFlip", "augmentation"]
-
 
 class Augmentation(Protocol):
     """Changes a batch ``[batch, channels, height, width]`` at random."""

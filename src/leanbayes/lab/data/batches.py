@@ -11,8 +11,6 @@ from torch import Generator, Tensor
 from leanbayes.lab.data.augment import Augmentation
 from leanbayes.lab.data.dataset import Examples
 
-__all__ = ["Batches"]
-
 GATHERED = 512
 """Examples fetched at once: small batches share the cost of a call and still fit the cache."""
 

@@ -17,8 +17,6 @@ from leanbayes.lab.data.user import load_csv, load_npz
 
 from leanbayes.lab.data import mnist, cifar, imagenet, imdb, uci  # noqa: F401  # isort: skip
 
-__all__ = ["Entry", "FileState", "check", "fetch", "listing", "load_dataset", "names"]
-
 OWN: dict[str, Callable[..., Dataset]] = {".csv": load_csv, ".npz": load_npz}
 
 

@@ -20,8 +20,6 @@ from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.files import reading
 from leanbayes.lab.tables import read_table
 
-__all__ = ["Labelled"]
-
 CLASSES: tuple[str, ...] = ("airplane", "automobile", "bird", "cat", "deer")
 CLASSES += ("dog", "frog", "horse", "ship", "truck")
 PIXELS = 3 * 32 * 32

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["extra"]
-
 
 def extra(module: str, package: str, purpose: str, name: str = "lab") -> Any:
     """Import a module, or say which extra of leanbayes to install."""

@@ -13,8 +13,6 @@ from leanbayes.lab.data.images import Images, build_images
 from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.files import reading
 
-__all__ = ["imagenet", "read_arrays_of_images"]
-
 FILES = tuple(f"{part}_{kind}.npy" for part in ("train", "test") for kind in ("images", "labels"))
 
 

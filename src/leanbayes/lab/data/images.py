@@ -13,8 +13,6 @@ from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
 from leanbayes.lab.data.formats import Bytes
 from leanbayes.lab.data.splits import reordered, split_last
 
-__all__ = ["Images", "build_images"]
-
 ORDER_SEED = 0
 """Of the one permutation that files sorted by class need before anything is set apart."""
 

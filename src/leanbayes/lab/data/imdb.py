@@ -23,8 +23,6 @@ from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.data.splits import split_last
 from leanbayes.lab.files import reading
 
-__all__ = ["encode"]
-
 SHUFFLE_SEED = 113
 SENTIMENT = {"neg": 0, "pos": 1}
 INNER = tuple(f"{split}/{label}/" for split in ("train", "test") for label in ("pos", "neg"))

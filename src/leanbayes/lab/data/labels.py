@@ -13,8 +13,6 @@ from torch import Tensor
 from leanbayes.errors import choose, require
 from leanbayes.lab.tables import is_number
 
-__all__ = ["fits", "read_targets"]
-
 FEW = 20
 """Whole numbers with at most so many different values are taken for classes."""
 

@@ -15,8 +15,6 @@ from leanbayes.lab.data.formats import read_amat, read_idx
 from leanbayes.lab.data.images import Images, build_images
 from leanbayes.lab.data.sources import register_dataset
 
-__all__ = ["digits"]
-
 DIGITS = tuple("0123456789")
 FASHION: tuple[str, ...] = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat")
 FASHION += ("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")

@@ -7,8 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["IMAGE_SCALINGS", "TABLE_SCALINGS", "Scaling"]
-
 
 class Scaling:
     """Turns raw numbers into what a network sees: ``(raw − shift) / scale``, in float32.

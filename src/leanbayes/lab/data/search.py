@@ -11,8 +11,6 @@ from leanbayes.lab.data.extras import extra
 from leanbayes.lab.data.files import Copy, File
 from leanbayes.lab.data.sources import Source
 
-__all__ = ["VARIABLE", "cache_folder", "download", "find", "missing"]
-
 VARIABLE = "LEANBAYES_DATA"
 
 

@@ -11,8 +11,6 @@ from leanbayes.lab.data.files import Form
 from leanbayes.lab.path_names import path_name
 from leanbayes.registry import Registry
 
-__all__ = ["SOURCES", "Source", "register_dataset"]
-
 Build = TypeVar("Build", bound=Callable[..., Dataset])
 
 

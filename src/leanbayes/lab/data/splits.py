@@ -7,8 +7,6 @@ import torch
 
 from leanbayes.lab.data.dataset import Examples
 
-__all__ = ["random_split", "reordered", "split_last"]
-
 
 def split_last(examples: Examples, count: int) -> tuple[Examples, Examples | None]:
     """The last ``count`` examples apart from the others.

@@ -17,8 +17,6 @@ from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.data.splits import split_last
 from leanbayes.lab.files import reading
 
-__all__ = ["FACTS", "split_rows"]
-
 Table = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 SPLIT_SEED = 1

@@ -9,8 +9,6 @@ from leanbayes.lab.demo.families import FAMILIES, Settings
 from leanbayes.lab.demo.results import Result
 from leanbayes.lab.demo.scores import is_apart
 
-__all__ = ["Column", "columns", "legend"]
-
 
 @dataclass(frozen=True)
 class Column:

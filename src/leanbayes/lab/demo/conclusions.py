@@ -8,8 +8,6 @@ from itertools import combinations
 from leanbayes.lab.demo.results import Result
 from leanbayes.lab.demo.scores import is_apart
 
-__all__ = ["conclusions"]
-
 _MOST_NAMES = 6
 
 

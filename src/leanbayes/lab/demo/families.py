@@ -28,8 +28,6 @@ from leanbayes.lab.recipe import (
     Training,
 )
 
-__all__ = ["CLOSELY", "DETERMINISTIC", "FAMILIES", "QUICK", "Family", "Settings"]
-
 _PRIOR = lb.priors.Normal(0.3)
 _SCALE = 0.05
 _APART = 1000

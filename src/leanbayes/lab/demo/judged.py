@@ -25,8 +25,6 @@ from leanbayes.metrics import calibration_error
 from leanbayes.prediction.predict import Prediction, predict
 from leanbayes.training.parameter_groups import count_parameters
 
-__all__ = ["Judged", "judge"]
-
 
 class Judged(NamedTuple):
     """What is known about one family after its training with one seed.

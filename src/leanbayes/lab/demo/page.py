@@ -13,8 +13,6 @@ from leanbayes.lab.demo.results import Result
 from leanbayes.lab.report import write_report
 from leanbayes.lab.report.html import Html, element, figure, grid, join, section, table
 
-__all__ = ["write_page"]
-
 
 def write_page(
     results: Sequence[Result], settings: Settings, folder: Path, out: Path, *, seconds: float

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["in_order"]
-
 R = TypeVar("R")
 
 

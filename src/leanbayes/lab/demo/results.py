@@ -22,8 +22,6 @@ from leanbayes.lab.interrupts import interruptible
 from leanbayes.metrics import Score
 from leanbayes.training.parameter_groups import count_parameters
 
-__all__ = ["Result", "report", "run"]
-
 
 @dataclass(frozen=True, eq=False)
 class Result:

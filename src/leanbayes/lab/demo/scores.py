@@ -8,8 +8,6 @@ from torch import Tensor
 
 from leanbayes.metrics import Score, average, placements
 
-__all__ = ["auroc_by_image", "is_apart", "over_seeds"]
-
 
 def over_seeds(values: Tensor) -> Score:
     """The average of ``values [seeds, images]``, with a standard error for seeds and images alike.

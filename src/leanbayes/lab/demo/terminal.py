@@ -23,8 +23,6 @@ from leanbayes.lab.demo.results import Result
 from leanbayes.lab.files import write_json
 from leanbayes.lab.interrupts import exit_code, stopped_by
 
-__all__ = ["show"]
-
 _WIDE = 100
 
 

@@ -17,14 +17,6 @@ from leanbayes.lab.report.study import MOST_OUTSIDE, Study, register_section
 from leanbayes.lab.runs import Run
 from leanbayes.metrics import calibration_bins, rejection_curve
 
-__all__ = [
-    "calibration",
-    "certain_images",
-    "class_name",
-    "out_of_distribution",
-    "shown_images",
-]
-
 _IMAGES = 12
 
 

@@ -9,8 +9,6 @@ from leanbayes.lab.report.html import Html, figure, grid, section
 from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
 
-__all__ = ["learning_curves"]
-
 _MOST_LAYERS = 12
 _LOSSES = {"negative_elbo": "−ELBO per example", "nll": "NLL per example", "accuracy": "accuracy"}
 Columns = Mapping[str, list[float]]

@@ -7,8 +7,6 @@ import html
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["Html", "element", "figure", "grid", "join", "page", "section", "table"]
-
 STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 
 

@@ -17,8 +17,6 @@ from leanbayes.lab.runs import Run
 from leanbayes.metrics import disagreements, member_log_probs
 from leanbayes.models.members import members
 
-__all__ = ["disagreeing_members", "votes"]
-
 _IMAGES = 12
 
 

@@ -7,8 +7,6 @@ import math
 from leanbayes.lab.data import Dataset
 from leanbayes.metrics import Score
 
-__all__ = ["METRICS", "metric_name", "number", "target_units", "with_error"]
-
 METRICS = {
     "negative_elbo": "−ELBO per example",
     "nll": "negative log likelihood",

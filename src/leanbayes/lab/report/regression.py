@@ -14,8 +14,6 @@ from leanbayes.lab.runs import Run
 from leanbayes.metrics import Coverage
 from leanbayes.prediction.predict import Prediction
 
-__all__ = ["regression"]
-
 _INTERVAL = 0.9
 _MOST_POINTS = 200
 _MOST_DOTS = 2000

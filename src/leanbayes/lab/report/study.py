@@ -18,8 +18,6 @@ from leanbayes.likelihoods import Likelihood
 from leanbayes.prediction.predict import Prediction, predict
 from leanbayes.registry import Registry
 
-__all__ = ["SECTIONS", "Study", "register_section", "study"]
-
 MOST_EXAMPLES = 10_000
 MOST_OUTSIDE = 2_000
 

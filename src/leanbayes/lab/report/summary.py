@@ -11,8 +11,6 @@ from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
 from leanbayes.metrics import Score
 
-__all__ = ["results", "what_was_run"]
-
 
 @register_section
 def what_was_run(run: Run, study: Study) -> Html | None:

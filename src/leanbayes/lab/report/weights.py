@@ -16,8 +16,6 @@ from leanbayes.lab.report.numbers import number
 from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
 
-__all__ = ["dropout_rates", "scales", "shares_shown"]
-
 _MOST_LAYERS = 12
 _FULL_SPECTRUM = 1024
 _SPECTRUM = 64

@@ -14,8 +14,6 @@ from leanbayes.lab.runs import Run
 
 from leanbayes.lab.report import summary, curves, classes, members, regression, weights  # noqa: F401  # isort: skip
 
-__all__ = ["write_report"]
-
 _COMPARED = {
     "negative_elbo",
     "nll",
