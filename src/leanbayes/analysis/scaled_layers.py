@@ -22,11 +22,6 @@ def scaled_layers(
 
     Points have none, and rank-one factors scale whole rows and columns: both are left out.
 
-    Args:
-        model: a converted model.
-        include: patterns of layer names, as in :func:`~leanbayes.convert`.
-        biases: random biases as well.
-
     Example:
         >>> import leanbayes as lb
         >>> net = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))

@@ -205,10 +205,6 @@ def _used(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def multiply_adds(model: nn.Module, example: Tensor) -> dict[str, int]:
     """How many products of weights one example takes, by layer: linear layers and convolutions.
 
-    Args:
-        model: a model, converted or not; it runs once, on means and in eval mode.
-        example: a batch.
-
     Example:
         >>> multiply_adds(nn.Conv2d(3, 8, 5, padding=2), torch.randn(4, 3, 10, 10))
         {'': 60000}

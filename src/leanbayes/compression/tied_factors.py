@@ -28,10 +28,6 @@ def tied_factors(scale: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     never raise the sum, then L-BFGS over the logs. Nothing is drawn: equal scales give equal
     factors. For rank 1 the sum is convex in the logs; above, the optimum may be a local one.
 
-    Args:
-        scale: positive standard deviations ``[out, in]``.
-        rank: the number of rank-one terms.
-
     Example:
         >>> scale = torch.outer(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.1, 0.2]))
         >>> u, v = tied_factors(scale, 1)

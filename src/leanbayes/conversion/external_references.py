@@ -79,12 +79,7 @@ def references(
 
 
 def replaceable(model: nn.Module, layers: Mapping[nn.Module, str]) -> list[Reference]:
-    """The references to layers that are to be exchanged; raise if one could not follow.
-
-    Args:
-        model: the model.
-        layers: the layers with their names in it.
-    """
+    """The references to layers that are to be exchanged; raise if one could not follow."""
     parts = {id(part): name for layer, name in layers.items() for part in layer.modules()}
     weights = {id(p): name for layer, name in layers.items() for p in layer.parameters()}
     whole = {id(layer) for layer in layers}

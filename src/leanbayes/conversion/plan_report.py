@@ -39,10 +39,6 @@ class KeptLayer(NamedTuple):
 def kept_layers(model: nn.Module, converted: Collection[nn.Module]) -> tuple[KeptLayer, ...]:
     """The layers with parameters outside converted ones; a shared parameter counts once.
 
-    Args:
-        model: the model.
-        converted: the layers that become random.
-
     Example:
         >>> net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
         >>> kept_layers(net, [net[0]])
@@ -71,13 +67,7 @@ def _with_parents(model: nn.Module, name: str) -> Iterator[nn.Module]:
 
 @torch.no_grad()
 def added_bytes(module: nn.Module, choice: LayerSpec, shared: SharedPriors) -> int:
-    """How many bytes more the tensors of its Bayesian counterpart take than those of a layer.
-
-    Args:
-        module: the torch layer.
-        choice: what it is to be made of.
-        shared: the priors that layers of the same model share.
-    """
+    """How many bytes more the tensors of its Bayesian counterpart take than those of a layer."""
     before = _bytes(module.parameters()) + _bytes(module.buffers())
     numbers = sum(parameter.numel() for parameter in module.parameters())
     meta = numbers > _TRIED or any(p.device.type != "cpu" for p in module.parameters())

@@ -11,10 +11,6 @@ from rich.text import Text
 def printable(text: str, keep: str = "\n\t") -> str:
     r"""The text with escape codes, and whatever else a terminal would obey, written out.
 
-    Args:
-        text: anything.
-        keep: what may stay all the same.
-
     Example:
         >>> printable("a \x1b[31mred\x1b[0m name")
         'a \\x1b[31mred\\x1b[0m name'

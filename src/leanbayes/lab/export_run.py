@@ -45,12 +45,6 @@ def export_run(
 
     The file keeps, as JSON, ``classes`` and, of a table, ``columns``: how each becomes numbers of
     the input, whose names are ``inputs``.
-
-    Args:
-        run: a finished run folder.
-        output: the file.
-        samples: predictive samples (of every member); ``None`` for the mean network.
-        noise: drawn in the ``"graph"``, or an ``"input"``.
     """
     source = Run(run)
     source.check_result()

@@ -24,12 +24,7 @@ _BATCH = 200
 
 @dataclass(frozen=True)
 class NewRecipe:
-    """A recipe that was written, and what it takes the table for.
-
-    Args:
-        path: the recipe.
-        told: one sentence for each thing that was found out.
-    """
+    """A recipe that was written, and what it takes the table for."""
 
     path: Path
     told: tuple[str, ...]
@@ -47,12 +42,6 @@ def new_recipe(
     Columns of text with few different values are categories. A column that never varies, or holds
     many different texts, is left out. Where numbers are missing, the mean of the training rows
     stands for them. The network is a perceptron with a k-tied posterior.
-
-    Args:
-        table: the CSV file.
-        out: the recipe; ``NAME.yaml`` in this folder if not given.
-        target: name or number of the column to predict; the last one if not said.
-        task: ``"classification"`` or ``"regression"``; the targets tell, if it is not said.
     """
     source = Path(table)
     if not source.is_file():

@@ -79,16 +79,7 @@ def curves(
     log: bool = False,
     bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
 ) -> bytes:
-    """Several lines over the same x; values that are not finite are left out.
-
-    Args:
-        x: where the values are.
-        lines: the values of every line, by its name.
-        ylabel: what they are.
-        xlabel: what x is.
-        log: a logarithmic axis, if all values are positive.
-        bands: what to shade around a line, from below to above.
-    """
+    """Several lines over the same x; values that are not finite are left out."""
     figure, axes = _axes(xlabel, ylabel)
     finite = [v for line in lines.values() for v in line if math.isfinite(v)]
     for index, (name, line) in enumerate(lines.items()):
@@ -111,14 +102,7 @@ def paths(
     *,
     log: bool = False,
 ) -> bytes:
-    """Several lines, each over an x of its own.
-
-    Args:
-        lines: where the values are, and the values, by name.
-        xlabel: what x is.
-        ylabel: what the values are.
-        log: a logarithmic axis of values, all of which are positive then.
-    """
+    """Several lines, each over an x of its own."""
     figure, axes = _axes(xlabel, ylabel)
     for index, (name, (x, y)) in enumerate(lines.items()):
         axes.plot(x, y, **_look(index, name))
@@ -147,11 +131,6 @@ def clouds(panels: Mapping[str, Mapping[str, Tensor]], xlabel: str, ylabel: str)
     """Points of several groups, a panel for each title, on axes that show small and large alike.
 
     An axis is linear up to the smallest spread of a group, and logarithmic beyond.
-
-    Args:
-        panels: ``[points, 2]`` of every group, by title and name.
-        xlabel: what the first numbers are.
-        ylabel: what the second ones are.
     """
     figure = _figure((0.85 * _SIZE[0] * len(panels), _SIZE[1]))
     for column, (title, groups) in enumerate(panels.items(), 1):
@@ -172,12 +151,7 @@ def clouds(panels: Mapping[str, Mapping[str, Tensor]], xlabel: str, ylabel: str)
 
 
 def heat_map(matrix: Tensor, label: str) -> bytes:
-    """A matrix in colours; one with many rows or columns is averaged over blocks.
-
-    Args:
-        matrix: ``[rows, columns]``.
-        label: what its numbers are.
-    """
+    """A matrix in colours; one with many rows or columns is averaged over blocks."""
     rows, columns = matrix.shape
     size = (min(rows, _PIXELS), min(columns, _PIXELS))
     shown = F.adaptive_avg_pool2d(matrix[None, None].float(), size)[0, 0].numpy()
@@ -192,11 +166,7 @@ def heat_map(matrix: Tensor, label: str) -> bytes:
 
 
 def spectra_of(values: Mapping[str, Spectrum | Tensor]) -> bytes:
-    """Spectra of standard deviations and of means, side by side on one scale.
-
-    Args:
-        values: what :func:`leanbayes.analysis.spectrum` gives; members of a mixture are averaged.
-    """
+    """Spectra of standard deviations and of means, side by side on one scale."""
     figure = _figure((2 * _SIZE[0], _SIZE[1]))
     left, right = (figure.add_subplot(1, 2, place) for place in (1, 2))
     draw.spectra(values, left, of="scale").set_title("standard deviations")
@@ -210,13 +180,7 @@ def spectra_of(values: Mapping[str, Spectrum | Tensor]) -> bytes:
 
 
 def image_grid(images: Tensor, titles: Sequence[str], wrong: Sequence[bool]) -> bytes:
-    """Small images with a title each; where the prediction is wrong, the title is in red.
-
-    Args:
-        images: ``[images, channels, rows, columns]`` between 0 and 1, with 1 or 3 channels.
-        titles: what stands over each.
-        wrong: which titles to mark.
-    """
+    """Small images with a title each; where the prediction is wrong, the title is in red."""
     columns = min(4, len(titles))
     rows = math.ceil(len(titles) / columns)
     figure = _figure((1.35 * columns, 1.57 * rows))

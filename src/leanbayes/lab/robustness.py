@@ -94,14 +94,6 @@ def evaluate_corruptions(
     """Evaluate a finished run on its test images, damaged in every way and at every severity.
 
     Frost needs photographs, which are an extra; without them it is left out and named.
-
-    Args:
-        folder: the run folder.
-        samples: how many predictive samples.
-        data: another data set; the run's own if not given.
-        baseline: a JSON file of error rates that mCE is relative to.
-        kinds: which corruptions.
-        tell: is called with every corruption and its averages.
     """
     run = Run(folder)
     absent = () if frost_is_here() else tuple(kind for kind in kinds if kind == "frost")
@@ -125,12 +117,7 @@ def evaluate_corruptions(
 
 
 def read_baseline(path: str | Path, kinds: Sequence[str]) -> dict[str, list[float]]:
-    """Error rates of a reference: ``{"errors": {"fog": [five rates], …}}``.
-
-    Args:
-        path: the file, such as ``leanbayes evaluate --corrupt all --json`` writes.
-        kinds: the corruptions that it has to know.
-    """
+    """Error rates of a reference: ``{"errors": {"fog": [five rates], …}}``."""
     again = "write one with leanbayes evaluate RUN --corrupt all --json FILE"
     errors = read_object(Path(path), {"errors"}, "a file of corruption errors", again)["errors"]
     for kind in kinds:

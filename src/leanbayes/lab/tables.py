@@ -20,12 +20,7 @@ so that reading takes away what writing put there."""
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text, by column.
-
-    Args:
-        names: of the columns; two may be the same.
-        columns: as many cells each.
-    """
+    """Cells as text, by column."""
 
     names: tuple[str, ...]
     columns: tuple[tuple[str, ...], ...]

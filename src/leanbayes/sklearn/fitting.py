@@ -85,14 +85,7 @@ class FitSettings:
 
 
 class Fitted:
-    """Networks that are being fitted, and all that further fitting needs.
-
-    Args:
-        networks: converted networks, fitted side by side.
-        likelihood: what their outputs mean; its parameters are fitted too.
-        seed: of batches and noise.
-        largest_gradient: longer gradients are shortened to it; ``None`` for as long as they are.
-    """
+    """Networks that are being fitted, and all that further fitting needs."""
 
     def __init__(
         self,
@@ -187,13 +180,7 @@ class Fitted:
 
 
 class _Watch:
-    """Looks at held-out rows and keeps the state that predicted them best.
-
-    Args:
-        fitted: what is being fitted.
-        rows: the rows held out; ``None``: nothing is looked at.
-        patience: how many validations may pass without a better one.
-    """
+    """Looks at held-out rows and keeps the state that predicted them best."""
 
     def __init__(self, fitted: Fitted, rows: WeightedRows | None, patience: int) -> None:
         self.fitted, self.rows, self.patience = fitted, rows, patience

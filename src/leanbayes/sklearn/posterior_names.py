@@ -40,13 +40,7 @@ _LEARNT = Normal(0.5, learn="layer")
 
 @dataclass(frozen=True)
 class Shape:
-    """What a family may ask for, from the parameters of an estimator.
-
-    Attributes:
-        rank: of tied or low-rank scales.
-        members: how many members a mixture has.
-        scale: where standard deviations start.
-    """
+    """What a family may ask for, from the parameters of an estimator."""
 
     rank: int
     members: int
@@ -135,16 +129,7 @@ def build_networks(
     prior: Prior | None,
     seed: int,
 ) -> nn.ModuleList:
-    """Perceptrons with random weights: one, or one for every member that has its own.
-
-    Args:
-        family: what the weights are.
-        shape: rank, members and first scale.
-        widths: numbers of inputs, hidden units and outputs.
-        activation: a name from :data:`ACTIVATIONS`.
-        prior: of the weights; the family's own if not given.
-        seed: of the first weights.
-    """
+    """Perceptrons with random weights: one, or one for every member that has its own."""
     require(
         prior is None or isinstance(prior, Prior),
         f"prior is {prior!r}; give None or a spec such as lb.priors.Normal(1.0)",

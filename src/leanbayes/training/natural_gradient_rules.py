@@ -56,23 +56,14 @@ def shortened(x: Tensor, size: Tensor, most: float) -> Tensor:
 
 
 class Step(NamedTuple):
-    """How far to go.
-
-    Attributes:
-        length: along the natural gradient.
-        trust: bound on the divergence, as :class:`~leanbayes.training.NaturalGradient` says.
-    """
+    """How far to go."""
 
     length: float
     trust: float
 
 
 class Rule(ABC):
-    """How one learned posterior moves by its natural gradient.
-
-    Args:
-        posterior: whose stored tensors move.
-    """
+    """How one learned posterior moves by its natural gradient."""
 
     def __init__(self, posterior: Posterior) -> None:
         self.posterior = posterior

@@ -24,13 +24,7 @@ BATCH_SIZE = object()
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """A call of an operation, with what is known of its arguments.
-
-    Args:
-        args: the arguments; :class:`Channels` for tensors.
-        kwargs: the named ones.
-        function: what is called; for a module the module.
-    """
+    """A call of an operation, with what is known of its arguments."""
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]

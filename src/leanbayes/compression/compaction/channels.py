@@ -21,11 +21,7 @@ def insist(condition: bool, why: str) -> None:
 
 @dataclass(eq=False)
 class Space:
-    """Channels that all go or stay together, wherever tensors have them.
-
-    Args:
-        size: how many there are.
-    """
+    """Channels that all go or stay together, wherever tensors have them."""
 
     size: int
     kept: Tensor = field(init=False)

@@ -49,12 +49,7 @@ class Weighted:
     @classmethod
     @torch.no_grad()
     def of(cls, module: nn.Module, *, exact: bool = True) -> Weighted | None:
-        """The view of a layer; ``None`` if it is no such, and an error if it cannot be cut.
-
-        Args:
-            module: a layer.
-            exact: whether a weight counts as random; otherwise it folds constants by its mean.
-        """
+        """The view of a layer; ``None`` if it is no such, and an error if it cannot be cut."""
         ours = isinstance(module, Affine) and type(module) in _KINDS
         op = module.op if isinstance(module, Affine) and ours else plain_op(module)
         if op is None or type(op) not in _OPS:
@@ -131,10 +126,6 @@ class Weighted:
 
         That is at a border of zeros: with plain weights, ``Σ_d c_d W_d`` acts as one channel does
         whose constant is ``c_e`` and whose weights are ``Σ_d (c_d / c_e) W_d``.
-
-        Args:
-            read: what the layer reads.
-            rows: which of its outputs count.
         """
         plain = not isinstance(self.module, Affine) and self.op.groups == 1
         needed = (self.used & ~self.folds(read.values, read.constant))[rows].any(0)

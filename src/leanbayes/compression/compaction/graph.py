@@ -65,12 +65,7 @@ class Visit:
 
 
 class Graph:
-    """What every tensor of a model's forward pass has of channels.
-
-    Args:
-        model: the model, in eval mode.
-        example: a batch, from which the number of dimensions of every tensor is learnt.
-        exact: whether only weights that are not random may take constants over.
+    """Channels of every tensor in a model's forward pass.
 
     Attributes:
         steps: every layer with weights and every batch norm that channels are followed through.

@@ -99,12 +99,6 @@ def moved(x: Tensor, radius: int, scale: float, degrees: Tensor) -> Tensor:
 
     Pixels along a line from each are averaged with one half of a Gaussian window; beyond the border
     the last pixel is repeated.
-
-    Args:
-        x: images ``[batch, channels, height, width]``.
-        radius: the window has ``2 · radius + 1`` pixels.
-        scale: its standard deviation.
-        degrees: the direction of each image, ``[batch]``.
     """
     height, width = x.shape[-2:]
     half = window(scale, 2 * radius)[2 * radius :]

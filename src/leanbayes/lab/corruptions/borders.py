@@ -74,14 +74,7 @@ def _filter_matrix(weights: Tensor, count: int, border: Border) -> Tensor:
 
 
 def sampled(x: Tensor, rows: Tensor, columns: Tensor, border: Border) -> Tensor:
-    """Values between pixels, bilinear in the four around.
-
-    Args:
-        x: images ``[batch, channels, height, width]``.
-        rows: where to look, ``[batch, height, width]``.
-        columns: likewise.
-        border: what lies outside.
-    """
+    """Values between pixels, bilinear in the four around."""
     height, width = x.shape[-2:]
     top, left = rows.floor(), columns.floor()
     down, right = ((rows - top).unsqueeze(1), (columns - left).unsqueeze(1))

@@ -36,13 +36,7 @@ class Images:
 
 
 def build_images(content: Images, *, scaling: str = "unit", validation: int = 10_000) -> Dataset:
-    """A data set of images.
-
-    Args:
-        content: what was read.
-        scaling: one of :data:`leanbayes.lab.data.scaling.IMAGE_SCALINGS`.
-        validation: how many of the last training images are set apart.
-    """
+    """A data set of images."""
     train = Examples(_tensor(content.train), _labels(content.train_labels))
     notes = [content.note] if content.note else []
     if content.sorted:

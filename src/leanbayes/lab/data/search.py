@@ -66,12 +66,7 @@ def missing(source: Source) -> FileNotFoundError:
 
 
 def download(source: Source, *, downloader: Any = None) -> Copy:
-    """Download a data set into the cache, each file checked before it is put there.
-
-    Args:
-        source: what to download; its forms are tried in their order.
-        downloader: as :func:`pooch.retrieve` takes it; None chooses by the address.
-    """
+    """Download a data set into the cache, each file checked before it is put there."""
     forms = [form for form in source.forms if form.downloadable]
     if not forms:
         first = source.forms[0]

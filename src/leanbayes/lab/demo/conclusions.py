@@ -12,11 +12,7 @@ _MOST_NAMES = 6
 
 
 def conclusions(results: Sequence[Result]) -> list[str]:
-    """One sentence on likelihood and one on detection; none about a family alone.
-
-    Args:
-        results: of all families; the first one is what the others are compared with.
-    """
+    """One sentence on likelihood and one on detection; none about a family alone."""
     reference, *others = results
     return [_likelihood(reference, others), _detection(reference, others)] if others else []
 

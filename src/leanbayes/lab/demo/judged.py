@@ -27,15 +27,7 @@ from leanbayes.training.parameter_groups import count_parameters
 
 
 class Judged(NamedTuple):
-    """What is known about one family after its training with one seed.
-
-    Attributes:
-        values: scores of every test image, by name; their average is that of the test set.
-        calibration_error: the expected one, in 15 bins.
-        parameters: how many were trained.
-        step_cost: of a training step, relative to a plain network; with the first seed only.
-        seconds: of training and judging.
-    """
+    """What is known about one family after its training with one seed."""
 
     values: dict[str, list[float]]
     calibration_error: float
@@ -45,14 +37,7 @@ class Judged(NamedTuple):
 
 
 def judge(family: Family, settings: Settings, seed: int, folder: Path) -> Judged:
-    """Train a family with one seed, and judge it.
-
-    Args:
-        family: which one.
-        settings: epochs and so on.
-        seed: of weights, batches and noise.
-        folder: where the run folders go, each by the name of its recipe.
-    """
+    """Train a family with one seed, and judge it."""
     with torch.random.fork_rng(devices=[]):
         start = time.perf_counter()
         recipes = family.recipes(settings, seed)

@@ -17,15 +17,7 @@ from leanbayes.lab.report.html import Html, element, figure, grid, join, section
 def write_page(
     results: Sequence[Result], settings: Settings, folder: Path, out: Path, *, seconds: float
 ) -> Path:
-    """Write the page, with all that ``leanbayes report`` says about the families of ``CLOSELY``.
-
-    Args:
-        results: what came out.
-        settings: what it was run with.
-        folder: where the run folders lie.
-        out: the page.
-        seconds: how long it took.
-    """
+    """Write the page, with all that ``leanbayes report`` says about the families of ``CLOSELY``."""
     names = {result.name for result in results} & set(CLOSELY)
     families = [family for family in FAMILIES if family.name in names]
     recipes = [each for family in families for each in family.recipes(settings, settings.seed)]

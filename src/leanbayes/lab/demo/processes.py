@@ -21,11 +21,6 @@ def in_order(
 ) -> Generator[R]:
     """What a function gives for each of many arguments, one after another.
 
-    Args:
-        work: a function of a module.
-        arguments: what it is called with.
-        processes: how many work at once; one means this one.
-
     Example:
         >>> list(in_order(max, [(1, 2), (4, 3)], processes=1))
         [2, 4]

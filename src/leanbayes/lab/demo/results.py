@@ -59,14 +59,7 @@ class Result:
 def run(
     families: Sequence[Family], settings: Settings, folder: Path, *, processes: int = 1
 ) -> Generator[Result]:
-    """Train and judge the families one by one; each depends on its seeds alone.
-
-    Args:
-        families: which ones.
-        settings: seeds, epochs and so on.
-        folder: where the run folders go, each by the name of its recipe.
-        processes: how many train at once.
-    """
+    """Train and judge the families one by one; each depends on its seeds alone."""
     (plain,) = DETERMINISTIC.recipes(settings, settings.seed)
     fewest = count_parameters(build_model(plain)).total
     work = [(family, settings, seed, folder) for family in families for seed in settings.all_seeds]

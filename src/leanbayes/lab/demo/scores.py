@@ -43,10 +43,6 @@ def auroc_by_image(familiar: Tensor, foreign: Tensor) -> Tensor:
     average is then that of the AUROC over images [DeLong et al. 1988], and a paired one for the
     difference of two networks.
 
-    Args:
-        familiar: scores of images, such as entropies.
-        foreign: of what was made from them, in the same order.
-
     Example:
         >>> auroc_by_image(torch.tensor([0.1, 0.2]), torch.tensor([0.3, 0.15]))
         tensor([1.2500, 0.2500], dtype=torch.float64)

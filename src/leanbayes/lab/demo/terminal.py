@@ -34,15 +34,7 @@ def show(
     json: Path | None = None,
     processes: int = 1,
 ) -> int:
-    """Run the demo, print what it says and its table, and write its page; returns the exit code.
-
-    Args:
-        settings: what the runs have in common.
-        out: the page.
-        quick: three families only.
-        json: a file for the results.
-        processes: how many train at once.
-    """
+    """Run the demo, print what it says and its table, and write its page; returns the exit code."""
     console, done = Console(), list[Result]()
     families = QUICK if quick else FAMILIES
     torch.set_num_threads(1)  # matrices this small are slower on two
