@@ -17,7 +17,7 @@ from leanbayes.lab.report.html import Html, element, figure, grid, join, section
 def write_page(
     results: Sequence[Result], settings: Settings, folder: Path, out: Path, *, seconds: float
 ) -> Path:
-    """Write the page, with all that ``leanbayes report`` says about the families of ``CLOSELY``."""
+    """Write the page, with the whole report of the runs of the families in ``CLOSELY``."""
     names = {result.name for result in results} & set(CLOSELY)
     families = [family for family in FAMILIES if family.name in names]
     recipes = [each for family in families for each in family.recipes(settings, settings.seed)]
