@@ -1,4 +1,4 @@
-"""What a posterior's spec is, and the registry of all of them."""
+"""The spec of a posterior, and the registry of all of them."""
 
 from __future__ import annotations
 

@@ -34,20 +34,7 @@ class NonFiniteFitError(RuntimeError):
 
 @dataclass(frozen=True)
 class FitSettings:
-    """How an estimator is fitted.
-
-    Attributes:
-        epochs: how often all rows are seen; ``None`` gives six steps a row, at least 150 and at
-            most 10 000 steps, and at least 20 epochs.
-        batch_size: distinct rows in a step; ``None`` for a fortieth of all, at least 200 and at
-            most 1000, or all if there are fewer.
-        learning_rate: the first one of Adam; it falls along a cosine to zero.
-        kl_weight: what the KL is multiplied with; 1 is the ELBO.
-        kl_warmup: the share of steps in which that weight rises from zero.
-        early_stopping: keep the weights that predict held-out rows best.
-        validation_fraction: the share of rows held out for that.
-        n_iter_no_change: stop after so many validations without a better one.
-    """
+    """How an estimator is fitted, as the parameters of its class say."""
 
     epochs: int | None
     batch_size: int | None
