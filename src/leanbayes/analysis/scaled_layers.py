@@ -1,4 +1,4 @@
-"""Which layers have standard deviations of single weights."""
+"""Layers with standard deviations of single weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def scaled_layers(
     maps = dict(random_maps(model))
     require(bool(maps), "the model has no Bayesian layer; call lb.convert(model, …) first")
     chosen = select(include, maps)
-    left_out = set() if biases else _biases(model)
+    left_out = set() if biases else biases_of(model)
     named = {name: maps[name] for name in maps if name in chosen and maps[name] not in left_out}
     layers = {name: layer for name, layer in named.items() if has_scales(layer)}
     specs = dict.fromkeys(repr(maps[name].posterior.spec) for name in maps if name in chosen)
@@ -59,7 +59,7 @@ def has_scales(layer: RandomMap) -> bool:
     return not isinstance(q, LowRankProduct | Rank1Mixture) and bool((q.variance != 0).any())
 
 
-def _biases(model: nn.Module) -> set[nn.Module]:
-    """The random maps that are biases of a layer, which their names inside it say."""
+def biases_of(model: nn.Module) -> set[nn.Module]:
+    """The random maps of a model that are biases, which their names inside a layer say."""
     layers = topmost(model, is_bayesian)
     return {part for layer in layers for name, part in random_maps(layer) if "bias" in name}

@@ -1,4 +1,4 @@
-"""The closed table of operations that channels are followed through.
+"""Rules of the operations that channels are followed through, as a closed table.
 
 A rule says which channels an output has, given those of the input, and what becomes of constants.
 What is not in the table is not followed: the tensors that it meets keep all their channels.
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from leanbayes.compression.compaction.channels import Channels, insist, joined
+from leanbayes.compression.compaction.channels import Channels, joined, require_traceable
 from leanbayes.prediction.vectorized.batch_rules import functions
 
 BATCH_SIZE = object()
@@ -38,9 +38,11 @@ class Operation:
     def input(self) -> Channels:
         """The first argument, if nothing else is a tensor."""
         x = self.argument(0, "input")
-        insist(isinstance(x, Channels), "its input is not a tensor with known channels")
+        require_traceable(isinstance(x, Channels), "its input is not a tensor with known channels")
         others = [*self.args[1:], *(v for k, v in self.kwargs.items() if k != "input")]
-        insist(not any(isinstance(v, Channels | fx.Node) for v in others), "it has several tensors")
+        require_traceable(
+            not any(isinstance(v, Channels | fx.Node) for v in others), "it has several tensors"
+        )
         made: Channels = x
         return made
 
@@ -74,12 +76,12 @@ def _same(call: Operation) -> Channels:
 
 
 def _same_function(call: Operation) -> Channels:
-    insist(call.argument(2, "training", True) is False, "it drops in eval mode too")
+    require_traceable(call.argument(2, "training", True) is False, "it drops in eval mode too")
     return call.input
 
 
 def _parametric(call: Operation) -> Channels:
-    insist(call.function.num_parameters == 1, "it has a slope for each channel")
+    require_traceable(call.function.num_parameters == 1, "it has a slope for each channel")
     return call.input.with_values(F.prelu(call.input.values, call.function.weight.double().cpu()))
 
 
@@ -87,9 +89,13 @@ def _batch_norm(call: Operation) -> Channels:
     """``(x − mean) / √(variance + ε) · weight + bias``, with the running statistics."""
     norm: Any = call.function
     x = call.input.with_features(norm.num_features)
-    insist(norm.running_mean is not None, "it normalises by each batch")
-    insist(x.rank is not None, "the rank of its input is not known; give compact an example")
-    insist(x.rank == 2 or (x.rank in _RANKS[type(norm)] and not x.last), "it meets no channels")
+    require_traceable(norm.running_mean is not None, "it normalises by each batch")
+    require_traceable(
+        x.rank is not None, "the rank of its input is not known; give compact an example"
+    )
+    require_traceable(
+        x.rank == 2 or (x.rank in _RANKS[type(norm)] and not x.last), "it meets no channels"
+    )
     numbers = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
     mean, variance, weight, bias = (
         None if t is None else t.detach().double().cpu() for t in numbers
@@ -110,7 +116,7 @@ _RANKS: dict[type[nn.Module], tuple[int, ...]] = {
 
 
 def _positions(x: Channels, dims: int) -> Channels:
-    insist(x.rank == dims + 2 and not x.last, "it meets no channels with positions")
+    require_traceable(x.rank == dims + 2 and not x.last, "it meets no channels with positions")
     return x
 
 
@@ -119,7 +125,7 @@ def _max_pool(dims: int) -> Rule:
         options = call.options(
             "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"
         )
-        insist(not options["return_indices"], "it returns indices")
+        require_traceable(not options["return_indices"], "it returns indices")
         return _positions(call.input, dims)
 
     return rule
@@ -143,7 +149,7 @@ def _average_pool(dims: int) -> Rule:
 def _adaptive_pool(dims: int) -> Rule:
     def rule(call: Operation) -> Channels:
         indices = call.options("output_size", "return_indices")["return_indices"]
-        insist(not indices, "it returns indices")
+        require_traceable(not indices, "it returns indices")
         return _positions(call.input, dims)
 
     return rule
@@ -153,17 +159,23 @@ def _mean(call: Operation) -> Channels:
     """The mean over all positions."""
     x, dim = call.input, call.argument(1, "dim")
     keepdim = call.argument(2, "keepdim", False)
-    insist(x.rank is not None and x.rank > 2 and not x.last, "it meets no channels with positions")
+    require_traceable(
+        x.rank is not None and x.rank > 2 and not x.last, "it meets no channels with positions"
+    )
     rank = x.rank or 0
     dims = dim if isinstance(dim, tuple | list) else (dim,)
-    insist(all(type(d) is int for d in dims), "it is over all dimensions")
-    insist(sorted(d % rank for d in dims) == list(range(2, rank)), "it is not over all positions")
+    require_traceable(all(type(d) is int for d in dims), "it is over all dimensions")
+    require_traceable(
+        sorted(d % rank for d in dims) == list(range(2, rank)), "it is not over all positions"
+    )
     return x if keepdim else replace(x, rank=2)
 
 
 def _flatten(call: Operation) -> Channels:
     start, end = call.options("start_dim", "end_dim").values()
-    insist((start or 0, -1 if end is None else end) == (1, -1), "it does not flatten from 1 to -1")
+    require_traceable(
+        (start or 0, -1 if end is None else end) == (1, -1), "it does not flatten from 1 to -1"
+    )
     return _flat(call.input)
 
 
@@ -171,7 +183,7 @@ def _view(call: Operation) -> Channels:
     """``x.view(x.size(0), -1)``: the size of the batch, and everything else."""
     sizes = call.args[1] if isinstance(call.args[1], tuple | list) else call.args[1:]
     known = len(sizes) == 2 and sizes[0] is BATCH_SIZE and sizes[1] == -1
-    insist(known, "it has fixed sizes; write flatten(1)")
+    require_traceable(known, "it has fixed sizes; write flatten(1)")
     return _flat(replace(call, args=call.args[:1]).input)
 
 
@@ -182,8 +194,10 @@ def _flat(x: Channels) -> Channels:
 
 
 def _sum(call: Operation) -> Channels:
-    insist(len(call.args) == 2 and not call.kwargs, "it is no plain sum of two tensors")
-    insist(all(isinstance(x, Channels) for x in call.args), "a summand has no known channels")
+    require_traceable(len(call.args) == 2 and not call.kwargs, "it is no plain sum of two tensors")
+    require_traceable(
+        all(isinstance(x, Channels) for x in call.args), "a summand has no known channels"
+    )
     return joined(call.args)
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from leanbayes.analysis.sparsity import multiply_adds
 from leanbayes.compression.compaction.channel_rules import BatchNorm
-from leanbayes.compression.compaction.channels import UntraceableError, insist
-from leanbayes.compression.compaction.cut_layers import Weighted
+from leanbayes.compression.compaction.channels import UntraceableError, require_traceable
+from leanbayes.compression.compaction.cut_layers import LayerWithWeights
 from leanbayes.compression.compaction.graph import IN_USE, Graph, Visit
-from leanbayes.compression.compaction.report import CompactionReport, CompactLayer, Kept
+from leanbayes.compression.compaction.report import CompactionReport, CompactLayer, StillMasked
 from leanbayes.conversion.convert import topmost
 from leanbayes.distributions import Masked
 from leanbayes.errors import require
@@ -81,7 +81,7 @@ def compact(model: M, example: Tensor | None = None, *, exact: bool = True) -> C
         if example is not None:
             _check(model, small, example)
     except UntraceableError as reason:
-        whole = CompactionReport((), (Kept("", 0, str(reason)),))
+        whole = CompactionReport((), (StillMasked("", 0, str(reason)),))
         return Compacted(copy.deepcopy(model), whole)
     after = {} if example is None else multiply_adds(small, example)
     counted = (row.counted(counts.get(row.name), after.get(row.name)) for row in layers)
@@ -90,7 +90,7 @@ def compact(model: M, example: Tensor | None = None, *, exact: bool = True) -> C
 
 def _shrink(
     model: nn.Module, example: Tensor | None, *, exact: bool
-) -> tuple[list[CompactLayer], tuple[Kept, ...]]:
+) -> tuple[list[CompactLayer], tuple[StillMasked, ...]]:
     graph = _graph(model, example, exact=exact)
     graph.settle()
     layers, kept = _layers(graph), tuple(_kept(graph, model))
@@ -100,7 +100,7 @@ def _shrink(
 
 def _graph(model: nn.Module, example: Tensor | None, *, exact: bool) -> Graph:
     one_layer = isinstance(model, Layer) or not any(True for _ in model.children())
-    insist(not one_layer, "it is one layer, whose inputs and outputs stay")
+    require_traceable(not one_layer, "it is one layer, whose inputs and outputs stay")
     with torch.no_grad(), evaluating(model), using(model, mean):
         return Graph(model, example, exact=exact)
 
@@ -108,8 +108,8 @@ def _graph(model: nn.Module, example: Tensor | None, *, exact: bool) -> Graph:
 def _layers(graph: Graph) -> list[CompactLayer]:
     rows = []
     for step in graph.steps:
-        if isinstance(step.module, Weighted):
-            kept, inputs, groups = _left(step, step.module)
+        if isinstance(step.module, LayerWithWeights):
+            kept, inputs, groups = _remaining(step, step.module)
             layer = step.module
             before = (layer.outputs, layer.inputs // layer.op.groups * layer.kernel)
             after = (len(kept), len(inputs) // groups * layer.kernel)
@@ -117,7 +117,7 @@ def _layers(graph: Graph) -> list[CompactLayer]:
     return rows
 
 
-def _left(step: Visit, layer: Weighted) -> tuple[Tensor, Tensor, int]:
+def _remaining(step: Visit, layer: LayerWithWeights) -> tuple[Tensor, Tensor, int]:
     """The outputs, the inputs and the number of groups that are left of a layer."""
     rows = step.made.space.root.kept
     every = torch.ones(layer.inputs, dtype=torch.bool)
@@ -132,14 +132,14 @@ def _cut(graph: Graph) -> None:
         layer = step.module
         if isinstance(layer, BatchNorm):
             _cut_norm(layer, step.made.kept_features())
-        elif isinstance(layer, Weighted):
-            rows, inputs, groups = _left(step, layer)
+        elif isinstance(layer, LayerWithWeights):
+            rows, inputs, groups = _remaining(step, layer)
             if (len(rows), len(inputs)) == (layer.outputs, layer.inputs):
                 continue
             layer.cut(rows, inputs, groups, _fold(step, layer)[rows])
 
 
-def _fold(step: Visit, layer: Weighted) -> Tensor:
+def _fold(step: Visit, layer: LayerWithWeights) -> Tensor:
     """What removed constants add to the biases of a layer; others go into its weights."""
     read = step.read
     if read is None:
@@ -167,26 +167,26 @@ def _cut_norm(norm: BatchNorm, features: Tensor) -> None:
             setattr(norm, name, made)
 
 
-def _kept(graph: Graph, model: nn.Module) -> Iterator[Kept]:
+def _kept(graph: Graph, model: nn.Module) -> Iterator[StillMasked]:
     """What is switched off and stays, and the operations that channels are not followed through."""
     for step in graph.steps:
         layer, space = step.module, step.made.space.root
-        if not isinstance(layer, Weighted):
+        if not isinstance(layer, LayerWithWeights):
             continue
         off = layer.off(step.read) & space.kept
         reasons = [_reason(space.cause(int(i)), layer) for i in off.nonzero()]
         for why in dict.fromkeys(reasons):
-            yield Kept(step.name, reasons.count(why), why)
-    yield from (Kept(name, 0, why) for name, why in graph.barriers.items())
+            yield StillMasked(step.name, reasons.count(why), why)
+    yield from (StillMasked(name, 0, why) for name, why in graph.barriers.items())
     followed = {step.name for step in graph.steps} | graph.barriers.keys()
     for layer, names in topmost(model, is_bayesian).items():
         laws = [part.posterior() for _, part in random_maps(layer)]
         if followed.isdisjoint(names) and any(isinstance(q, Masked) for q in laws):
             why = f"{type(layer).__name__}, or what it lies in, is not in the table of operations"
-            yield Kept(names[0], 0, why)
+            yield StillMasked(names[0], 0, why)
 
 
-def _reason(cause: str, layer: Weighted) -> str:
+def _reason(cause: str, layer: LayerWithWeights) -> str:
     if cause != IN_USE:
         return cause
     if layer.random_bias:
@@ -205,7 +205,9 @@ def _check(model: nn.Module, small: nn.Module, example: Tensor) -> None:
         tolerance = 1e-4 if theirs.dtype == wide_dtype(theirs.dtype) else 0.05
         size = 1 + theirs.nan_to_num().abs().max()
         close = torch.allclose(ours, theirs, 0.0, float(tolerance * size), equal_nan=True)
-        insist(close, "the smaller network did not give the same outputs for the example")
+        require_traceable(
+            close, "the smaller network did not give the same outputs for the example"
+        )
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.analysis.sparsity import plain_op
-from leanbayes.compression.compaction.channels import Channels, insist
+from leanbayes.compression.compaction.channels import Channels, require_traceable
 from leanbayes.layers import Affine, RandomMap
 from leanbayes.layers.affine import Convolution, TransposedConvolution
 from leanbayes.layers.base import Template
@@ -25,7 +25,7 @@ _OPS = (Linear, Conv, ConvTranspose)
 
 
 @dataclass(frozen=True, eq=False)
-class Weighted:
+class LayerWithWeights:
     """A layer ``y = op(x, W) + b``: what its weights can be, for every output and input.
 
     Args:
@@ -48,7 +48,7 @@ class Weighted:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, module: nn.Module, *, exact: bool = True) -> Weighted | None:
+    def of(cls, module: nn.Module, *, exact: bool = True) -> LayerWithWeights | None:
         """The view of a layer; ``None`` if it is no such, and an error if it cannot be cut."""
         ours = isinstance(module, Affine) and type(module) in _KINDS
         op = module.op if isinstance(module, Affine) and ours else plain_op(module)
@@ -204,7 +204,7 @@ def _check_parts(layer: Affine) -> None:
         try:
             _parts(part, op if op.groups == 1 else _with_groups(op, 1), range(1), range(size))
         except (NotImplementedError, AttributeError) as error:
-            insist(False, str(error))
+            require_traceable(False, str(error))
 
 
 def _parts(

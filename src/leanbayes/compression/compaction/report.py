@@ -31,7 +31,7 @@ class CompactLayer(NamedTuple):
         return self._replace(multiply_adds_before=before, multiply_adds_after=after)
 
 
-class Kept(NamedTuple):
+class StillMasked(NamedTuple):
     """Something that stays as it was.
 
     Attributes:
@@ -60,7 +60,7 @@ class CompactionReport:
     """
 
     layers: tuple[CompactLayer, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[StillMasked, ...]
 
     @property
     def multiply_adds(self) -> tuple[int, int] | None:

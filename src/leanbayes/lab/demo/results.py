@@ -19,12 +19,12 @@ from torch.optim import Adam
 from leanbayes.lab.data import Examples, load_dataset
 from leanbayes.lab.demo.families import DETERMINISTIC, Family, Settings
 from leanbayes.lab.demo.processes import map_in_processes
+from leanbayes.lab.demo.timing import Ratio, interleaved, ratio, training_step, versions
 from leanbayes.lab.evaluation import foreign_images
 from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.runs import Run
-from leanbayes.lab.demo.timing import Ratio, interleaved, ratio, training_step, versions
 from leanbayes.lab.train import train
 from leanbayes.metrics import Score, average, calibration_error, placements
 from leanbayes.prediction.predict import Prediction, predict
