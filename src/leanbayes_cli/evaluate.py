@@ -1,4 +1,4 @@
-"""How good a trained run is: the command ``evaluate`` and its table.
+"""The command ``evaluate`` and its table of metrics.
 
 Annotations are read by typer, so they are ordinary objects here.
 """

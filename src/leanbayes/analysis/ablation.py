@@ -1,6 +1,4 @@
-"""What means and standard deviations carry: models without the one or the other [variance]."""
-
-from __future__ import annotations
+"""Ablations: models without their means, or with shuffled standard deviations [variance]."""
 
 import copy
 from collections.abc import Callable, Sequence

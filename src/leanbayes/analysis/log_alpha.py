@@ -1,7 +1,5 @@
 """log α by layer, and how far a layer is from its zero-mean approximation [variance, 4.3]."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence

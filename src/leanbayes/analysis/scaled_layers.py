@@ -1,7 +1,5 @@
 """Layers with standard deviations of single weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

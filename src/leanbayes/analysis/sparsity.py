@@ -1,7 +1,5 @@
 """What is left of a sparse network: weights, rows, columns and multiply-adds, layer by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Smaller trained scales: rank truncation [k-tied, section 3] and k-tied factors."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar

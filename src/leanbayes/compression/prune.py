@@ -1,7 +1,5 @@
 """Pruning: weights, rows or columns that matter least become zero for good."""
 
-from __future__ import annotations
-
 import copy
 import math
 import warnings
@@ -27,6 +25,7 @@ from leanbayes.registry import Registry
 M = TypeVar("M", bound=nn.Module)
 ScoreOfWeights = Callable[[WeightDistribution, Distribution], Tensor]
 S = TypeVar("S", bound=ScoreOfWeights)
+N = TypeVar("N", float, Tensor)
 ScoreOfGroups = Callable[[WeightDistribution, Distribution, int], Tensor]
 Scope = Literal["layer", "model"]
 Groups = Literal["weight", "row", "column"]
@@ -58,20 +57,19 @@ class Criterion:
     of_groups: ScoreOfGroups | None = field(default=None, compare=False)
     threshold: float | None = None
 
-    def turned(self, score: float) -> float:
+    def signed(self, score: N) -> N:
         """From a score to its importance, of which the large ones stay; and back."""
         return score if self.keeps == "large" else -score
 
     @torch.no_grad()
     def importance(self, layer: RandomMap, groups: Groups = "weight") -> Tensor:
-        """The scores of a layer, turned so that large ones stay; −∞ where it is pruned already."""
+        """The scores of a layer, signed so that large ones stay; −∞ where it is pruned already."""
         if groups == "weight":
             return self._of_weights(layer)
         q, along = layer.posterior(), 1 if groups == "row" else 0
         if self.of_groups is None:
             return self._of_weights(layer).amax(along)
-        score = self.of_groups(q, layer.prior(), along).double().cpu()
-        score = score if self.keeps == "large" else -score
+        score = self.signed(self.of_groups(q, layer.prior(), along).double().cpu())
         if isinstance(q, Masked):
             score = score.masked_fill(~q.mask.any(along).cpu(), -math.inf)
         return score
@@ -85,7 +83,7 @@ class Criterion:
             f"criterion {self.name!r} gave scores of shape {tuple(score.shape)}, or a NaN; it "
             f"needs one number for each weight, {tuple(q.event_shape)}",
         )
-        score = score if self.keeps == "large" else -score
+        score = self.signed(score)
         return score.masked_fill(~q.mask.cpu(), -math.inf) if isinstance(q, Masked) else score
 
 
@@ -292,13 +290,13 @@ def _above(
     scores: Mapping[str, Tensor], threshold: float, criterion: Criterion
 ) -> dict[str, Tensor]:
     """Masks of the weights that a threshold keeps; one that keeps none is refused."""
-    cut = criterion.turned(threshold)
+    cut = criterion.signed(threshold)
     best = max(float(score.max()) for score in scores.values())
     side = "largest" if criterion.keeps == "large" else "smallest"
     require(
         best >= cut and best > -math.inf,
         f"threshold {threshold:g} would prune every weight: the {side} {criterion.name} is "
-        f"{criterion.turned(best):.4g}; choose one that keeps some, or say keep= instead",
+        f"{criterion.signed(best):.4g}; choose one that keeps some, or say keep= instead",
     )
     return {name: (score >= cut) & (score > -math.inf) for name, score in scores.items()}
 

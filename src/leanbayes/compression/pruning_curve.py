@@ -1,7 +1,5 @@
 """What pruning costs: scores on given data at every share of weights that is kept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Tying: positive factors whose product is close to given standard deviations [k-tied, eq. 3]."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 

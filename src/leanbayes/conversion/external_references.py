@@ -5,8 +5,6 @@ dictionaries, tuples, sets and objects, where an exchange has to follow it, and 
 ``functools.partial`` and bound methods, where it cannot.
 """
 
-from __future__ import annotations
-
 import dis
 import functools
 import weakref

@@ -1,6 +1,4 @@
-"""What a conversion leaves as it was, and how much memory its random layers add."""
-
-from __future__ import annotations
+"""Report of a plan: the layers that stay deterministic, and the memory that is added."""
 
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -1,6 +1,4 @@
-"""What is printed on a terminal: text as it is, whatever names, labels and paths hold."""
-
-from __future__ import annotations
+"""Output on a terminal: text as it is, whatever names, labels and paths hold."""
 
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Judge a trained model: on examples it has not seen, on foreign images and on damaged ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A trained run as an ONNX file, from raw inputs to answers in the units of its data."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """A recipe for one's own table: what its columns are, and a network that fits it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Names that become names of files and folders: one pattern for all of them."""
 
-from __future__ import annotations
-
 import re
 
 from leanbayes.errors import require

@@ -24,7 +24,6 @@ WRONG = COLOURS[1]
 _SIZE = (5.2, 3.6)
 _PIXELS = 256
 _DOTS_PER_INCH = 144
-_legend, _look, _plain, _whole_numbers = draw.add_legend, draw.look, draw.plain, draw.whole_numbers
 
 
 def _figure(size: tuple[float, float] = _SIZE) -> Figure:
@@ -59,7 +58,7 @@ def side_by_side(panels: Mapping[str, Callable[[Axes], object]]) -> bytes:
     for place, (title, function) in enumerate(panels.items(), 1):
         axes = figure.add_subplot(1, len(panels), place, sharey=first)
         function(axes)
-        axes.set_title(_plain(title))
+        axes.set_title(draw.label_text(title))
         first = first or axes
     return _png(figure)
 
@@ -84,14 +83,14 @@ def curves(
     finite = [v for line in lines.values() for v in line if math.isfinite(v)]
     for index, (name, line) in enumerate(lines.items()):
         points = [(a, b) for a, b in zip(x, line, strict=True) if math.isfinite(b)]
-        look, marker = _look(index, name), "o" if len(points) < 3 else ""
-        axes.plot([a for a, _ in points], [b for _, b in points], marker=marker, **look)
+        style, marker = draw.line_style(index, name), "o" if len(points) < 3 else ""
+        axes.plot([a for a, _ in points], [b for _, b in points], marker=marker, **style)
         if bands and name in bands:
-            axes.fill_between(x, *bands[name], alpha=0.12, color=look["color"], linewidth=0)
+            axes.fill_between(x, *bands[name], alpha=0.12, color=style["color"], linewidth=0)
     if log and finite and min(finite) > 0:
         axes.set_yscale("log")
-    _whole_numbers(axes)
-    _legend(axes, len(lines))
+    draw.whole_numbers(axes)
+    draw.add_legend(axes, len(lines))
     return _png(figure)
 
 
@@ -105,10 +104,10 @@ def paths(
     """Several lines, each over an x of its own."""
     figure, axes = _axes(xlabel, ylabel)
     for index, (name, (x, y)) in enumerate(lines.items()):
-        axes.plot(x, y, **_look(index, name))
+        axes.plot(x, y, **draw.line_style(index, name))
     if log:
         axes.set_yscale("log")
-    _legend(axes, len(lines))
+    draw.add_legend(axes, len(lines))
     return _png(figure)
 
 
@@ -120,7 +119,7 @@ def histograms(groups: Mapping[str, Tensor], xlabel: str, *, bins: int = 30) -> 
 def bars(values: Mapping[str, float], xlabel: str) -> bytes:
     """One horizontal bar for each name."""
     figure, axes = _axes(xlabel, "")
-    names = [_plain(name) for name in values]
+    names = [draw.label_text(name) for name in values]
     axes.barh(range(len(names)), list(values.values()), color=COLOURS[0])
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
@@ -138,7 +137,7 @@ def clouds(panels: Mapping[str, Mapping[str, Tensor]], xlabel: str, ylabel: str)
         least = torch.stack([points.std(0) for points in groups.values()]).amin(0)
         for index, (name, points) in enumerate(groups.items()):
             colour = COLOURS[index % len(COLOURS)]
-            label = _plain(name)
+            label = draw.label_text(name)
             axes.scatter(
                 points[:, 0], points[:, 1], s=8, alpha=0.5, linewidth=0, color=colour, label=label
             )
@@ -210,7 +209,7 @@ def estimates(
     axes.errorbar(
         middle, rows, xerr=error, fmt="o", markersize=4, color=COLOURS[0], ecolor=COLOURS[4]
     )
-    axes.set_yticks(rows, [_plain(name) for name in values], fontsize="small")
+    axes.set_yticks(rows, [draw.label_text(name) for name in values], fontsize="small")
     axes.invert_yaxis()
     return _png(figure)
 
@@ -229,7 +228,7 @@ def intervals(truth: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> bytes:
             axes.vlines(truth[held], low[held], high[held], color=colour, alpha=0.45, linewidth=1)
             marker = "o" if held is inside else "X"
             axes.scatter(truth[held], mean[held], s=12, color=colour, marker=marker, label=label)
-    _legend(axes, 3)
+    draw.add_legend(axes, 3)
     return _png(figure)
 
 
@@ -244,5 +243,5 @@ def errors(spread: Tensor, error: Tensor, groups: int = 10) -> bytes:
     ends = [float(spread.min()), float(spread.max())]
     axes.plot(ends, ends, **DASHED, label="as predicted")
     axes.set_ylim(bottom=0)
-    _legend(axes, 3)
+    draw.add_legend(axes, 3)
     return _png(figure)

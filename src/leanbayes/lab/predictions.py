@@ -1,7 +1,5 @@
 """Predictions for a file of new inputs, as a table with its uncertainties."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

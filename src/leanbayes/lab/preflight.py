@@ -1,6 +1,4 @@
-"""What is looked at before a run begins, so that it does not fail after hours of training."""
-
-from __future__ import annotations
+"""Checks before a run begins, so that it does not fail after hours of training."""
 
 import copy
 

@@ -1,6 +1,4 @@
-"""How a run holds on damaged images: every published corruption at every severity."""
-
-from __future__ import annotations
+"""Robustness of a run on damaged images: every published corruption at every severity."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

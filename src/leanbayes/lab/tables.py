@@ -1,7 +1,5 @@
 """Tables of text, one line a row: the one reader and the one writer of CSV files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

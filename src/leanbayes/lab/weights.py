@@ -1,7 +1,5 @@
 """Means, standard deviations and log α of the weights of a model, by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Likelihoods of classes, and of on or off."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """The incomplete beta function, which torch lacks."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

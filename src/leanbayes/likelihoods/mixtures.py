@@ -1,6 +1,4 @@
-"""What torch's distributions, and equally weighted mixtures of them, say about targets."""
-
-from __future__ import annotations
+"""Equally weighted mixtures of torch's distributions: quantiles, scores, entropies."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Likelihoods of real numbers and of counts 0, 1, 2, …"""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

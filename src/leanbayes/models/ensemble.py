@@ -1,7 +1,5 @@
 """A deep ensemble: networks that were trained apart, as one model with members."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Self
 

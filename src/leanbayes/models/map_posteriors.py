@@ -1,7 +1,5 @@
 """Replacement of the posteriors and update of the priors of a model."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar

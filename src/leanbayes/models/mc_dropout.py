@@ -1,7 +1,5 @@
 """MC dropout: dropout layers that draw in every mode."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """The random maps of a model, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from torch import nn

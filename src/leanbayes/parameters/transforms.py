@@ -1,7 +1,5 @@
 """Transforms: from the tensor that is stored to the one that is meant, and back."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The spec of a posterior, and the registry of all of them."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Independent weights whose standard deviations are tied by a low rank."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Independent weights: mean field, its limit of no noise, variance layers, Gaussian dropout."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Random factors whose product is the weight matrix."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

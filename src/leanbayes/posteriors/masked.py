@@ -1,7 +1,5 @@
 """Posteriors some of whose weights are zero for good."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Correlated weights: a Kronecker covariance over rows and columns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Random rank-one factors on a shared weight matrix."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Base of both estimators: parameters, fitting, and draws of the fitted functions."""
 
-from __future__ import annotations
-
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

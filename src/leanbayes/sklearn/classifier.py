@@ -1,7 +1,5 @@
 """Classification with scikit-learn's interface."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self

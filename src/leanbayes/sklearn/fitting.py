@@ -1,7 +1,5 @@
 """Fitting: Adam on the ELBO of weighted rows, in plain torch, repeatable by a seed."""
 
-from __future__ import annotations
-
 import copy
 import math
 from contextlib import AbstractContextManager

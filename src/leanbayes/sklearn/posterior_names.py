@@ -1,7 +1,5 @@
 """Posteriors by name, and the networks that have them: a new name is one line of a table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Regression with scikit-learn's interface."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self

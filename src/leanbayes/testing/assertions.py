@@ -1,6 +1,4 @@
-"""What the checks share: comparisons with one failure rate, and gradients."""
-
-from __future__ import annotations
+"""Assertions of the checks: comparisons with one failure rate, and gradients."""
 
 import math
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The contract of a layer kind: from a torch layer, back to it, and everything in between."""
 
-from __future__ import annotations
-
 import copy
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The contract of a likelihood: its distribution, what is said of it, its file, its gradients."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

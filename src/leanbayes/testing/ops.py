@@ -1,7 +1,5 @@
 """The contract of an op."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The contracts of a posterior and a prior: spec, distribution, maps, module, KL."""
 
-from __future__ import annotations
-
 import copy
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""What a training did, in words: does the network underfit, is the KL stuck, what to try."""
+"""Diagnosis of a training in words: underfitting, a stuck KL, and what to try."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Numbers that a training left behind, in whatever form they were kept."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """NaturalGradient: posteriors by their natural gradient, everything else by another optimiser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 

@@ -1,7 +1,5 @@
 """The training objective: the ELBO, and the four losses over several samples."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor

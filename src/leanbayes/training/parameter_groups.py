@@ -1,6 +1,4 @@
-"""What parameters are for: how many there are, and their learning rates and weight decays."""
-
-from __future__ import annotations
+"""Roles of parameters: their number, learning rates and weight decays."""
 
 from collections import Counter
 from typing import Any, NamedTuple, get_args

@@ -4,8 +4,6 @@ The idea is that of training-free Bayesianization (TFB, 2025), there for the low
 language models.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple

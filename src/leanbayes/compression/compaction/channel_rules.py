@@ -4,8 +4,6 @@ A rule says which channels an output has, given those of the input, and what bec
 What is not in the table is not followed: the tensors that it meets keep all their channels.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """compact: what is switched off is removed, and the network is smaller."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar

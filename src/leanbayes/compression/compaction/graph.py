@@ -1,7 +1,5 @@
 """The traced graph of a model: its channels forwards, and what is needed of them backwards."""
 
-from __future__ import annotations
-
 import inspect
 import operator
 from collections import Counter

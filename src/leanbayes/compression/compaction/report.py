@@ -1,7 +1,5 @@
 """What compaction did: sizes before and after, and what stays masked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Blur: of the lens, of glass, of motion and of zooming."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

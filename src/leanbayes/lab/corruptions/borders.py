@@ -1,7 +1,5 @@
 """Images beyond their borders: filters and samples that look past the last pixel."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

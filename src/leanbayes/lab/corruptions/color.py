@@ -1,7 +1,5 @@
 """Brightness, contrast and saturation."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

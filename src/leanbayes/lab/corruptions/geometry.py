@@ -1,7 +1,5 @@
 """Pixels in other places: elastic images, large pixels and JPEG."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random numbers that belong to an image, in whatever batch it comes."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Noise of sensors: Gaussian, shot, impulse and speckle."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Weather: snow, frost and fog."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable

@@ -1,7 +1,5 @@
 """Random crops and flips of a whole batch of images at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Batches of data that lie in memory: one gather for several, no Python per example."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 

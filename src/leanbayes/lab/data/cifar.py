@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100: the authors' binary version, and lossless images that git can hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """ImageNet as arrays on a disk: more images than a memory holds, of which batches are read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Labelled images become a data set."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

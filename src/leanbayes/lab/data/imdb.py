@@ -5,8 +5,6 @@ it acts on the order of the archive, positive reviews first: Keras' own file, a 
 order, so the 5000 validation reviews are not those of the paper [k-tied, appendix E].
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence

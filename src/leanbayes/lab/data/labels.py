@@ -1,7 +1,5 @@
 """Targets of your own data: which are classes, which are numbers, and which are neither."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """MNIST and its relatives: idx files, static binarised MNIST, and the digits of scikit-learn."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scalings of inputs and targets, and those with a name; statistics are of training examples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,6 +1,4 @@
-"""Where data lie: your folder, the system's, the cache, which is filled by downloads."""
-
-from __future__ import annotations
+"""Search for data sets in your folders, the system's and the cache; downloads fill the cache."""
 
 import os
 from collections.abc import Iterator

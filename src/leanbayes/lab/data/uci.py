@@ -1,7 +1,5 @@
 """The UCI regression sets with their standard splits (Hernández-Lobato and Adams, 2015)."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Columns of the demo's table, on a terminal and on a page, and their legend."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Conclusions: sentences computed from the results."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 

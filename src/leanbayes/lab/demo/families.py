@@ -10,8 +10,6 @@ prior is zero whatever the variances. Signs of log-normal factors are those of t
 that the first outputs are large and take three times the epochs to come down.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

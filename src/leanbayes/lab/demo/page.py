@@ -1,7 +1,5 @@
 """The page that ends the demo: all families in one table, two of them looked at closely."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

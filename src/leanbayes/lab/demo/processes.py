@@ -1,7 +1,5 @@
 """Worker processes that end with this one, also by Ctrl-C."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

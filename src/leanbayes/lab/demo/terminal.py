@@ -1,7 +1,5 @@
 """The demo on a terminal: progress, one table, and where the page is."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Learning curves: what ``metrics.csv`` tells, epoch by epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from leanbayes.lab import plots

@@ -1,7 +1,5 @@
 """HTML by small functions that escape everything they are not told to trust."""
 
-from __future__ import annotations
-
 import base64
 import html
 from collections.abc import Iterable, Sequence

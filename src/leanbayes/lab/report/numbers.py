@@ -1,7 +1,5 @@
 """Numbers as a report prints them, and the names of metrics."""
 
-from __future__ import annotations
-
 import math
 
 from leanbayes.lab.data import Dataset

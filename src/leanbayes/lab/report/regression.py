@@ -1,7 +1,5 @@
 """The section of a run that predicts numbers: intervals, their coverage, and where errors are."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from leanbayes import plots as draw

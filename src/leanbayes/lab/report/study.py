@@ -1,6 +1,4 @@
-"""What a section of a report is given: what a trained model says; and how a section is added."""
-
-from __future__ import annotations
+"""Study: a trained model with its predictions, as sections of a report take it; their registry."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,6 +1,4 @@
-"""What was run, and what came out next to what was published."""
-
-from __future__ import annotations
+"""Sections on the recipe of a run, and on its results beside the published ones."""
 
 from collections.abc import Mapping
 
