@@ -209,7 +209,11 @@ def prune(
     layers = scaled_layers(model, include)
     _warn_of_variance_layers(criterion, layers)
     scores = {name: criterion.importance(layer, groups) for name, layer in layers.items()}
-    masks = _decide(scores, keep, threshold, scope, criterion)
+    if threshold is None:
+        masks = _largest(scores, keep or 1.0, scope)
+    else:
+        masks = _above(scores, threshold, criterion)
+    _warn_of_empty_layers(masks)
     kept = {name: _kept(layers[name], mask, groups) for name, mask in masks.items()}
     return map_posteriors(model, lambda name, old: kept.get(name, old), inplace=True)
 
@@ -251,29 +255,13 @@ def _check_amount(
         require(math.isfinite(threshold), f"threshold is {threshold}; give a finite number")
 
 
-def _decide(
-    scores: Mapping[str, Tensor],
-    keep: float | None,
-    threshold: float | None,
-    scope: Scope,
-    criterion: Criterion,
-) -> dict[str, Tensor]:
-    if threshold is None:
-        masks = _largest(scores, keep or 1.0, scope)
-    else:
-        masks = _above(scores, threshold, criterion)
-    _warn_of_empty_layers(masks)
-    return masks
-
-
 def _largest(scores: Mapping[str, Tensor], keep: float, scope: Scope) -> dict[str, Tensor]:
     """Masks of the largest scores, of each layer or of all together."""
     if scope == "layer":
         return {name: _top(score, keep) for name, score in scores.items()}
-    together = _top(torch.cat([score.flatten() for score in scores.values()]), keep)
-    parts = together.split([score.numel() for score in scores.values()])
-    shapes = ((name, score.shape) for name, score in scores.items())
-    return {name: part.view(shape) for (name, shape), part in zip(shapes, parts, strict=True)}
+    mask = _top(torch.cat([score.flatten() for score in scores.values()]), keep)
+    parts = mask.split([score.numel() for score in scores.values()])
+    return {n: part.view_as(scores[n]) for n, part in zip(scores, parts, strict=True)}
 
 
 def _top(score: Tensor, keep: float) -> Tensor:
@@ -307,7 +295,7 @@ def _warn_of_empty_layers(masks: Mapping[str, Tensor]) -> None:
         warnings.warn(
             f"layer {empty[0]!r} keeps no weight, so nothing passes through it; use "
             "scope='layer', or keep more",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

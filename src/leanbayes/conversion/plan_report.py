@@ -50,17 +50,15 @@ def kept_layers(model: nn.Module, converted: Collection[nn.Module]) -> tuple[Kep
         own = set() if module in inside else set(module.parameters(recurse=False)) - counted
         counted |= own
         if numbers := sum(map(_numbers, own)):
-            chosen = any(map(is_convertible, _with_parents(model, name)))
+            chosen = any(is_convertible(model.get_submodule(n)) for n in (name, *parents(name)))
             kept.append(KeptLayer(name, type(module).__name__, numbers, numbers / total, chosen))
     return tuple(kept)
 
 
-def _with_parents(model: nn.Module, name: str) -> Iterator[nn.Module]:
-    """What has a dotted name, and all that it lies in."""
-    yield model
-    parts = name.split(".") if name else []
-    for end in range(1, len(parts) + 1):
-        yield model.get_submodule(".".join(parts[:end]))
+def parents(name: str) -> list[str]:
+    """The names of what a dotted name lies in, the nearest first; nothing lies above ``""``."""
+    parts = name.split(".")
+    return [".".join(parts[:i]) for i in reversed(range(len(parts)))] if name else []
 
 
 @torch.no_grad()

@@ -119,11 +119,19 @@ def _positions(x: Channels, dims: int) -> Channels:
 
 
 def _max_pool(dims: int) -> Rule:
+    return _pool(dims, "kernel_size", "stride", "padding", "dilation", "ceil_mode")
+
+
+def _adaptive_pool(dims: int) -> Rule:
+    return _pool(dims, "output_size")
+
+
+def _pool(dims: int, *names: str) -> Rule:
+    """A constant stays one, whatever the options with these names."""
+
     def rule(call: Operation) -> Channels:
-        options = call.options(
-            "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"
-        )
-        require_traceable(not options["return_indices"], "it returns indices")
+        indices = call.options(*names, "return_indices")["return_indices"]
+        require_traceable(not indices, "it returns indices")
         return _positions(call.input, dims)
 
     return rule
@@ -140,15 +148,6 @@ def _average_pool(dims: int) -> Rule:
         exact = not any(widths) or options["count_include_pad"] is False
         exact = exact and options["divisor_override"] is None
         return x if exact else x.with_values(x.values, x.constant & (x.values == 0))
-
-    return rule
-
-
-def _adaptive_pool(dims: int) -> Rule:
-    def rule(call: Operation) -> Channels:
-        indices = call.options("output_size", "return_indices")["return_indices"]
-        require_traceable(not indices, "it returns indices")
-        return _positions(call.input, dims)
 
     return rule
 
