@@ -1,7 +1,5 @@
 """Deterministic -> Bayesian and back: plan completely, then apply."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -31,17 +29,6 @@ from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible
 from leanbayes.layers.layer_spec import LayerSpec, SharedPriors, prior_or_default
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
-
-__all__ = [
-    "Plan",
-    "PlannedLayer",
-    "choose_layers",
-    "convert",
-    "deterministic",
-    "plan",
-    "select",
-    "topmost",
-]
 
 M = TypeVar("M", bound=nn.Module)
 L = TypeVar("L", bound=nn.Module)

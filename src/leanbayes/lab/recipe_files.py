@@ -1,7 +1,5 @@
 """Where recipes lie and how they are read; those of the papers come with the package, by name."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Whether a class that is predicted with 80 % probability is the true one in 80 % of cases."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Metrics of class probabilities."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

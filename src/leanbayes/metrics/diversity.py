@@ -1,7 +1,5 @@
 """How much samples or members of a prediction disagree."""
 
-from __future__ import annotations
-
 import math
 
 import torch

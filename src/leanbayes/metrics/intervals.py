@@ -1,7 +1,5 @@
 """Whether intervals hold what they promise, and how wide they are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Metrics of predicted numbers."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """How well a score tells one kind of example from another."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

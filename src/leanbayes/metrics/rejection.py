@@ -1,7 +1,5 @@
 """What is gained by leaving the most uncertain examples to somebody else."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """An average over examples and its standard error."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -14,8 +14,6 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from leanbayes.errors import require
 
-__all__ = ["Inputs", "Reader", "in_precision_of"]
-
 LABELS = ("labels", "label")
 """Names under which batches carry their targets."""
 

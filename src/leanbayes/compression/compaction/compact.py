@@ -82,7 +82,11 @@ def compact(model: M, example: Tensor | None = None, *, exact: bool = True) -> C
         whole = CompactionReport((), (StillMasked("", 0, str(reason)),))
         return Compacted(copy.deepcopy(model), whole)
     after = {} if example is None else multiply_adds(small, example)
-    counted = (row.counted(counts.get(row.name), after.get(row.name)) for row in layers)
+    counted = (
+        row._replace(multiply_adds_before=counts.get(name), multiply_adds_after=after.get(name))
+        for row in layers
+        for name in [row.name]
+    )
     return Compacted(small, CompactionReport(tuple(counted), kept))
 
 

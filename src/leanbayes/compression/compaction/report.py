@@ -1,4 +1,4 @@
-"""What compaction did: sizes before and after, and what stays masked."""
+"""Report of a compaction: sizes before and after, and what stays masked."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,10 +23,6 @@ class CompactLayer(NamedTuple):
     after: tuple[int, int]
     multiply_adds_before: int | None = None
     multiply_adds_after: int | None = None
-
-    def counted(self, before: int | None, after: int | None) -> CompactLayer:
-        """The same with these multiply-adds."""
-        return self._replace(multiply_adds_before=before, multiply_adds_after=after)
 
 
 class StillMasked(NamedTuple):

@@ -1,7 +1,5 @@
 """What the papers' networks share: names, and named layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial

@@ -1,7 +1,5 @@
 """Recurrent networks, with the one bias and the first weights of Keras."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Literal
 

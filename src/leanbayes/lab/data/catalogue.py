@@ -1,7 +1,5 @@
 """Data sets by name: load, list, fetch and check them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

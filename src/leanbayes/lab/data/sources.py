@@ -1,7 +1,5 @@
 """Data sets by name: the facts about each, and who makes it; open to what others define."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar

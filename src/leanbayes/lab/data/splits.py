@@ -1,7 +1,5 @@
 """Setting examples apart: the last ones, or a random share."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """What a training step costs, measured so that a busy machine disturbs all alike."""
 
-from __future__ import annotations
-
 import platform
 import statistics
 import time
@@ -14,8 +12,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import leanbayes as lb
-
-__all__ = ["Ratio", "interleaved", "ratio", "training_step", "versions"]
 
 
 class Ratio(NamedTuple):
