@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from leanbayes.compression.compaction.channels import Channels, joined, require_traceable
+from leanbayes.compression.compaction.channels import Channels, ensure, joined
 from leanbayes.prediction.vectorized.batch_rules import functions
 
 BATCH_SIZE = object()
@@ -36,11 +36,9 @@ class Operation:
     def input(self) -> Channels:
         """The first argument, if nothing else is a tensor."""
         x = self.argument(0, "input")
-        require_traceable(isinstance(x, Channels), "its input is not a tensor with known channels")
+        ensure(isinstance(x, Channels), "its input is not a tensor with known channels")
         others = [*self.args[1:], *(v for k, v in self.kwargs.items() if k != "input")]
-        require_traceable(
-            not any(isinstance(v, Channels | fx.Node) for v in others), "it has several tensors"
-        )
+        ensure(not any(isinstance(v, Channels | fx.Node) for v in others), "it has several tensors")
         made: Channels = x
         return made
 
@@ -74,12 +72,12 @@ def _same(call: Operation) -> Channels:
 
 
 def _same_function(call: Operation) -> Channels:
-    require_traceable(call.argument(2, "training", True) is False, "it drops in eval mode too")
+    ensure(call.argument(2, "training", True) is False, "it drops in eval mode too")
     return call.input
 
 
 def _parametric(call: Operation) -> Channels:
-    require_traceable(call.function.num_parameters == 1, "it has a slope for each channel")
+    ensure(call.function.num_parameters == 1, "it has a slope for each channel")
     return call.input.with_values(F.prelu(call.input.values, call.function.weight.double().cpu()))
 
 
@@ -87,13 +85,9 @@ def _batch_norm(call: Operation) -> Channels:
     """``(x − mean) / √(variance + ε) · weight + bias``, with the running statistics."""
     norm: Any = call.function
     x = call.input.with_features(norm.num_features)
-    require_traceable(norm.running_mean is not None, "it normalises by each batch")
-    require_traceable(
-        x.rank is not None, "the rank of its input is not known; give compact an example"
-    )
-    require_traceable(
-        x.rank == 2 or (x.rank in _RANKS[type(norm)] and not x.last), "it meets no channels"
-    )
+    ensure(norm.running_mean is not None, "it normalises by each batch")
+    ensure(x.rank is not None, "the rank of its input is not known; give compact an example")
+    ensure(x.rank == 2 or (x.rank in _RANKS[type(norm)] and not x.last), "it meets no channels")
     numbers = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
     mean, variance, weight, bias = (
         None if t is None else t.detach().double().cpu() for t in numbers
@@ -114,7 +108,7 @@ _RANKS: dict[type[nn.Module], tuple[int, ...]] = {
 
 
 def _positions(x: Channels, dims: int) -> Channels:
-    require_traceable(x.rank == dims + 2 and not x.last, "it meets no channels with positions")
+    ensure(x.rank == dims + 2 and not x.last, "it meets no channels with positions")
     return x
 
 
@@ -131,7 +125,7 @@ def _pool(dims: int, *names: str) -> Rule:
 
     def rule(call: Operation) -> Channels:
         indices = call.options(*names, "return_indices")["return_indices"]
-        require_traceable(not indices, "it returns indices")
+        ensure(not indices, "it returns indices")
         return _positions(call.input, dims)
 
     return rule
@@ -156,23 +150,17 @@ def _mean(call: Operation) -> Channels:
     """The mean over all positions."""
     x, dim = call.input, call.argument(1, "dim")
     keepdim = call.argument(2, "keepdim", False)
-    require_traceable(
-        x.rank is not None and x.rank > 2 and not x.last, "it meets no channels with positions"
-    )
+    ensure(x.rank is not None and x.rank > 2 and not x.last, "it meets no channels with positions")
     rank = x.rank or 0
     dims = dim if isinstance(dim, tuple | list) else (dim,)
-    require_traceable(all(type(d) is int for d in dims), "it is over all dimensions")
-    require_traceable(
-        sorted(d % rank for d in dims) == list(range(2, rank)), "it is not over all positions"
-    )
+    ensure(all(type(d) is int for d in dims), "it is over all dimensions")
+    ensure(sorted(d % rank for d in dims) == list(range(2, rank)), "it is not over all positions")
     return x if keepdim else replace(x, rank=2)
 
 
 def _flatten(call: Operation) -> Channels:
     start, end = call.options("start_dim", "end_dim").values()
-    require_traceable(
-        (start or 0, -1 if end is None else end) == (1, -1), "it does not flatten from 1 to -1"
-    )
+    ensure((start or 0, -1 if end is None else end) == (1, -1), "it does not flatten from 1 to -1")
     return _flat(call.input)
 
 
@@ -180,7 +168,7 @@ def _view(call: Operation) -> Channels:
     """``x.view(x.size(0), -1)``: the size of the batch, and everything else."""
     sizes = call.args[1] if isinstance(call.args[1], tuple | list) else call.args[1:]
     known = len(sizes) == 2 and sizes[0] is BATCH_SIZE and sizes[1] == -1
-    require_traceable(known, "it has fixed sizes; write flatten(1)")
+    ensure(known, "it has fixed sizes; write flatten(1)")
     return _flat(replace(call, args=call.args[:1]).input)
 
 
@@ -191,10 +179,8 @@ def _flat(x: Channels) -> Channels:
 
 
 def _sum(call: Operation) -> Channels:
-    require_traceable(len(call.args) == 2 and not call.kwargs, "it is no plain sum of two tensors")
-    require_traceable(
-        all(isinstance(x, Channels) for x in call.args), "a summand has no known channels"
-    )
+    ensure(len(call.args) == 2 and not call.kwargs, "it is no plain sum of two tensors")
+    ensure(all(isinstance(x, Channels) for x in call.args), "a summand has no known channels")
     return joined(call.args)
 
 

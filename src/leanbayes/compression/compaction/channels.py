@@ -13,7 +13,7 @@ class UntraceableError(Exception):
     """An operation, or a use of one, that the table does not have."""
 
 
-def require_traceable(condition: bool, why: str) -> None:
+def ensure(condition: bool, why: str) -> None:
     """Raise :class:`UntraceableError` unless a condition holds."""
     if not condition:
         raise UntraceableError(why)
@@ -101,10 +101,10 @@ class Channels:
     def with_features(self, features: int) -> Channels:
         """The same with this number of features, which decides what was left open."""
         times, rest = divmod(features, self.features)
-        require_traceable(
+        ensure(
             rest == 0 and (times == 1 or self.flattened), f"it does not have {features} features"
         )
-        require_traceable(times == 1 or not self.last, "positions of a sequence were flattened")
+        ensure(times == 1 or not self.last, "positions of a sequence were flattened")
         return replace(
             self,
             values=self.values.repeat_interleave(times),
@@ -131,15 +131,13 @@ def joined(parts: Iterable[Channels]) -> Channels:
     total = first
     for other in others:
         alike = (total.features, total.repeat, total.flattened, total.space.root.size)
-        require_traceable(
+        ensure(
             alike == (other.features, other.repeat, other.flattened, other.space.root.size),
             "the summands have different channels",
         )
         both_last = total.is_last and other.is_last
         both_second = total.rank == other.rank is not None and not (total.last or other.last)
-        require_traceable(
-            both_last or both_second, "the summands have channels in different dimensions"
-        )
+        ensure(both_last or both_second, "the summands have channels in different dimensions")
         rank = None if None in (total.rank, other.rank) else max(total.rank or 0, other.rank or 0)
         total = replace(
             total.with_values(total.values + other.values, total.constant & other.constant),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from leanbayes.analysis.sparsity import multiply_adds
 from leanbayes.compression.compaction.channel_rules import BatchNorm
-from leanbayes.compression.compaction.channels import UntraceableError, require_traceable
+from leanbayes.compression.compaction.channels import UntraceableError, ensure
 from leanbayes.compression.compaction.cut_layers import LayerWithWeights
 from leanbayes.compression.compaction.graph import IN_USE, Graph, Visit
 from leanbayes.compression.compaction.report import CompactionReport, CompactLayer, StillMasked
@@ -102,7 +102,7 @@ def _shrink(
 
 def _graph(model: nn.Module, example: Tensor | None, *, exact: bool) -> Graph:
     one_layer = isinstance(model, Layer) or not any(True for _ in model.children())
-    require_traceable(not one_layer, "it is one layer, whose inputs and outputs stay")
+    ensure(not one_layer, "it is one layer, whose inputs and outputs stay")
     with torch.no_grad(), evaluating(model), using(model, mean):
         return Graph(model, example, exact=exact)
 
@@ -207,9 +207,7 @@ def _check(model: nn.Module, small: nn.Module, example: Tensor) -> None:
         tolerance = 1e-4 if theirs.dtype == wide_dtype(theirs.dtype) else 0.05
         size = 1 + theirs.nan_to_num().abs().max()
         close = torch.allclose(ours, theirs, 0.0, float(tolerance * size), equal_nan=True)
-        require_traceable(
-            close, "the smaller network did not give the same outputs for the example"
-        )
+        ensure(close, "the smaller network did not give the same outputs for the example")
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.analysis.sparsity import plain_op
-from leanbayes.compression.compaction.channels import Channels, require_traceable
+from leanbayes.compression.compaction.channels import Channels, ensure
 from leanbayes.layers import Affine, RandomMap
 from leanbayes.layers.affine import Convolution, TransposedConvolution
 from leanbayes.layers.base import Template
@@ -204,7 +204,7 @@ def _check_parts(layer: Affine) -> None:
         try:
             _parts(part, op if op.groups == 1 else _with_groups(op, 1), range(1), range(size))
         except (NotImplementedError, AttributeError) as error:
-            require_traceable(False, str(error))
+            ensure(False, str(error))
 
 
 def _parts(

@@ -25,7 +25,7 @@ from leanbayes.compression.compaction.channels import (
     Channels,
     ChannelSpace,
     UntraceableError,
-    require_traceable,
+    ensure,
 )
 from leanbayes.compression.compaction.cut_layers import LayerWithWeights
 from leanbayes.layers import Layer, RandomMap
@@ -104,16 +104,14 @@ class Graph:
         call = self._call(node)
         met = any(isinstance(x, Channels) for x in _flat_arguments(call))
         if met and (works_in_place(call) or call.function is operator.add):
-            require_traceable(
-                not self._read_later(node), "it may write into a tensor that is read again"
-            )
+            ensure(not self._read_later(node), "it may write into a tensor that is read again")
         if isinstance(call.function, nn.Module):
             return self._apply_module(node, call)
         if not met:
             return None
         table: Any = METHODS if node.op == "call_method" else FUNCTIONS
         rule = table.get(call.function)
-        require_traceable(rule is not None, "it is not in the table of operations")
+        ensure(rule is not None, "it is not in the table of operations")
         return rule(call)
 
     def _call(self, node: fx.Node) -> Operation:
@@ -128,17 +126,15 @@ class Graph:
     def _apply_module(self, node: fx.Node, call: Operation) -> Channels | None:
         module, name = call.function, str(node.target)
         has_hooks = any(kind.startswith("forward") for kind in hooks(module))
-        require_traceable(not has_hooks, "it has forward hooks")
-        require_traceable(name not in self._shared, "it is used in several places")
+        ensure(not has_hooks, "it has forward hooks")
+        ensure(name not in self._shared, "it is used in several places")
         weighted = LayerWithWeights.of(module, exact=self.exact)
         if weighted is not None:
             return self._apply_weights(node, name, weighted, call)
         if not any(isinstance(x, Channels) for x in call.args):
             return None
         rule = MODULES.get(type(module))
-        require_traceable(
-            rule is not None, f"{type(module).__name__} is not in the table of operations"
-        )
+        ensure(rule is not None, f"{type(module).__name__} is not in the table of operations")
         assert rule is not None
         made = rule(call)
         if isinstance(module, BatchNorm):
@@ -149,14 +145,12 @@ class Graph:
         self, node: fx.Node, name: str, weighted: LayerWithWeights, call: Operation
     ) -> Channels:
         read: Channels | None = None
-        require_traceable(
-            len(call.args) == 1 and not call.kwargs, "it is called with more than an input"
-        )
+        ensure(len(call.args) == 1 and not call.kwargs, "it is called with more than an input")
         if isinstance(call.args[0], Channels):
             read = call.input.with_features(weighted.inputs)
             linear = weighted.rank is None
             meets = read.is_last if linear else read.rank == weighted.rank and not read.last
-            require_traceable(meets, "it does not act on channels")
+            ensure(meets, "it does not act on channels")
         linear = weighted.rank is None
         rank = _rank(node) or (read.rank if read is not None and linear else weighted.rank)
         values, constant = weighted.constants(read)
@@ -304,7 +298,7 @@ def _trace(model: nn.Module, example: Tensor | None) -> list[fx.Node]:
     nodes = list(graph.nodes)
     read = [str(node.target) for node in nodes if node.op == "get_attr"]
     computed = any(name.startswith("_tensor_constant") for name in read)
-    require_traceable(not computed, "its code computes with tensors that are not its parameters")
+    ensure(not computed, "its code computes with tensors that are not its parameters")
     if example is not None:
         with torch.no_grad():
             ShapeProp(fx.GraphModule(tracer.root, graph)).propagate(example)
