@@ -24,6 +24,7 @@ from leanbayes.precision import wide_dtype
 from leanbayes.prediction.eval_mode import evaluating
 
 M = TypeVar("M", bound=nn.Module)
+Size = tuple[int, int]
 
 
 class Compacted(NamedTuple, Generic[M]):
@@ -82,20 +83,17 @@ def compact(model: M, example: Tensor | None = None, *, exact: bool = True) -> C
         whole = CompactionReport((), (StillMasked("", 0, str(reason)),))
         return Compacted(copy.deepcopy(model), whole)
     after = {} if example is None else multiply_adds(small, example)
-    counted = (
-        row._replace(multiply_adds_before=counts.get(name), multiply_adds_after=after.get(name))
-        for row in layers
-        for name in [row.name]
-    )
-    return Compacted(small, CompactionReport(tuple(counted), kept))
+    rows = (CompactLayer(n, *sizes, counts.get(n), after.get(n)) for n, sizes in layers.items())
+    return Compacted(small, CompactionReport(tuple(rows), kept))
 
 
 def _shrink(
     model: nn.Module, example: Tensor | None, *, exact: bool
-) -> tuple[list[CompactLayer], tuple[StillMasked, ...]]:
+) -> tuple[dict[str, tuple[Size, Size]], tuple[StillMasked, ...]]:
+    """Make a model smaller; returns the sizes of its layers before and after, and what stays."""
     graph = _graph(model, example, exact=exact)
     graph.settle()
-    layers, kept = _layers(graph), tuple(_kept(graph, model))
+    layers, kept = _sizes(graph), tuple(_kept(graph, model))
     _cut(graph)
     return layers, kept
 
@@ -107,16 +105,15 @@ def _graph(model: nn.Module, example: Tensor | None, *, exact: bool) -> Graph:
         return Graph(model, example, exact=exact)
 
 
-def _layers(graph: Graph) -> list[CompactLayer]:
-    rows = []
+def _sizes(graph: Graph) -> dict[str, tuple[Size, Size]]:
+    """Rows and columns of every matrix before and after, by name of the layer."""
+    sizes = {}
     for step in graph.steps:
-        if isinstance(step.module, LayerWithWeights):
-            kept, inputs, groups = _remaining(step, step.module)
-            layer = step.module
+        if isinstance(layer := step.module, LayerWithWeights):
+            kept, inputs, groups = _remaining(step, layer)
             before = (layer.outputs, layer.inputs // layer.op.groups * layer.kernel)
-            after = (len(kept), len(inputs) // groups * layer.kernel)
-            rows.append(CompactLayer(step.name, before, after))
-    return rows
+            sizes[step.name] = (before, (len(kept), len(inputs) // groups * layer.kernel))
+    return sizes
 
 
 def _remaining(step: Visit, layer: LayerWithWeights) -> tuple[Tensor, Tensor, int]:
