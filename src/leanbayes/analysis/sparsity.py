@@ -1,4 +1,4 @@
-"""What is left of a sparse network: weights, rows, columns and multiply-adds, layer by layer."""
+"""Sparsity of a network: weights, rows, columns and multiply-adds that remain, by layer."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

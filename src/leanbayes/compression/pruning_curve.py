@@ -1,4 +1,4 @@
-"""What pruning costs: scores on given data at every share of weights that is kept."""
+"""Pruning curve: scores on given data at every share of weights that is kept."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a recipe describes, built: its data, its network, its likelihood."""
+"""Data, network and likelihood that a recipe describes."""
 
 from contextlib import AbstractContextManager
 from typing import Any

@@ -1,4 +1,4 @@
-"""What happened to a run on its way: numbers that were not finite, and what was changed then."""
+"""Incidents of a run: numbers that were not finite, and settings that were changed then."""
 
 from collections.abc import Mapping
 from pathlib import Path

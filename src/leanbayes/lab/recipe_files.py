@@ -1,4 +1,4 @@
-"""Where recipes lie and how they are read; those of the papers come with the package, by name."""
+"""Recipe files: their folder, and how they are read; the papers' come with the package."""
 
 import difflib
 import re

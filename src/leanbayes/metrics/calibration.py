@@ -1,4 +1,4 @@
-"""Whether a class that is predicted with 80 % probability is the true one in 80 % of cases."""
+"""Calibration of class probabilities: reliability bins and calibration errors."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""How much samples or members of a prediction disagree."""
+"""Disagreement of the samples or members of a prediction."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Whether intervals hold what they promise, and how wide they are."""
+"""Coverage and width of predictive intervals."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""How well a score tells one kind of example from another."""
+"""Metrics of a ranking by a score: AUROC and average precision."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""What is gained by leaving the most uncertain examples to somebody else."""
+"""Rejection of the most uncertain examples: curves and the area under them."""
 
 from typing import NamedTuple
 

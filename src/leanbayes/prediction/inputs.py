@@ -1,4 +1,4 @@
-"""What a prediction is for: tensors, arrays, several inputs, named ones, or batches of these."""
+"""Inputs of a prediction: tensors, arrays, several inputs, named ones, or batches of these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the papers' networks share: names, and named layers."""
+"""Base of the papers' networks: the registry, and named layers with published first weights."""
 
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase

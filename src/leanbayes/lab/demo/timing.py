@@ -1,4 +1,4 @@
-"""What a training step costs, measured so that a busy machine disturbs all alike."""
+"""Cost of a training step, measured so that a busy machine disturbs all alike."""
 
 import platform
 import statistics
