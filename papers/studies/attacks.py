@@ -16,7 +16,7 @@ import leanbayes as lb
 from leanbayes.errors import require, require_count, require_positive
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset, Scaling
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.lab.runs import Run
 from leanbayes.prediction.eval_mode import dropping_out, evaluating
 from papers.studies.kept import begun, keep
@@ -268,7 +268,7 @@ def _attacked(
         "distance": attack.distance,
         "seed": settings.seed,
         "seconds": round(time.monotonic() - started, 1),
-        **surroundings(),
+        **environment_facts(),
     }
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from leanbayes.errors import choose, require
 from leanbayes.lab.files import read_object
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Bernoulli
 from leanbayes.metrics import Score, average
@@ -110,7 +110,7 @@ def _of_risk(cohort: Cohort) -> dict[str, Any]:
     scores = Bernoulli().metrics(torch.logit(cohort.risk).unsqueeze(0), cohort.died)
     scores["excess"] = excess(cohort.risk, cohort.risk)
     metrics = {name: score._asdict() for name, score in scores.items()}
-    return {"row": RISK, "metrics": metrics, **surroundings()}
+    return {"row": RISK, "metrics": metrics, **environment_facts()}
 
 
 def _of_run(run: Run, cohort: Cohort) -> dict[str, Any]:

@@ -1,13 +1,9 @@
 """Tables for people: aligned text in a terminal, HTML in a notebook."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 from html import escape
 from typing import Any, NamedTuple, Protocol, TypeVar
-
-__all__ = ["DisplayTable", "short_repr", "shown_as_table"]
 
 
 class DisplayTable(NamedTuple):

@@ -1,30 +1,11 @@
 """Errors in one sentence: what was given, what is needed, what to do."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
-
-__all__ = [
-    "CheckoutOnlyError",
-    "LoadError",
-    "UnknownNameError",
-    "UntiledWarning",
-    "choose",
-    "explained_as",
-    "first_line",
-    "nearest",
-    "require",
-    "require_choice",
-    "require_count",
-    "require_positive",
-    "require_seed",
-    "unknown",
-]
 
 T = TypeVar("T")
 _SEEDS = 2**64

@@ -12,8 +12,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from leanbayes.display import short_repr
 from leanbayes.errors import nearest, require
 
-__all__ = ["RENAMED", "Spec"]
-
 RENAMED = {"Dropout": "VariationalDropout"}
 """Kinds that files and recipes of earlier versions name otherwise."""
 

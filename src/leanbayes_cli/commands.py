@@ -21,8 +21,6 @@ from leanbayes_cli.errors import console, in_a_sentence
 from leanbayes_cli.evaluate import Run, Samples, evaluate, show_metrics
 from leanbayes_cli.new_and_export import export, new
 
-__all__ = ["register"]
-
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change one key, as optimizer.lr=1e-3; may be repeated."),

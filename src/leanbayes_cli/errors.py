@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from leanbayes.lab.console import PlainConsole
 
-__all__ = ["console", "in_a_sentence"]
-
 _RESEARCH = ["python", "-m", "research.lab"]
 """The same commands in a checkout, with the extensions of the papers."""
 

@@ -17,7 +17,7 @@ import leanbayes as lb
 from benchmarks.harness import as_json, facts, measure
 from leanbayes.errors import require_count, require_positive
 from leanbayes.lab.data import load_dataset
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from papers.studies.kept import begun, keep
 
 __all__ = [
@@ -251,7 +251,7 @@ def study_methods(
                 "parameters": sum(p.numel() for p in model.parameters()),
                 **_judged(model, images, settings, seed),
                 "duration": round(time.monotonic() - began, 1),
-                **surroundings(),
+                **environment_facts(),
             }
             keep(out, study, key, part)
             if tell is not None:

@@ -16,7 +16,7 @@ import leanbayes as lb
 from benchmarks.schedule import Schedule
 from leanbayes.errors import require_count
 from leanbayes.lab.data import load_dataset
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.training.parameter_groups import parameter_groups
 from papers.studies.kept import begun, keep
 
@@ -178,7 +178,9 @@ def study_starts(
                     spent = round(time.process_time() - began, 2)
                     part = {"network": network, "way": name, "start": way.start, "seed": seed}
                     part |= asdict(way.schedule)
-                    keep(out, study, key, {**part, **found, "duration": spent, **surroundings()})
+                    keep(
+                        out, study, key, {**part, **found, "duration": spent, **environment_facts()}
+                    )
                 if tell is not None:
                     tell(key, study["parts"][key])
     return study

@@ -14,7 +14,7 @@ import torch
 from leanbayes.errors import choose, require, require_choice
 from leanbayes.lab.data import load_dataset
 from leanbayes.lab.data.uci import FACTS
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.sklearn import BayesRegressor
 from leanbayes.sklearn.posterior_names import NAMED_FAMILIES
 from papers.studies.kept import begun, keep
@@ -95,7 +95,7 @@ def fit_splits(
     chosen = list(range(row.facts.splits) if splits is None else splits)
     require(bool(chosen), "there is no split to fit; give one or more")
     out = Path(folder) / row.file
-    settings = surroundings("scikit-learn")
+    settings = environment_facts("scikit-learn")
     study = begun(out, "UCI regression", asdict(row))
     for split in chosen:
         name = f"split {split}"

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
-from leanbayes.analysis.sparsity import Left, multiply_adds
+from leanbayes.analysis.sparsity import Remaining, multiply_adds
 from leanbayes.lab.architectures import ARCHITECTURES
 
 FAMILIES = [
@@ -128,8 +128,8 @@ def test_plain_layers_count_by_their_zeros_and_biases_do_not_count():
     )
     report = lb.analysis.sparsity_report(model)
     assert [row.name for row in report.layers] == ["0", "1"]
-    assert report["0"].weights == Left(5, 6)
-    assert report["1"].weights == Left(4, 4)
+    assert report["0"].weights == Remaining(5, 6)
+    assert report["1"].weights == Remaining(4, 4)
 
 
 def test_mixtures_and_recurrent_layers_have_rows_too():

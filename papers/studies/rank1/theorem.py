@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from papers.studies.kept import begun, keep
 
 __all__ = ["TheoremSettings", "second_orders", "theorem"]
@@ -136,7 +136,7 @@ def theorem(
         if name not in study["parts"]:
             started = time.monotonic()
             part = _measured(network, layer, settings)
-            part |= {"seconds": round(time.monotonic() - started, 1), **surroundings()}
+            part |= {"seconds": round(time.monotonic() - started, 1), **environment_facts()}
             keep(out, study, name, part)
             if tell is not None:
                 tell(name)

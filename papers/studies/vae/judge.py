@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leanbayes.errors import require, require_count
 from leanbayes.lab.data import Dataset, Examples
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.lab.tables import read_numbers
 from leanbayes.metrics import Score
 from papers.studies.kept import begun, keep
@@ -109,7 +109,7 @@ def _part(model: Vae, images: Examples, samples: int, seed: int) -> dict[str, An
         },
         "seed": seed,
         "processor_seconds": round(process_time() - began, 1),
-        **surroundings(),
+        **environment_facts(),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from leanbayes.lab.files import read_object, write_text
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.metrics import Score
 from research.papers.variance.reinforce import Episodes, PolicyGradient, Reinforce
 
@@ -87,7 +87,7 @@ def _described(episodes: Episodes) -> dict[str, Any]:
         "finished": episodes.finished,
         "last_100": episodes.last()._asdict() if episodes.returns else None,
         "seconds": round(episodes.seconds, 2),
-        **surroundings("gymnasium"),
+        **environment_facts("gymnasium"),
         "returns": list(episodes.returns),
     }
 

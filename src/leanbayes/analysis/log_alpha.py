@@ -1,7 +1,5 @@
 """log α by layer, and how far a layer is from its zero-mean approximation [variance, 4.3]."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence
@@ -16,8 +14,6 @@ from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.distributions import KroneckerNormal, Masked, WeightDistribution
 from leanbayes.errors import choose, require
 from leanbayes.layers import RandomMap
-
-__all__ = ["AlphaReport", "LayerAlpha", "Quartiles", "alpha_report", "layer_alpha", "quartiles"]
 
 
 class Quartiles(NamedTuple):

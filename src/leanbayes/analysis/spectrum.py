@@ -1,7 +1,5 @@
 """Spectra of trained weights: how much each singular value explains [k-tied, section 3]."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -11,8 +9,6 @@ from leanbayes.display import DisplayTable
 from leanbayes.errors import require, require_count
 from leanbayes.layers import RandomMap
 from leanbayes.models.random_maps import random_maps
-
-__all__ = ["Spectrum", "explained", "is_matrix", "spectrum"]
 
 _SUBSPACE_ROUNDS = 6
 _MORE_DIRECTIONS = 8
@@ -81,12 +77,14 @@ def spectrum(model: nn.Module, *, most: int | None = None) -> dict[str, Spectrum
     for name, layer in random_maps(model):
         if is_matrix(layer):
             q = layer.posterior()
-            spectra[name] = Spectrum(explained(q.variance.sqrt(), most), explained(q.mean, most))
+            spectra[name] = Spectrum(
+                explained_shares(q.variance.sqrt(), most), explained_shares(q.mean, most)
+            )
     require(bool(spectra), "the model has no random matrix; call lb.convert(model, …) first")
     return spectra
 
 
-def explained(matrix: Tensor, most: int | None = None) -> Tensor:
+def explained_shares(matrix: Tensor, most: int | None = None) -> Tensor:
     """Squared singular values of ``[…, out, in]`` over their sum, largest first.
 
     Args:
@@ -94,7 +92,7 @@ def explained(matrix: Tensor, most: int | None = None) -> Tensor:
         most: only the first so many, by subspace iteration from a fixed start.
 
     Example:
-        >>> explained(torch.diag(torch.tensor([1.0, 3.0])))
+        >>> explained_shares(torch.diag(torch.tensor([1.0, 3.0])))
         tensor([0.9000, 0.1000], dtype=torch.float64)
     """
     matrix = matrix.detach().cpu().double()

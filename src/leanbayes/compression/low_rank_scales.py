@@ -1,7 +1,5 @@
 """Smaller trained scales: rank truncation [k-tied, section 3] and k-tied factors."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
@@ -24,8 +22,6 @@ from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import KTied, MeanField, Posterior
 from leanbayes.prediction.predict import predict
 from leanbayes.training.parameter_groups import count_parameters
-
-__all__ = ["Comparison", "compare", "to_k_tied", "truncate", "with_scales"]
 
 M = TypeVar("M", bound=nn.Module)
 

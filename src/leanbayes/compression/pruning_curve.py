@@ -1,6 +1,4 @@
-"""What pruning costs: scores on given data at every share of weights that is kept."""
-
-from __future__ import annotations
+"""Pruning curve: scores on given data at every share of weights that is kept."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,8 +14,6 @@ from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.metrics import Score
 from leanbayes.prediction.predict import predict
-
-__all__ = ["PruningCurve", "PruningPoint", "pruning_curve"]
 
 
 class PruningPoint(NamedTuple):

@@ -1,7 +1,5 @@
 """Deterministic -> Bayesian and back: plan completely, then apply."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,6 +16,7 @@ from leanbayes.conversion.plan_report import (
     added_bytes,
     kept_layers,
     lines_of,
+    parents,
     rank1_advice,
     size_of,
     warn_of_unknown,
@@ -30,17 +29,6 @@ from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible
 from leanbayes.layers.layer_spec import LayerSpec, SharedPriors, prior_or_default
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
-
-__all__ = [
-    "Plan",
-    "PlannedLayer",
-    "choose_layers",
-    "convert",
-    "deterministic",
-    "plan",
-    "select",
-    "topmost",
-]
 
 M = TypeVar("M", bound=nn.Module)
 L = TypeVar("L", bound=nn.Module)
@@ -272,7 +260,7 @@ def topmost(model: nn.Module, wanted: Callable[[nn.Module], TypeGuard[L]]) -> di
     layers: dict[L, list[str]] = {}
     taken: set[str] = set()
     for name, module in model.named_modules(remove_duplicate=False):
-        if taken.isdisjoint(_above(name)) and wanted(module):
+        if taken.isdisjoint(parents(name)) and wanted(module):
             layers.setdefault(module, []).append(name)
             taken.add(name)
     return layers
@@ -295,16 +283,10 @@ def select(patterns: str | Iterable[str], names: Iterable[str]) -> set[str]:
     return selected
 
 
-def _above(name: str) -> list[str]:
-    """The names of what a dotted name lies in, the nearest first; nothing lies above ``""``."""
-    parts = name.split(".")
-    return [".".join(parts[:i]) for i in reversed(range(len(parts)))] if name else []
-
-
 def _copy(model: M, names: Iterable[str], remedy: str) -> M:
     """A copy that uses neither the layers with these names nor what they lie in."""
     copied = copy.deepcopy(model)
-    exchanged = {place for name in names for place in (name, *_above(name))}
+    exchanged = {place for name in names for place in (name, *parents(name))}
     check_copy(copied, [model.get_submodule(name) for name in exchanged], remedy)
     return copied
 
@@ -323,7 +305,7 @@ def _exchange(model: M, layers: Sequence[tuple[Sequence[str], nn.Module]]) -> M:
                 return cast(M, layer)
             parent, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(parent), attribute, layer)
-            owners.update(dict.fromkeys(model.get_submodule(above) for above in _above(name)))
+            owners.update(dict.fromkeys(model.get_submodule(above) for above in parents(name)))
     for stray in strays:
         assert stray.put is not None
         stray.put(before[stray.value][1])
@@ -367,7 +349,7 @@ def _forbid_tied_weights(model: nn.Module, chosen: Collection[nn.Module]) -> Non
     owners: dict[nn.Parameter, tuple[nn.Module, str]] = {}
     layers: dict[str, nn.Module] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        above = [layers[place] for place in _above(name) if layers[place] in chosen]
+        above = [layers[place] for place in parents(name) if layers[place] in chosen]
         layers[name] = above[-1] if above else module
         for parameter in module.parameters(recurse=False):
             layer, other = owners.setdefault(parameter, (layers[name], name))

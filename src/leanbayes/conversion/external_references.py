@@ -5,8 +5,6 @@ dictionaries, tuples, sets and objects, where an exchange has to follow it, and 
 ``functools.partial`` and bound methods, where it cannot.
 """
 
-from __future__ import annotations
-
 import dis
 import functools
 import weakref
@@ -18,8 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-
-__all__ = ["Reference", "check_copy", "references", "replaceable"]
 
 Put = Callable[[Any], object]
 
@@ -81,12 +77,7 @@ def references(
 
 
 def replaceable(model: nn.Module, layers: Mapping[nn.Module, str]) -> list[Reference]:
-    """The references to layers that are to be exchanged; raise if one could not follow.
-
-    Args:
-        model: the model.
-        layers: the layers with their names in it.
-    """
+    """The references to layers that are to be exchanged; raise if one could not follow."""
     parts = {id(part): name for layer, name in layers.items() for part in layer.modules()}
     weights = {id(p): name for layer, name in layers.items() for p in layer.parameters()}
     whole = {id(layer) for layer in layers}

@@ -5,8 +5,6 @@ function. So two tensors feed a pass, whatever is random in it: ``noise [example
 every example draws, and ``weight_noise [m]`` for what a batch shares.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,8 +15,6 @@ from torch import fx
 
 from leanbayes.errors import require
 from leanbayes.torch_private import schema_of
-
-__all__ = ["Lifted", "lift_noise"]
 
 aten = torch.ops.aten
 

@@ -1,7 +1,5 @@
 """Checkpoints of a run: written with a checksum, and checked before a run resumes from one."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import pickletools
@@ -17,8 +15,6 @@ from torch import Tensor, nn
 
 from leanbayes.errors import explained_as, first_line, require
 from leanbayes.lab.files import write_bytes, write_text
-
-__all__ = ["MOST_VALUES", "Checkpoints", "epoch_of", "read_checkpoint"]
 
 MOST_VALUES = 10_000_000
 """How many values a checkpoint may hold; one that stands in several places counts in each."""

@@ -1,7 +1,5 @@
 """A trained run as an ONNX file, from raw inputs to answers in the units of its data."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Literal
@@ -15,8 +13,6 @@ from leanbayes.export.outputs import OutputSpec
 from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.predictions import LEVELS
 from leanbayes.lab.runs import Run
-
-__all__ = ["export_run"]
 
 
 class _FromRaw(nn.Module):
@@ -47,12 +43,6 @@ def export_run(
 
     The file keeps, as JSON, ``classes`` and, of a table, ``columns``: how each becomes numbers of
     the input, whose names are ``inputs``.
-
-    Args:
-        run: a finished run folder.
-        output: the file.
-        samples: predictive samples (of every member); ``None`` for the mean network.
-        noise: drawn in the ``"graph"``, or an ``"input"``.
     """
     source = Run(run)
     source.check_result()

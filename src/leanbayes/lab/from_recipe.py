@@ -1,6 +1,4 @@
-"""What a recipe describes, built: its data, its network, its likelihood."""
-
-from __future__ import annotations
+"""Data, network and likelihood that a recipe describes."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -17,8 +15,6 @@ from leanbayes.lab.recipe import Recipe
 from leanbayes.likelihoods import Likelihood
 from leanbayes.models.ensemble import DeepEnsemble
 from leanbayes.models.mc_dropout import mc_dropout
-
-__all__ = ["build_model", "likelihood_of", "load_data"]
 
 
 def load_data(recipe: Recipe, **options: Any) -> Dataset:

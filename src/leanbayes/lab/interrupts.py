@@ -1,15 +1,11 @@
 """Ctrl-C, SIGTERM and SIGHUP, also while Lightning trains."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
-
-__all__ = ["exit_code", "interruptible", "stopped_by"]
 
 _ENDING = [signal.SIGTERM]
 if hasattr(signal, "SIGHUP"):  # Windows has none

@@ -1,7 +1,5 @@
 """One process at a time in a folder, by a lock that dies with its process."""
 
-from __future__ import annotations
-
 import errno
 import warnings
 from collections.abc import Iterator
@@ -9,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-
-__all__ = ["locked"]
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
 

@@ -1,6 +1,4 @@
-"""What is looked at before a run begins, so that it does not fail after hours of training."""
-
-from __future__ import annotations
+"""Checks before a run begins, so that it does not fail after hours of training."""
 
 import copy
 
@@ -13,18 +11,9 @@ from leanbayes.likelihoods import Likelihood
 from leanbayes.models.members import members, tile
 from leanbayes.prediction.predict import predict
 
-__all__ = ["check_run"]
-
 
 def check_run(run: Run, model: nn.Module, likelihood: Likelihood, ranks: int = 1) -> None:
-    """Raise if the data of a run cannot be learnt by its model.
-
-    Args:
-        run: whose data and settings.
-        model: as it begins.
-        likelihood: what its outputs mean.
-        ranks: how many processes share a batch.
-    """
+    """Raise if the data of a run cannot be learnt by its model."""
     dataset, train = run.dataset, run.training_examples
     x, y = train.take(torch.arange(1))
     outputs = predict(model, x, samples=1, seed=run.recipe.seed).samples

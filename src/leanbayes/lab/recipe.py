@@ -37,20 +37,6 @@ from leanbayes.priors import PRIORS, Prior
 from leanbayes.spec import Spec
 from leanbayes.training.schedules import SCHEDULES, Schedule
 
-__all__ = [
-    "Architecture",
-    "Budget",
-    "Data",
-    "Evaluation",
-    "KLSchedule",
-    "LearningRate",
-    "LikelihoodSection",
-    "Optimizer",
-    "Recipe",
-    "Training",
-    "check_recipe",
-]
-
 Budget = Literal["cpu", "paper"]
 _UNUSED_NOISE = (("scale", 1.0), ("noise", "fixed"))
 

@@ -1,6 +1,4 @@
-"""Where recipes lie and how they are read; those of the papers come with the package, by name."""
-
-from __future__ import annotations
+"""Recipe files: their folder, and how they are read; the papers' come with the package."""
 
 import difflib
 import re
@@ -14,16 +12,6 @@ from yaml.composer import ComposerError
 from leanbayes.lab.architectures import ARCHITECTURES
 from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.recipe import Budget, Recipe, check_recipe
-
-__all__ = [
-    "RECIPES",
-    "apply_settings",
-    "parse_yaml",
-    "read_recipe",
-    "recipe_names",
-    "recipe_path",
-    "recipe_to_train",
-]
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 """The papers' recipes, ``PAPER/NAME.yaml``."""

@@ -1,7 +1,5 @@
 """Result of a run as a file with a checksum beside it: read whole, or refused in one sentence."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -12,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from leanbayes.errors import require
 from leanbayes.lab.files import json_text, write_text
-
-__all__ = ["read_result", "write_result"]
 
 
 class _Estimate(BaseModel):

@@ -1,7 +1,5 @@
 """A run folder: the files it holds, and how they are written, read and loaded."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,8 +25,6 @@ from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
 from leanbayes.saving.files import remove_partial_files
 from leanbayes.saving.io import load, load_likelihood, save
-
-__all__ = ["Drawing", "Run"]
 
 _DESCRIBING = {"published", "cut", "choices"}
 """Keys of a recipe that may change before a run is resumed."""

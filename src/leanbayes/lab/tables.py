@@ -1,7 +1,5 @@
 """Tables of text, one line a row: the one reader and the one writer of CSV files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -13,8 +11,6 @@ from pathlib import Path
 from leanbayes.errors import require
 from leanbayes.lab.files import reading, write_text
 
-__all__ = ["Table", "is_number", "read_numbers", "read_table", "write_table"]
-
 _FORMULA = re.compile("'*[=+@\t\r\n\uff1d\uff0b\uff20\uff0d-]")
 """How a text begins that a spreadsheet would run; one that begins so behind quotes is quoted too,
 so that reading takes away what writing put there."""
@@ -22,12 +18,7 @@ so that reading takes away what writing put there."""
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text, by column.
-
-    Args:
-        names: of the columns; two may be the same.
-        columns: as many cells each.
-    """
+    """Cells as text, by column."""
 
     names: tuple[str, ...]
     columns: tuple[tuple[str, ...], ...]

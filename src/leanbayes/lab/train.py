@@ -25,7 +25,7 @@ from leanbayes.lab.launch import build_trainer, is_first, processes, quiet_light
 from leanbayes.lab.measurements import MissingMeasurement, Subject
 from leanbayes.lab.measurements.result_callback import ResultCallback
 from leanbayes.lab.preflight import check_run
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.lab.recipe import Optimizer as OptimizerSection
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml
@@ -256,6 +256,6 @@ def provenance(recipe: Recipe) -> dict[str, Any]:
     """What anybody needs to get the same numbers again."""
     return {
         "seed": recipe.seed,
-        **surroundings("lightning"),
+        **environment_facts("lightning"),
         "recipe": parse_yaml(recipe.to_yaml()),
     }

@@ -1,15 +1,11 @@
 """Errors of pydantic in one sentence that names the key and the nearest right one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import get_args
 
 from pydantic import BaseModel, ValidationError
 
 from leanbayes.errors import nearest
-
-__all__ = ["sentence"]
 
 
 def sentence(error: ValidationError, schema: type[BaseModel]) -> str:

@@ -1,7 +1,5 @@
 """Affine layers: linear, convolutional (also transposed) and embedding."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeGuard
 
@@ -17,8 +15,6 @@ from leanbayes.layers.layer_spec import Maker
 from leanbayes.layers.random_map import RandomMap, bias_rows, plain_bias, point_bias
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp, Lookup, Usage
 from leanbayes.parameters.learned import Learned
-
-__all__ = ["Affine", "Convolution", "Embedding", "TransposedConvolution"]
 
 _Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 

@@ -1,7 +1,5 @@
 """Multi-head attention whose four projections are random maps, and transformers that hold it."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,8 +16,6 @@ from leanbayes.layers.dropout import MCDropout
 from leanbayes.layers.layer_spec import Maker
 from leanbayes.layers.random_map import RandomMap, point_bias
 from leanbayes.ops import Linear
-
-__all__ = ["Attention", "settle_fused_path"]
 
 
 @register_layer(nn.MultiheadAttention)

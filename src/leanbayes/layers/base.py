@@ -15,17 +15,6 @@ from leanbayes.layers.customized_layers import refuse_custom
 from leanbayes.layers.layer_spec import LayerSpec, Maker, SharedPriors
 from leanbayes.layers.load_plain_state import take_plain
 
-__all__ = [
-    "KINDS",
-    "Layer",
-    "Template",
-    "check_convertible",
-    "is_bayesian",
-    "is_convertible",
-    "register_layer",
-    "to_bayesian",
-]
-
 
 class Template:
     """A torch layer without its numbers: its class and options, to be filled again."""

@@ -1,7 +1,5 @@
 """Customized torch layers: hooks, parametrizations and overridden methods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from torch import nn
@@ -9,8 +7,6 @@ from torch.nn.utils import parametrize
 
 from leanbayes.errors import require
 from leanbayes.torch_private import gradient_hooks, hooks
-
-__all__ = ["refuse_custom"]
 
 _HOOKS = {
     "forward": "forward hooks (as pruning and spectral_norm set them)",

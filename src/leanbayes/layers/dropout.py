@@ -1,14 +1,10 @@
 """Dropout layers that draw in training and in eval mode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-__all__ = ["DROPOUT", "FUNCTIONS", "MCDropout"]
 
 FUNCTIONS: Mapping[type[nn.Module], Callable[..., Tensor]] = {
     nn.Dropout: F.dropout,

@@ -1,7 +1,5 @@
 """LayerSpec: what a layer is to be made of. Maker: what makes its parts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -19,8 +17,6 @@ from leanbayes.ops import Linear, LinearOp, Lookup
 from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import Posterior, Rank1
 from leanbayes.priors import Flat, Normal, Prior
-
-__all__ = ["LayerSpec", "Maker", "SharedPriors", "prior_or_default"]
 
 B = TypeVar("B", bound=Tensor | None)
 Pair = tuple[Learned[WeightDistribution], Learned[Distribution]]

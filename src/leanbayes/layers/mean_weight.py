@@ -1,15 +1,11 @@
 """Posterior mean as ``layer.weight``: code may read its shape, and is warned if it computes."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-
-__all__ = ["MeanWeight"]
 
 _HARMLESS = "device dtype is_cuda is_leaf is_meta is_sparse layout ndim requires_grad shape dim "
 _HARMLESS += "element_size is_contiguous is_floating_point numel size stride __len__"

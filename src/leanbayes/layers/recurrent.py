@@ -1,7 +1,5 @@
 """Recurrent networks: random maps drawn once a sequence and applied at every step."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
@@ -19,8 +17,6 @@ from leanbayes.layers.forward_pass import batch_rows, check_usage
 from leanbayes.layers.layer_spec import Maker
 from leanbayes.layers.random_map import RandomMap, bias_rows, plain_bias, point_bias
 from leanbayes.ops import Linear, Usage
-
-__all__ = ["Recurrent"]
 
 _FUSED: dict[str, Callable[..., tuple[Tensor, ...]]] = {
     "LSTM": torch.lstm,

@@ -15,8 +15,6 @@ from leanbayes.likelihoods import mixtures
 from leanbayes.metrics import Score, average, interval_coverage, interval_width
 from leanbayes.registry import Registry, argument_names
 
-__all__ = ["LIKELIHOODS", "Likelihood", "register_likelihood"]
-
 _OF_CLASSES = ("probs", "log_probs", "labels", "entropy", "expected_entropy", "mutual_information")
 _OF_MOMENTS = ("mean", "aleatoric", "epistemic", "variance")
 _OF_CDF = ("cdf", "quantiles", "interval")

@@ -1,6 +1,4 @@
-"""Whether a class that is predicted with 80 % probability is the true one in 80 % of cases."""
-
-from __future__ import annotations
+"""Calibration of class probabilities: reliability bins and calibration errors."""
 
 from typing import NamedTuple
 
@@ -11,8 +9,6 @@ from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require_count
 from leanbayes.metrics.classes import check_classes
 from leanbayes.metrics.scores import Score, average_over_ties, bootstrap
-
-__all__ = ["Bins", "adaptive_calibration_error", "calibration_bins", "calibration_error"]
 
 _TWO_SIDED_95 = 1.959963984540054
 

@@ -1,14 +1,10 @@
 """Metrics of class probabilities."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from leanbayes.errors import require
 from leanbayes.metrics.scores import Score, average
-
-__all__ = ["accuracy", "brier", "check_classes", "nll"]
 
 
 def nll(log_probs: Tensor, y: Tensor) -> Score:

@@ -1,6 +1,4 @@
-"""Whether intervals hold what they promise, and how wide they are."""
-
-from __future__ import annotations
+"""Coverage and width of predictive intervals."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,8 +10,6 @@ from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require
 from leanbayes.metrics.numbers import check_alike, of_examples
 from leanbayes.metrics.scores import Score, average
-
-__all__ = ["Coverage", "coverage_curve", "interval_coverage", "interval_width"]
 
 _LEVELS = tuple(i / 20 for i in range(1, 20))
 

@@ -1,14 +1,10 @@
 """Metrics of predicted numbers."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from leanbayes.errors import require
 from leanbayes.metrics.scores import Score, average
-
-__all__ = ["check_alike", "crps", "of_examples", "rmse"]
 
 
 def rmse(mean: Tensor, y: Tensor) -> Score:

@@ -1,14 +1,10 @@
-"""How well a score tells one kind of example from another."""
-
-from __future__ import annotations
+"""Metrics of a ranking by a score: AUROC and average precision."""
 
 import torch
 from torch import Tensor
 
 from leanbayes.errors import require
 from leanbayes.metrics.scores import Score, bootstrap
-
-__all__ = ["auroc", "average_precision", "placements"]
 
 
 def auroc(scores: Tensor, positive: Tensor) -> Score:

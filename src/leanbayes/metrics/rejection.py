@@ -1,6 +1,4 @@
-"""What is gained by leaving the most uncertain examples to somebody else."""
-
-from __future__ import annotations
+"""Rejection of the most uncertain examples: curves and the area under them."""
 
 from typing import NamedTuple
 
@@ -10,8 +8,6 @@ from torch import Tensor
 from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require
 from leanbayes.metrics.scores import Score, average_over_ties, bootstrap
-
-__all__ = ["Rejection", "aurc", "rejection_curve"]
 
 
 @shown_as_table

@@ -1,7 +1,5 @@
 """An average over examples and its standard error."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,8 +8,6 @@ import torch
 from torch import Generator, Tensor
 
 from leanbayes.errors import require
-
-__all__ = ["Score", "average", "average_over_ties", "bootstrap"]
 
 
 class Score(NamedTuple):

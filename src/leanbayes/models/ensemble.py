@@ -1,7 +1,5 @@
 """A deep ensemble: networks that were trained apart, as one model with members."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Self
 
@@ -10,8 +8,6 @@ from torch import Tensor, nn
 
 from leanbayes.errors import require, require_count
 from leanbayes.layers.forward_pass import batch_rows, set_batch_rows, warn_untiled
-
-__all__ = ["DeepEnsemble"]
 
 
 class DeepEnsemble(nn.Module):

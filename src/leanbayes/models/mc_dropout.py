@@ -1,7 +1,5 @@
 """MC dropout: dropout layers that draw in every mode."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -12,8 +10,6 @@ from torch.overrides import TorchFunctionMode
 from leanbayes.errors import require
 from leanbayes.layers.attention import settle_fused_path
 from leanbayes.layers.dropout import DROPOUT, FUNCTIONS, MCDropout
-
-__all__ = ["FunctionalDropout", "MCDropout", "mc_dropout"]
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -1,7 +1,5 @@
 """Members of a mixture, and the batch repeated for each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from torch import Tensor, nn
@@ -9,8 +7,6 @@ from torch import Tensor, nn
 from leanbayes.errors import require
 from leanbayes.layers import RandomMap
 from leanbayes.models.ensemble import DeepEnsemble
-
-__all__ = ["members", "tile"]
 
 
 def members(model: nn.Module) -> int:

@@ -16,8 +16,6 @@ from leanbayes.parameters.transforms import AsMatrix, Transform
 from leanbayes.precision import wide, wide_dtype
 from leanbayes.torch_private import Moved
 
-__all__ = ["Learned", "Role", "Stored"]
-
 Role = Literal["means", "scales", "factors", "other"]
 """What a tensor is for: posterior means and shared weights; everything else in a posterior, save
 the locations of rank-one factors (the fast weights of BatchEnsemble); and the rest of a model."""

@@ -1,7 +1,5 @@
 """Eval mode for as long as someone needs it."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Iterator
@@ -10,8 +8,6 @@ from contextlib import contextmanager
 from torch import nn
 
 from leanbayes.layers.dropout import DROPOUT
-
-__all__ = ["dropping_out", "evaluating"]
 
 _LOCK = threading.Lock()
 _EVALUATED: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()

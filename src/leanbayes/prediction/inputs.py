@@ -1,4 +1,4 @@
-"""What a prediction is for: tensors, arrays, several inputs, named ones, or batches of these."""
+"""Inputs of a prediction: tensors, arrays, several inputs, named ones, or batches of these."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from leanbayes.errors import require
-
-__all__ = ["Inputs", "Reader", "in_precision_of"]
 
 LABELS = ("labels", "label")
 """Names under which batches carry their targets."""

@@ -16,8 +16,6 @@ from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.likelihoods.mixtures import entropy, log_mean
 from leanbayes.metrics import Bins, Coverage, Rejection, Score
 
-__all__ = ["Interval", "Prediction"]
-
 
 class Interval(NamedTuple):
     """The ends of intervals, ``[batch, …]`` each."""

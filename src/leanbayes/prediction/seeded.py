@@ -1,7 +1,5 @@
 """Noise by a seed: repeatable, and apart from what other threads draw at the same time."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,8 +10,6 @@ import torch
 from torch import nn
 
 from leanbayes.torch_private import DispatchMode, calls_compiled, compiled_module, schema_of
-
-__all__ = ["is_compiled", "noise_by"]
 
 _GLOBAL = threading.RLock()
 """Held while torch's global generators run by a seed."""

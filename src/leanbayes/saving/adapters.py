@@ -1,7 +1,5 @@
 """The trained part of a model: what an adapter file holds, and what it must find around itself."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Mapping
 
@@ -12,8 +10,6 @@ from torch.optim.swa_utils import AveragedModel
 from leanbayes.conversion.convert import topmost
 from leanbayes.layers import is_bayesian
 from leanbayes.torch_private import compiled_module
-
-__all__ = ["fingerprint", "random_names", "trained_names", "unwrapped"]
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
 _LOOKED_AT = 64

@@ -1,15 +1,11 @@
 """Bound on the memory that a file may request while its model is built."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-
-__all__ = ["AllocationLimit"]
 
 _FROM_SIZES = {"arange", "empty", "empty_strided", "eye", "full", "linspace", "logspace", "ones"}
 _FROM_SIZES |= {"rand", "randint", "randn", "randperm", "range", "zeros", "tril_indices"}

@@ -1,15 +1,11 @@
 """Files that are there whole or not at all, also after a kill or a power cut."""
 
-from __future__ import annotations
-
 import errno
 import os
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from leanbayes.errors import explained_as
-
-__all__ = ["DiskFullError", "naming_full_disk", "remove_partial_files", "replace_file"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

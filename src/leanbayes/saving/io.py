@@ -1,7 +1,5 @@
 """Saving and loading: one safetensors file whose header holds the specs as JSON. No pickle."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -37,8 +35,6 @@ from leanbayes.saving.header import (
     with_checksum,
 )
 from leanbayes.spec import Spec
-
-__all__ = ["described", "load", "load_likelihood", "rebuilt", "save"]
 
 FORMAT = 1
 """Of a file that holds a whole model."""

@@ -1,7 +1,5 @@
 """The contract of a likelihood: its distribution, what is said of it, its file, its gradients."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -18,8 +16,6 @@ from leanbayes.testing.assertions import (
     seeded,
     threshold,
 )
-
-__all__ = ["check_likelihood"]
 
 _LEVELS = (0.05, 0.5, 0.9)
 

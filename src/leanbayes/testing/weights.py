@@ -1,7 +1,5 @@
 """The contracts of a posterior and a prior: spec, distribution, maps, module, KL."""
 
-from __future__ import annotations
-
 import copy
 from contextlib import suppress
 
@@ -24,8 +22,6 @@ from leanbayes.testing.assertions import (
     seeded,
     threshold,
 )
-
-__all__ = ["check_posterior", "check_prior"]
 
 
 def check_posterior(

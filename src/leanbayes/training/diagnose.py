@@ -1,4 +1,4 @@
-"""What a training did, in words: does the network underfit, is the KL stuck, what to try."""
+"""Diagnosis of a training in words: underfitting, a stuck KL, and what to try."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from leanbayes.models.model_kl import kl
 from leanbayes.models.random_maps import random_maps
 from leanbayes.posteriors import ZeroMean
 from leanbayes.training.log_reader import History, read_history
-
-__all__ = ["Diagnosis", "Finding", "diagnose"]
 
 _FEWEST = 8
 _BLOCKS = 20

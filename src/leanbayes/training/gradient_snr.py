@@ -15,8 +15,6 @@ from leanbayes.errors import require, require_choice, require_count
 from leanbayes.models.random_maps import random_maps
 from leanbayes.parameters.learned import Role
 
-__all__ = ["GradientSNR", "noise_floor"]
-
 Definition = Literal["gradient", "square"]
 Average = Literal["mean", "median", "pooled"]
 

@@ -1,7 +1,5 @@
 """NaturalGradient: posteriors by their natural gradient, everything else by another optimiser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -14,8 +12,6 @@ from leanbayes.distributions import Delta
 from leanbayes.errors import require, require_count, require_positive
 from leanbayes.models.random_maps import random_maps
 from leanbayes.training.natural_gradient_rules import Rule, Step, rule_of
-
-__all__ = ["NaturalGradient"]
 
 _NATURAL = 2
 """How many parameter groups move by natural gradients: means, and scales."""

@@ -1,15 +1,11 @@
 """The training objective: the ELBO, and the four losses over several samples."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor
 
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.likelihoods.mixtures import log_mean
-
-__all__ = ["Elbo", "average_nll", "elbo", "mean_logits_nll", "mean_probs_nll", "mixture_nll"]
 
 
 class Elbo(NamedTuple):

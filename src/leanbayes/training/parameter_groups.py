@@ -1,6 +1,4 @@
-"""What parameters are for: how many there are, and their learning rates and weight decays."""
-
-from __future__ import annotations
+"""Roles of parameters: their number, learning rates and weight decays."""
 
 from collections import Counter
 from typing import Any, NamedTuple, get_args
@@ -12,8 +10,6 @@ from leanbayes.distributions import Masked
 from leanbayes.errors import require, require_choice
 from leanbayes.models.random_maps import random_maps
 from leanbayes.parameters.learned import Role
-
-__all__ = ["ParameterCounts", "count_parameters", "parameter_groups", "parameter_roles"]
 
 
 def parameter_roles(model: nn.Module) -> dict[nn.Parameter, Role]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from leanbayes.errors import require
 from leanbayes.lab.data import Batches, Dataset, Examples, load_dataset
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from research.papers.matrix_normal.vae.folder import VaeFolder
 from research.papers.matrix_normal.vae.network import Vae, standard_kl
 from research.papers.matrix_normal.vae.settings import VaeSettings
@@ -210,5 +210,5 @@ class _Training:
             "encoder_outputs": self.model.latent.outputs,
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             **{name: round(sum(row[name] for row in self.curve), 1) for name in _CLOCKS},
-            **surroundings("numpy"),
+            **environment_facts("numpy"),
         }

@@ -1,14 +1,10 @@
-"""What compaction did: sizes before and after, and what stays masked."""
-
-from __future__ import annotations
+"""Report of a compaction: sizes before and after, and what stays masked."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from leanbayes.analysis.sparsity import thousands
 from leanbayes.display import DisplayTable, shown_as_table
-
-__all__ = ["CompactLayer", "CompactionReport", "Kept"]
 
 
 class CompactLayer(NamedTuple):
@@ -28,12 +24,8 @@ class CompactLayer(NamedTuple):
     multiply_adds_before: int | None = None
     multiply_adds_after: int | None = None
 
-    def counted(self, before: int | None, after: int | None) -> CompactLayer:
-        """The same with these multiply-adds."""
-        return self._replace(multiply_adds_before=before, multiply_adds_after=after)
 
-
-class Kept(NamedTuple):
+class StillMasked(NamedTuple):
     """Something that stays as it was.
 
     Attributes:
@@ -62,7 +54,7 @@ class CompactionReport:
     """
 
     layers: tuple[CompactLayer, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[StillMasked, ...]
 
     @property
     def multiply_adds(self) -> tuple[int, int] | None:

@@ -1,6 +1,4 @@
-"""What the papers' networks share: names, and named layers."""
-
-from __future__ import annotations
+"""Base of the papers' networks: the registry, and named layers with published first weights."""
 
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
@@ -14,8 +12,6 @@ from torch import Tensor, nn
 from leanbayes.errors import choose, nearest, require
 from leanbayes.lab.architectures.starts import Fill
 from leanbayes.registry import Registry
-
-__all__ = ["ARCHITECTURES", "Chain", "Network", "activation_of", "build", "register_architecture"]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,

@@ -1,7 +1,5 @@
 """Recurrent networks, with the one bias and the first weights of Keras."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Literal
 
@@ -10,8 +8,6 @@ from torch import Tensor, nn
 from leanbayes.errors import require_choice
 from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Network, register_architecture
-
-__all__ = ["KERAS_LSTM", "ImdbLstm", "keras_lstm"]
 
 KERAS_LSTM: dict[str, starts.Fill] = {
     "lstm.weight_ih*": starts.glorot_uniform,

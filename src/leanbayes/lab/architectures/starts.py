@@ -1,7 +1,5 @@
 """First weights by rule: each fills a parameter in place."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,13 +1,9 @@
 """Setting examples apart: the last ones, or a random share."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 
 from leanbayes.lab.data.dataset import Examples
-
-__all__ = ["random_split", "reordered", "split_last"]
 
 
 def split_last(examples: Examples, count: int) -> tuple[Examples, Examples | None]:

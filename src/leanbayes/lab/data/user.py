@@ -1,7 +1,5 @@
 """Your own data: a CSV table, or arrays in an NPZ file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,8 +18,6 @@ from leanbayes.lab.data.formats import read_arrays
 from leanbayes.lab.data.labels import fits, read_targets
 from leanbayes.lab.data.splits import random_split
 from leanbayes.lab.tables import Table, read_table
-
-__all__ = ["load_csv", "load_like", "load_npz"]
 
 Array = npt.NDArray[Any]
 

@@ -1,6 +1,4 @@
-"""Time of a training step, measured in turns so that a busy machine disturbs all alike."""
-
-from __future__ import annotations
+"""Cost of a training step, measured so that a busy machine disturbs all alike."""
 
 import platform
 import statistics
@@ -14,8 +12,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import leanbayes as lb
-
-__all__ = ["Ratio", "interleaved", "ratio", "training_step", "versions"]
 
 
 class Ratio(NamedTuple):

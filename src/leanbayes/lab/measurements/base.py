@@ -18,8 +18,6 @@ from leanbayes.registry import Registry
 if TYPE_CHECKING:
     from leanbayes.lab.measurements.result_callback import ResultCallback
 
-__all__ = ["MEASUREMENTS", "Measurement", "MissingMeasurement", "Subject", "register_measurement"]
-
 
 @dataclass(frozen=True)
 class Subject:

@@ -1,7 +1,5 @@
 """Measurements as recipes list them: ``{kind: probe, steps: [100], layer: dense1}``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -9,8 +7,6 @@ from pydantic import BeforeValidator, PlainSerializer, ValidationError
 
 from leanbayes.lab.measurements.base import MEASUREMENTS, Measurement, MissingMeasurement
 from leanbayes.lab.validation import sentence
-
-__all__ = ["MeasurementField", "kind_of", "with_listed_measurements"]
 
 _FORMER_KEYS = ("probe", "phases", "sparse_curves")
 

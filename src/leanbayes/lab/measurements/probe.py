@@ -12,8 +12,6 @@ from leanbayes.lab.measurements.base import Measurement, Subject, register_measu
 if TYPE_CHECKING:
     from leanbayes.lab.measurements.result_callback import ResultCallback
 
-__all__ = ["Probe"]
-
 
 @register_measurement("probe")
 class Probe(Measurement):

@@ -1,7 +1,5 @@
 """Callback of the measurement ``probe``: gradients and the −ELBO at chosen steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -14,8 +12,6 @@ from leanbayes.lab.data import Batches
 from leanbayes.lab.measurements.result_callback import ResultCallback
 from leanbayes.lightning import BayesianModule, RecordSNR
 from leanbayes.training.gradient_snr import Average, Definition
-
-__all__ = ["MeasureSteps"]
 
 _DEFINITIONS: tuple[Definition, ...] = ("gradient", "square")
 _AVERAGES: tuple[Average, ...] = ("median", "pooled")

@@ -1,12 +1,8 @@
 """Lightning callbacks whose numbers go into the result of a run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import lightning as L
-
-__all__ = ["ResultCallback"]
 
 
 class ResultCallback(L.Callback):

@@ -6,8 +6,6 @@ it does not know it refuses: a function of rows that is not in
 and numbers that change with how many rows there are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -27,8 +25,6 @@ from leanbayes.prediction.vectorized.batch_rules import (
     getters,
 )
 from leanbayes.torch_private import is_transformed
-
-__all__ = ["RowsApart"]
 
 _SHAPES = {
     *functions("size dim numel __len__ stride is_contiguous is_floating_point is_complex"),

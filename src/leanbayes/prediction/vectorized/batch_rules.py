@@ -4,26 +4,12 @@ A rule says which dimension of the output counts rows, and refuses arguments wit
 would mix them. The table is closed: what is not in it is taken to mix rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-__all__ = [
-    "BEFORE_NOISE",
-    "ROW_WISE",
-    "Call",
-    "Rule",
-    "UnprovenError",
-    "demand",
-    "elementwise",
-    "functions",
-    "getters",
-]
 
 
 class UnprovenError(Exception):
