@@ -34,7 +34,7 @@ with without_collector():
     from leanbayes.posteriors import KTied, MeanField, Rank1
     from leanbayes.prediction.predict import Prediction, predict, predict_batches
     from leanbayes.saving import load, save
-    from leanbayes.training import count_parameters, diagnose, elbo, parameter_groups
+    from leanbayes.training import count_parameters, diagnose, elbo, fit, parameter_groups
 
 try:
     __version__ = version("leanbayes")
@@ -58,6 +58,7 @@ __all__ = [
     "estimators",
     "export_onnx",
     "extend",
+    "fit",
     "held",
     "kernels",
     "kl",

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import leanbayes as lb
 import lightning as L
 from leanbayes.lightning import BayesianModule
-from leanbayes.lightning.batches import parts_of
+from leanbayes.training.batches import parts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

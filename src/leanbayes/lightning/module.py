@@ -13,15 +13,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
-import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+import lightning as L
 from leanbayes.errors import LoadError, require
 from leanbayes.layers.forward_pass import one_pass
-from leanbayes.lightning.batches import Called, Parts, parts_of
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.models.members import members, tile
 from leanbayes.models.model_kl import kl
@@ -29,6 +28,7 @@ from leanbayes.models.random_maps import random_maps
 from leanbayes.prediction.predict import Prediction, predict, shared_layers
 from leanbayes.prediction.seeded import is_compiled
 from leanbayes.saving.io import described, rebuilt
+from leanbayes.training.batches import Called, Parts, parts_of
 from leanbayes.training.objective import Elbo, elbo, mixture_nll
 from leanbayes.training.parameter_groups import parameter_groups
 from leanbayes.training.schedules import SCHEDULES, Constant, Schedule

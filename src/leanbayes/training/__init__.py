@@ -3,7 +3,9 @@
 from leanbayes.models.map_posteriors import update_priors
 from leanbayes.training import schedules
 from leanbayes.training.diagnose import Diagnosis, diagnose
+from leanbayes.training.fit import NonFiniteLossError, fit
 from leanbayes.training.gradient_snr import GradientSNR
+from leanbayes.training.history import History
 from leanbayes.training.natural_gradient import NaturalGradient
 from leanbayes.training.objective import (
     Elbo,
@@ -24,13 +26,16 @@ __all__ = [
     "Diagnosis",
     "Elbo",
     "GradientSNR",
+    "History",
     "NaturalGradient",
+    "NonFiniteLossError",
     "ParameterCounts",
     "Widened",
     "average_nll",
     "count_parameters",
     "diagnose",
     "elbo",
+    "fit",
     "mean_logits_nll",
     "mean_probs_nll",
     "mixture_nll",
