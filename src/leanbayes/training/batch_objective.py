@@ -105,4 +105,5 @@ class BatchObjective:
         if self.loss == "mixture":
             require(weight is None, "weighted examples need loss='average'")
             return mixture_nll(drawn, y, self.likelihood)
+        assert weight is not None
         return -(weight * self.likelihood.log_prob(drawn, y)).mean()

@@ -224,7 +224,7 @@ class _Fitting:
             group["lr"] = group["initial_lr"] * factor
         parts = self.objective(batch, kl_weight)
         self.optimizer.zero_grad()
-        parts.loss.backward()  # type: ignore[no-untyped-call]
+        parts.loss.backward()
         if self.settings.clip is not None:
             nn.utils.clip_grad_norm_(self._modules.parameters(), self.settings.clip)
         self.optimizer.step()
