@@ -34,7 +34,7 @@ with without_collector():
     from leanbayes.posteriors import KTied, MeanField, Rank1
     from leanbayes.prediction.predict import Prediction, predict, predict_batches
     from leanbayes.saving import load, save
-    from leanbayes.training import count_parameters, diagnose, elbo, fit, parameter_groups
+    from leanbayes.training import count_parameters, diagnose, elbo, fit, laplace, parameter_groups
 
 try:
     __version__ = version("leanbayes")
@@ -62,6 +62,7 @@ __all__ = [
     "held",
     "kernels",
     "kl",
+    "laplace",
     "likelihoods",
     "load",
     "mc_dropout",

@@ -6,6 +6,7 @@ from leanbayes.training.diagnose import Diagnosis, diagnose
 from leanbayes.training.fit import NonFiniteLossError, fit
 from leanbayes.training.gradient_snr import GradientSNR
 from leanbayes.training.history import History
+from leanbayes.training.laplace import laplace
 from leanbayes.training.natural_gradient import NaturalGradient
 from leanbayes.training.objective import (
     Elbo,
@@ -36,6 +37,7 @@ __all__ = [
     "diagnose",
     "elbo",
     "fit",
+    "laplace",
     "mean_logits_nll",
     "mean_probs_nll",
     "mixture_nll",
