@@ -2,6 +2,7 @@
 
 from leanbayes.models.map_posteriors import update_priors
 from leanbayes.training import schedules
+from leanbayes.training.calibrate import calibrate
 from leanbayes.training.diagnose import Diagnosis, diagnose
 from leanbayes.training.fit import NonFiniteLossError, fit
 from leanbayes.training.gradient_snr import GradientSNR
@@ -33,6 +34,7 @@ __all__ = [
     "ParameterCounts",
     "Widened",
     "average_nll",
+    "calibrate",
     "count_parameters",
     "diagnose",
     "elbo",

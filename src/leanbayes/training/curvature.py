@@ -46,8 +46,8 @@ class LayerCurvature:
     @classmethod
     def zeros(cls, layer: nn.Module) -> LayerCurvature:
         """Sums over nothing."""
-        out, columns = layer.weight.flatten(1).shape  # type: ignore[operator, union-attr]
-        zeros = layer.weight.detach().new_zeros  # type: ignore[union-attr, operator]
+        out, columns = layer.weight.flatten(1).shape  # type: ignore[operator]
+        zeros = layer.weight.detach().new_zeros  # type: ignore[operator]
         square = torch.float64
         return cls(
             zeros(columns, columns, dtype=square),

@@ -88,9 +88,8 @@ def laplace(
     prior, names = Normal(1 / math.sqrt(precision)), list(layers)
     converted = convert(model, spec, prior, bias=MeanField(), include=names)
     for name, layer in random_maps(converted):
-        owner = name.removesuffix(".bias")
-        block = blocks[owner if owner in blocks else ""]
-        block.assign(layer.posterior, precision, is_bias=owner != name)
+        owner = name if name in blocks else name.rpartition(".")[0]
+        blocks[owner].assign(layer.posterior, precision, is_bias=owner != name)
     return converted
 
 
