@@ -180,8 +180,8 @@ def forward_pass(
 
     Example:
         >>> import leanbayes as lb
-        >>> layer = lb.convert(nn.Linear(3, 3), lb.MeanField(), lb.priors.Normal(1.0), "weights")
-        >>> with forward_pass():
+        >>> layer = lb.convert(nn.Linear(3, 3), lb.MeanField(), lb.priors.Normal(1.0))
+        >>> with lb.using(layer, lb.estimators.weights), forward_pass():
         ...     torch.equal(layer(torch.eye(3)), layer(torch.eye(3)))
         True
     """

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from leanbayes.distributions import Masked
 from leanbayes.errors import require, require_seed
 from leanbayes.estimators import mean
 from leanbayes.layers import RandomMap
@@ -174,8 +175,9 @@ def _draws(layer: RandomMap) -> bool:
 
 
 def _has_noise(layer: RandomMap) -> bool:
+    """Whether noise certainly leaves a layer; that of a pruned one may meet zeros alone."""
     q = layer.posterior()
-    return not torch.equal(q.rsample(), q.rsample())
+    return not isinstance(q, Masked) and not torch.equal(q.rsample(), q.rsample())
 
 
 def predict_batches(
