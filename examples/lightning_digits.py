@@ -9,7 +9,6 @@ import argparse
 import tempfile
 from pathlib import Path
 
-import lightning as L
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from matplotlib.figure import Figure
@@ -18,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import leanbayes as lb
+import lightning as L
 from leanbayes.lightning import BayesianModule
 from leanbayes.metrics import auroc
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from registry import OPS
 from torch import nn
 
 import leanbayes as lb
@@ -17,7 +18,6 @@ from leanbayes.likelihoods import LIKELIHOODS
 from leanbayes.ops import Conv, Linear
 from leanbayes.posteriors import POSTERIORS
 from leanbayes.priors import PRIORS
-from registry import OPS
 
 ROOT = Path(__file__).parents[1]
 PAGES = {str(p.relative_to(ROOT)): p for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))}

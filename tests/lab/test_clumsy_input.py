@@ -24,9 +24,9 @@ from leanbayes.lab.runs import Run
 from leanbayes.lab.tables import read_table, write_table
 from leanbayes.lab.train import train
 from leanbayes_cli import app
-from papers.__main__ import main as papers
-from papers.tools.archive import archive
-from papers.tools.results import read_compressed
+from research.__main__ import main as papers
+from research.publishing.archive import archive
+from research.publishing.results import read_compressed
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 
 import leanbayes as lb
 import leanbayes_cli as cli
-from benchmarks import families as benchmark
 from leanbayes import posteriors
 from leanbayes.lab import timing
 from leanbayes.lab.demo import families, page, results, terminal
@@ -36,6 +35,7 @@ from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lightning import BayesianModule
 from leanbayes.testing import threshold
+from research.benchmarks import families as benchmark
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import lightning as L
 import torch
 from torch import Tensor, nn
 
+import lightning as L
 from leanbayes.analysis.log_alpha import quartiles
 from leanbayes.errors import nearest, require
 from leanbayes.lab.data import Batches, augmentation

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import lightning as L
 from torch import Tensor
+
+import lightning as L
 
 __all__ = ["KeepBest"]
 

@@ -13,12 +13,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
-import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+import lightning as L
 from leanbayes.errors import LoadError, require
 from leanbayes.layers.forward_pass import one_pass
 from leanbayes.lightning.batches import Called, Parts, parts_of

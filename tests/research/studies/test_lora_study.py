@@ -8,12 +8,12 @@ import torch
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from studies.lora import study as lora_study  # noqa: E402
-from studies.lora.network import Upper, lower_activations  # noqa: E402
-from studies.lora.page import PAGE, RESULTS, page_text, read_trials  # noqa: E402
-from studies.lora.rows import ROWS, adapted, predicted, trained_tensors  # noqa: E402
-from studies.lora.study import LoraSettings, study_lora  # noqa: E402
-from studies.lora.texts import Sizes, Texts, docstrings, without_order  # noqa: E402
+from research.studies.lora import study as lora_study  # noqa: E402
+from research.studies.lora.network import Upper, lower_activations  # noqa: E402
+from research.studies.lora.page import PAGE, RESULTS, page_text, read_trials  # noqa: E402
+from research.studies.lora.rows import ROWS, adapted, predicted, trained_tensors  # noqa: E402
+from research.studies.lora.study import LoraSettings, study_lora  # noqa: E402
+from research.studies.lora.texts import Sizes, Texts, docstrings, without_order  # noqa: E402
 
 SIZES = Sizes(train=6, test=4, foreign=2)
 SETTINGS = LoraSettings(SIZES, length=7, rank=2, epochs=1, batch=3, samples=4)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from leanbayes.lab.data import load_dataset
-from studies.overview import study as overview
-from studies.overview.page import write
-from studies.overview.study import (
+from research.studies.overview import study as overview
+from research.studies.overview.page import write
+from research.studies.overview.study import (
     CHOICES,
     COSTS,
     METHODS,

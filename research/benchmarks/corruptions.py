@@ -1,0 +1,96 @@
+"""How many images a second every corruption damages, and how much they suffer.
+
+Images are the first of CIFAR-10's test images if it lies in a folder that ``LEANBAYES_DATA`` names,
+else random pixels of the same size, of which only the speed is kept. Processor time of one thread
+is counted, so that a busy machine does not matter much. The table goes to ``docs/corruptions.md``.
+
+    python -m research.benchmarks.corruptions
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leanbayes.lab.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from leanbayes.lab.data.formats import read_column_of_images
+from leanbayes.lab.files import write_json, write_text
+from leanbayes.lab.timing import versions
+
+ROOT = Path(__file__).parents[2]
+RESULTS, PAGE = ROOT / "results" / "bench" / "corruptions.json", ROOT / "docs" / "corruptions.md"
+BEGIN, END = "<!-- measured -->\n", "<!-- end of what was measured -->"
+
+
+def photographs(count: int) -> Tensor | None:
+    folder = Path(os.environ.get("LEANBAYES_DATA", ""), "cifar-10", "test")
+    files = sorted(folder.glob("*.webp"))[: -(-count // 500)]
+    if not files:
+        return None
+    pixels = [torch.from_numpy(read_column_of_images(path)) for path in files]
+    return torch.cat(pixels)[:count].float() / 255
+
+
+def measure(count: int) -> dict[str, Any]:
+    found = photographs(count)
+    images = torch.rand(count, 3, 32, 32) if found is None else found
+    results = {}
+    for name in CORRUPTIONS:
+        corrupt(images[:8], name, 1)  # photographs of frost are read once
+        began = time.process_time()
+        damaged = [corrupt(images, name, severity) for severity in SEVERITIES]
+        seconds = time.process_time() - began
+        squares = [float((x - images).square().mean()) for x in damaged]
+        results[name] = {
+            "images_per_second": len(SEVERITIES) * count / seconds,
+            "squared_error": None if found is None else squares,
+        }
+    return {"images": count, "corruptions": results}
+
+
+def is_growing(errors: list[float]) -> bool:
+    """Up to a thousandth: motion blur has two severities that are all but the same."""
+    return all(later >= 0.999 * before for before, later in itertools.pairwise(errors))
+
+
+def table(result: dict[str, Any]) -> str:
+    """Squared errors in thousandths and speeds, as Markdown."""
+    lines = [
+        "| Corruption | 1 | 2 | 3 | 4 | 5 | grows | images a second |",
+        "|---|---:|---:|---:|---:|---:|---|---:|",
+    ]
+    for name, row in result["corruptions"].items():
+        errors = row["squared_error"]
+        cells = ["–"] * 5 if errors is None else [f"{1000 * error:.2f}" for error in errors]
+        grows = "–" if errors is None else "yes" if is_growing(errors) else "no"
+        speed = f"{float(format(row['images_per_second'], '.2g')):,.0f}"
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {grows} | {speed} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    machine = {"platform": platform.platform(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+    result = {"versions": versions(), "machine": machine, **measure(options.images)}
+    write_json(options.out, result)
+    text = options.page.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    write_text(options.page, f"{before}{BEGIN}\n{table(result)}\n{END}{rest.partition(END)[2]}")
+    print(f"Written to {options.out} and {options.page}.")
+
+
+if __name__ == "__main__":
+    main()

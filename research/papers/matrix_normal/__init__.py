@@ -1,0 +1,1 @@
+"""Matrix normal posteriors [matrix normal]."""

@@ -1,0 +1,1 @@
+"""Rank-1 Bayesian neural networks [rank-1]."""

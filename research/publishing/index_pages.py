@@ -1,0 +1,75 @@
+"""What stands in the blocks of pages about all papers and all tests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from research.publishing.cells import grid
+from research.publishing.pages import Makers
+from research.publishing.paper import DOCS, RECIPES, ROOT, Item, Paper
+from research.publishing.trust_table import attempts_table
+
+__all__ = ["list_makers", "tests_by_id"]
+
+_TEST = re.compile(r"^ *def (test_\w+)", re.MULTILINE)
+
+
+def list_makers(papers: Iterable[Paper], page: Path) -> Makers:
+    """What makes the blocks of a page about all papers."""
+    up = "../" * len(page.relative_to(DOCS).parents)
+    ids = [key for paper in papers for key in paper.checklist]
+    tests = tests_by_id(ids, ROOT / "tests")
+    return {
+        "papers": lambda _: "\n\n".join(_entry(paper, up) for paper in papers),
+        "checklist": lambda _: "\n\n".join(_checklist(paper, tests, up) for paper in papers),
+        "attempts": lambda folder: attempts_table(ROOT / folder, up),
+    }
+
+
+def tests_by_id(ids: Iterable[str], folder: Path) -> dict[str, dict[Path, int]]:
+    """How many tests have an item of a checklist in their name, by item and file."""
+    letters = "|".join(sorted({key.rstrip("0123456789") for key in ids}))
+    item = re.compile(rf"_((?:{letters})\d+)(?=_)", re.IGNORECASE)
+    tests: dict[str, dict[Path, int]] = {}
+    for file in sorted(folder.rglob("test_*.py")):
+        for name in _TEST.findall(file.read_text(encoding="utf-8")):
+            for key in item.findall(name):
+                files = tests.setdefault(key.upper(), {})
+                files[file] = files.get(file, 0) + 1
+    return tests
+
+
+def _entry(paper: Paper, up: str) -> str:
+    """A paper in a few lines: its texts with their names in citations, and where to look."""
+    works = [
+        f"- **[{work.cited}]** {work.authors} ({work.year}). *{work.title}.* {work.venue}."
+        for work in paper.works
+    ]
+    anchor = paper.subject.lower().replace(" ", "-")
+    has_errata = f"## {paper.subject}\n" in (DOCS / "papers" / "errata.md").read_text("utf-8")
+    links = [
+        *[f"[page]({page.relative_to(DOCS / 'papers').as_posix()})" for page in paper.pages[:1]],
+        f"[recipes]({up}{RECIPES.relative_to(ROOT).as_posix()}/{paper.name})",
+        *[f"[results]({up}results/{paper.name})"] * paper.results.is_dir(),
+        *[f"[errata](errata.md#{anchor})"] * has_errata,
+        f"[checklist](../checklist.md#{anchor})",
+    ]
+    return "\n".join([f"## {paper.subject}", "", *works, "", " · ".join(links)])
+
+
+def _checklist(paper: Paper, tests: Mapping[str, Mapping[Path, int]], up: str) -> str:
+    lines = (
+        [key, item.claim, item.where, ", ".join(_shown_by(item, tests.get(key, {}), up)) or "–"]
+        for key, item in paper.checklist.items()
+    )
+    return f"## {paper.subject}\n\n{grid(['id', 'claim', 'in the paper', 'shown by'], lines)}"
+
+
+def _shown_by(item: Item, tests: Mapping[Path, int], up: str) -> Iterator[str]:
+    for file, number in tests.items():
+        path = file.relative_to(ROOT).as_posix()
+        yield f"[{file.name}]({up}{path}), {number} test{'s' * (number > 1)}"
+    if item.page:
+        yield f"[results](papers/{item.page})"
