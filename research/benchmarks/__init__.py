@@ -1,5 +1,5 @@
-"""What leanbayes costs, measured: ``python -m benchmarks`` fills results/bench and writes the page.
+"""What leanbayes costs: ``python -m research bench`` fills results/bench and writes the pages.
 
-``harness`` knows how to measure, ``networks`` and ``methods`` what; ``step``, ``prediction``,
-``startup``, ``scale`` and ``distributed`` measure, ``page`` tells.
+``networks`` and ``methods`` say what is measured; ``step``, ``prediction``, ``startup``, ``scale``
+and ``distributed`` measure it in processes of their own, ``page`` writes.
 """

@@ -1,14 +1,10 @@
 """Batches against TensorDataset and DataLoader, on data of the size of MNIST.
 
 Both give shuffled float32 batches of the same 60000 images; they run in turns in one process, and
-the ratio is the median over rounds. ``--cpu`` counts processor time, for a busy machine.
-
-    python -m research.benchmarks.batching [--rounds 9] [--threads N] [--cpu]
+the ratio is the median over rounds.
 """
 
-import argparse
 import statistics
-import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -43,28 +39,13 @@ def compare(size: int, rounds: int, clock) -> tuple[list[float], list[float]]:
     return times
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--cpu", action="store_true", help="count processor time")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[128, 1024])
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    clock = time.process_time if arguments.cpu else time.perf_counter
-    print(f"{'batch':>6} {'Batches':>12} {'DataLoader':>12} {'ratio':>7}  (ms an epoch, medians)")
-    for size in arguments.sizes:
-        ours, theirs = compare(size, arguments.rounds, clock)
-        pair = [1e3 * statistics.median(times) for times in (ours, theirs)]
-        ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
-        ratio = statistics.median(ratios)
-        spread = f"{min(ratios):.1f} to {max(ratios):.1f}"
-        verdict = "reached" if ratio >= TARGET else "missed"
-        print(
-            f"{size:>6} {pair[0]:>12.1f} {pair[1]:>12.1f} {ratio:>6.1f}x  ({spread}; "
-            f"target {TARGET}x {verdict})"
-        )
-
-
-if __name__ == "__main__":
-    main()
+def show(size: int, ours: list[float], theirs: list[float]) -> None:
+    """Print medians of both and of their ratios."""
+    pair = [1e3 * statistics.median(times) for times in (ours, theirs)]
+    ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
+    ratio = statistics.median(ratios)
+    verdict = "reached" if ratio >= TARGET else "missed"
+    print(
+        f"batch {size}: Batches {pair[0]:.1f} ms, DataLoader {pair[1]:.1f} ms an epoch, "
+        f"{ratio:.1f} × ({min(ratios):.1f} to {max(ratios):.1f}; target {TARGET} × {verdict})"
+    )

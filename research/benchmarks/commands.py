@@ -1,166 +1,194 @@
-"""``python -m benchmarks``: measure everything; with ``page`` or ``scaling``, write a page anew."""
+"""Commands of benchmarks.
 
-from __future__ import annotations
+Annotations are read by typer, so they are ordinary objects here.
+"""
 
-import argparse
-import json
-import os
-import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import torch
+import typer
 
-import leanbayes as lb
-from leanbayes.saving.files import replace_file
-from research.benchmarks import (
-    distributed,
-    limits,
-    page,
-    prediction,
-    scale,
-    scaling_page,
-    startup,
-    step,
-)
-from research.benchmarks.peers import environment
+from leanbayes.errors import choose
+from research.benchmarks import batching as batches
+from research.benchmarks import compaction as compacted
+from research.benchmarks import corruptions as damage
+from research.benchmarks import families as demo_families
+from research.benchmarks import generator as noise
+from research.benchmarks import laboratory as lab
+from research.benchmarks import matrix_normal as correlated
+from research.benchmarks import page, scaling_page
+from research.benchmarks.everything import measure_everything
+from research.benchmarks.quality import measure_quality
 from research.benchmarks.step import Options
-from research.measuring.harness import CLOCKS, as_json, pooled
+from research.benchmarks.worker import BENCHMARKS
+from research.measuring.harness import CLOCKS
+from research.options import RunFolder, Seeds
+from research.publishing.paper import DOCS, RESULTS
 
-ROOT = Path(__file__).parents[2]
-RESULTS, DOCS, PEERS = ROOT / "results" / "bench", ROOT / "docs", ROOT / ".venv-bench"
-BENCHMARKS = {
-    "step": step.run,
-    "prediction": prediction.run,
-    "limits": limits.run,
-    "startup": startup.run,
-    "scale": scale.run,
-    "distributed": distributed.run,
-}
-WITH_PEERS = ("step", "prediction")
-"""Benchmarks that are also run without native kernels and with other libraries, and in several
-processes, because the same work differs more between processes than within one."""
-PROCESSES = 3
-KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
-"""What glibc frees stays with the process, so that page faults are no part of the figures."""
+__all__ = ["app", "write_pages"]
+
+app = typer.Typer(no_args_is_help=True, help="Costs of steps, predictions, starts and more.")
+_RESULTS = RESULTS / "bench"
+
+Rounds = Annotated[int, typer.Option(min=2, help="Turns of every method; quartiles need 2.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Torch threads; its own choice.")]
+Clock = Annotated[Literal["wall", "cpu"], typer.Option(help="cpu for a busy machine.")]
+Out = Annotated[Path, typer.Option(help="JSON file.")]
 
 
-def main() -> None:
-    options = _parser().parse_args()
-    if options.command == "page":
-        print(f"Written to {page.write(options.results, options.docs)}.")
-    elif options.command == "scaling":
-        print(f"Written to {scaling_page.write(options.docs)}.")
-    elif options.command == "one":
-        one(options)
-    else:
-        everything(options)
+def write_pages(results: Path = _RESULTS, docs: Path = DOCS) -> None:
+    """Update docs/performance.md from results, and docs/scaling.md from formulas."""
+    print(f"Written to {page.write(results, docs)}")
+    print(f"Written to {scaling_page.write(docs)}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("command", nargs="?", choices=("run", "page", "scaling", "one"))
-    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, help="these benchmarks; else all")
-    parser.add_argument("--rounds", type=int, help="turns that must count; 12, or 3 with --quick")
-    parser.add_argument(
-        "--processes", type=int, help=f"of steps and predictions; {PROCESSES}, or 1 with --quick"
+def _set_threads(threads: int | None) -> None:
+    if threads:
+        torch.set_num_threads(threads)
+
+
+@app.command(epilog="Example: python -m research bench run --quick --no-peers")
+def run(
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"Any of {', '.join(BENCHMARKS)}; may be repeated.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=2, help="Turns that must count; 12, or 3 with --quick.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="For steps and predictions; 3, or 1 with --quick.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Torch threads.")] = torch.get_num_threads(),
+    clock: Clock = "wall",
+    quick: Annotated[bool, typer.Option("--quick", help="Few turns and sizes: a trial.")] = False,
+    peers: Annotated[bool, typer.Option(help="Measure other libraries too.")] = True,
+    keep_memory: Annotated[
+        bool, typer.Option("--keep-memory", help="The allocator returns nothing to the system.")
+    ] = False,
+    results: Annotated[Path, typer.Option(help="Folder of results.")] = _RESULTS,
+    docs: Annotated[Path, typer.Option(help="Folder of pages.")] = DOCS,
+) -> None:
+    """Measure steps, predictions, limits, starts, growth and scaling, and update the pages."""
+    for name in only or ():
+        choose("benchmark", name, BENCHMARKS)
+    measure_everything(
+        Options(rounds or (3 if quick else 12), clock, quick),
+        only=only or (),
+        processes=processes or (1 if quick else 3),
+        threads=threads,
+        peers=peers,
+        keep_memory=keep_memory,
+        results=results,
     )
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu for a busy machine")
-    parser.add_argument("--quick", action="store_true", help="few turns and sizes: to try it out")
-    parser.add_argument("--no-peers", action="store_true", help="only our own methods")
-    parser.add_argument(
-        "--keep-memory", action="store_true", help="the allocator returns nothing to the system"
-    )
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--docs", type=Path, default=DOCS)
-    parser.add_argument("--peers", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    return parser
+    write_pages(results, docs)
 
 
-def one(options: argparse.Namespace) -> None:
-    """One benchmark in this process, to a file: what ``everything`` starts."""
-    torch.set_num_threads(options.threads)
-    settings = Options(options.rounds, options.clock, options.quick, options.peers)
-    (name,) = options.only
-    options.out.write_text(json.dumps(BENCHMARKS[name](settings)), encoding="utf-8")
+@app.command(epilog="Example: python -m research bench families --setup mlp_1024")
+def families(
+    setup: Annotated[
+        list[str] | None, typer.Option(help="Network and batch; may be repeated. All.")
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="Group of families; all.")] = None,
+    estimator: Annotated[
+        Literal["weights", "local", "flipout"] | None,
+        typer.Option(help="Estimator of all families; else their own."),
+    ] = None,
+    rounds: Rounds = 30,
+    threads: Threads = None,
+    clock: Clock = "wall",
+    out: Out = _RESULTS / "families.json",
+) -> None:
+    """Measure a step and a pass of every family of the demo."""
+    _set_threads(threads)
+    demo_families.measure_families(setup or (), group, estimator, rounds, clock, out)
+    print(f"Written to {out}")
 
 
-def everything(options: argparse.Namespace) -> None:
-    """Every benchmark in processes of its own, then the page."""
-    rounds = _given(options.rounds, 3 if options.quick else 12)
-    if rounds < 2:
-        sys.exit(f"--rounds is {rounds}; quartiles need at least 2")
-    wanted = _given(options.processes, 1 if options.quick else PROCESSES)
-    if wanted < 1:
-        sys.exit(f"--processes is {wanted}; at least 1 is needed")
-    python = None if options.no_peers else environment(PEERS, ROOT / "constraints.txt")
-    for name in options.only or BENCHMARKS:
-        begin = time.monotonic()
-        processes = wanted if name in WITH_PEERS else 1
-        settings: dict[str, dict[str, Any]] = {"native": {}}
-        if name in WITH_PEERS:
-            settings["python"] = {"environment": {"LEANBAYES_NATIVE": "0"}}
-            settings |= {"peers": {"python": python}} if python else {}
-        runs: dict[str, list[dict[str, Any]]] = {branch: [] for branch in settings}
-        for _ in range(processes):  # branches take turns, as methods do
-            for branch, how in settings.items():
-                runs[branch].append(_apart(name, options, rounds, **how))
-        config = {"rounds": rounds, "processes": processes, "clock": options.clock}
-        result = {
-            "config": config | {"quick": options.quick, "keep_memory": options.keep_memory},
-            "minutes": round((time.monotonic() - begin) / 60, 1),
-            "branches": {branch: _together(found) for branch, found in runs.items()},
-        }
-        options.results.mkdir(parents=True, exist_ok=True)
-        path = options.results / f"{name}.json"
-        replace_file(path, (json.dumps(result, indent=1) + "\n").encode())
-        print(f"{name}: {result['minutes']} minutes, written to {path}", flush=True)
-    print(f"Written to {page.write(options.results, options.docs)}.")
+@app.command(epilog="Example: python -m research bench matrix-normal")
+def matrix_normal(
+    rounds: Rounds = 30,
+    threads: Threads = None,
+    clock: Clock = "wall",
+    out: Out = _RESULTS / "matrix_normal.json",
+) -> None:
+    """Measure a step of matrix normals against independent weights, on that paper's networks."""
+    _set_threads(threads)
+    correlated.measure_steps(rounds, clock, out)
+    print(f"Written to {out}")
 
 
-def _given(number: int | None, default: int) -> int:
-    return default if number is None else number
+@app.command(epilog="Example: python -m research bench compaction runs/fashion-mnist-mlp-group-mn")
+def compaction(
+    run: RunFolder,
+    log_alpha: Annotated[
+        list[float] | None, typer.Option(help="Threshold; may be repeated. All.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images in a pass.")] = 256,
+    rounds: Rounds = 20,
+    threads: Threads = None,
+    clock: Clock = "wall",
+    out: Out = _RESULTS / "compaction.json",
+) -> None:
+    """Measure a compacted network against the whole one, beside their multiply-adds."""
+    _set_threads(threads)
+    compacted.measure_speeds(run, log_alpha or (), batch, rounds, clock, out)
+    print(f"Written to {out}")
 
 
-def _together(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """What several processes found, as one result."""
-    if len(found) == 1 or "setups" not in found[0]:
-        return found[0]
-    setups = {
-        setup: as_json(
-            {name: pooled([one["setups"][setup][name] for one in found]) for name in costs}
-        )
-        for setup, costs in found[0]["setups"].items()
-    }
-    return {**found[0], "setups": setups}
+@app.command(epilog="Example: python -m research bench laboratory")
+def laboratory(
+    epochs: Annotated[int, typer.Option(min=2, help="Timed epochs; quartiles need 2.")] = 10,
+    examples: Annotated[int, typer.Option(min=1, help="Generated images.")] = 50_000,
+    threads: Threads = None,
+    out: Out = _RESULTS / "laboratory.json",
+) -> None:
+    """Measure an epoch of leanbayes train against a bare loop."""
+    _set_threads(threads)
+    lab.measure_epochs(epochs, examples, out)
+    print(f"Written to {out}")
 
 
-def _apart(
-    name: str,
-    options: argparse.Namespace,
-    rounds: int,
-    environment: dict[str, str] | None = None,
-    python: Path | None = None,
-) -> dict[str, Any]:
-    """One benchmark in a process of its own, perhaps of another Python with this leanbayes."""
-    path = os.pathsep.join((str(Path(lb.__file__).parents[1]), str(ROOT)))
-    memory = KEPT_MEMORY if options.keep_memory else {}
-    variables = {**os.environ, "PYTHONPATH": path, "KINETO_LOG_LEVEL": "5", **memory}
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "result.json"
-        interpreter = [str(python), "-W", "ignore"] if python else [sys.executable]  # peers warn
-        command = [*interpreter, "-m", "research.benchmarks.commands", "one", "--only", name]
-        command += ["--rounds", str(rounds), "--threads", str(options.threads)]
-        command += ["--clock", options.clock, "--out", str(out)]
-        command += ["--quick"] * options.quick + ["--peers"] * bool(python)
-        subprocess.run(command, check=True, env={**variables, **(environment or {})}, cwd=ROOT)
-        return json.loads(out.read_text(encoding="utf-8"))
+@app.command(epilog="Example: python -m research bench batching --clock cpu")
+def batching(
+    sizes: Annotated[
+        list[int] | None, typer.Option(help="Batch size; may be repeated. 128 and 1024.")
+    ] = None,
+    rounds: Rounds = 9,
+    threads: Threads = None,
+    clock: Clock = "wall",
+) -> None:
+    """Measure our batches against torch's DataLoader."""
+    _set_threads(threads)
+    for size in sizes or (128, 1024):
+        batches.show(size, *batches.compare(size, rounds, CLOCKS[clock]))
 
 
-if __name__ == "__main__":
-    main()
+@app.command(epilog="Example: python -m research bench corruptions")
+def corruptions(
+    images: Annotated[int, typer.Option(min=1, help="Number of images.")] = 1000,
+    out: Out = damage.RESULTS,
+    page: Annotated[Path, typer.Option(help="Page with the table.")] = damage.PAGE,
+) -> None:
+    """Measure images per second and squared errors of every corruption."""
+    torch.set_num_threads(1)
+    damage.measure_corruptions(images, out, page)
+    print(f"Written to {out} and {page}")
+
+
+@app.command(epilog="Example: python -m research bench generator")
+def generator(
+    blocks: Annotated[int, typer.Option(min=1, help="Millions of normals.")] = noise.BLOCKS,
+    out: Out = _RESULTS / "generator.json",
+) -> None:
+    """Test the noise of the native kernels: statistics of 4 · 10⁸ normals, and Dieharder."""
+    torch.set_num_threads(1)
+    noise.judge_generator(blocks, out)
+    print(f"Written to {out}")
+
+
+@app.command(epilog="Example: python -m research bench quality --seeds 3")
+def quality(seeds: Seeds = 3, out: Out = _RESULTS / "quality.json") -> None:
+    """Measure seconds of training to a −ELBO on MNIST, beside two peers; a stopped run resumes."""
+    measure_quality(seeds, out)
+    print(f"Written to {out}")

@@ -3,15 +3,12 @@
 The network of a finished run, pruned by the relevance of rows and columns, and what
 ``lb.compact`` leaves of it take turns in one process, in batches of its test images: a pass of the
 plain network of the means, and one sample of the Bayesian one.
-
-    python -m research.benchmarks.compaction runs/fashion-mnist-mlp-group-mn
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +17,9 @@ from torch import Tensor, nn
 
 from leanbayes.lab.files import write_json
 from leanbayes.lab.runs import Run
-from research.measuring.harness import CLOCKS, as_json, facts, measure
+from research.measuring.harness import CLOCKS, as_json, measure
+from research.measuring.machine import facts
 from research.papers.matrix_normal.sparse.compaction import COMPACTED, smaller
-
-OUT = Path("results/bench/compaction.json")
-BATCH = 256
 
 
 def passes(model: nn.Module, x: Tensor, repeats: int) -> Callable[[], object]:
@@ -76,39 +71,24 @@ def show(log_alpha: float, networks: Mapping[str, Mapping[str, Any]]) -> None:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="a finished run folder")
-    parser.add_argument("--log-alpha", type=float, action="append", help="a threshold; all")
-    parser.add_argument("--batch", type=int, default=BATCH)
-    parser.add_argument("--rounds", type=int, default=20, help="turns of every network (≥ 2)")
-    parser.add_argument("--threads", type=int, help="threads of torch; its own choice by default")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu for a busy machine")
-    parser.add_argument("--out", type=Path, default=OUT)
-    options = parser.parse_args()
-    if options.rounds < 2:
-        parser.error(f"--rounds is {options.rounds}; quartiles need at least 2")
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    began, run, clock = time.monotonic(), Run(options.run), CLOCKS[options.clock]
-    model, _ = run.load()
-    x, sweep = run.dataset.test[: options.batch].x, []
-    for log_alpha in options.log_alpha or COMPACTED:
-        networks = speeds(model, x, log_alpha, rounds=options.rounds, clock=clock)
+def measure_speeds(
+    run: Path, log_alphas: Sequence[float], batch: int, rounds: int, clock: str, out: Path
+) -> None:
+    """Measure the network of a run at every threshold, and write the file of results."""
+    began, trained, sweep = time.monotonic(), Run(run), []
+    model, _ = trained.load()
+    x = trained.dataset.test[:batch].x
+    for log_alpha in log_alphas or COMPACTED:
+        networks = speeds(model, x, log_alpha, rounds=rounds, clock=CLOCKS[clock])
         show(log_alpha, networks)
         sweep.append({"log_alpha": log_alpha, **networks})
     result = {
         **facts(),
-        "name": run.recipe.name,
-        "seed": run.recipe.seed,
-        "batch": options.batch,
-        "config": {"rounds": options.rounds, "clock": options.clock},
+        "name": trained.recipe.name,
+        "seed": trained.recipe.seed,
+        "batch": batch,
+        "config": {"rounds": rounds, "clock": clock},
         "sweep": sweep,
         "duration": round(time.monotonic() - began, 1),
     }
-    write_json(options.out, result)
-    print(f"Written to {options.out}.")
-
-
-if __name__ == "__main__":
-    main()
+    write_json(out, result)

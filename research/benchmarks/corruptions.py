@@ -3,16 +3,12 @@
 Images are the first of CIFAR-10's test images if it lies in a folder that ``LEANBAYES_DATA`` names,
 else random pixels of the same size, of which only the speed is kept. Processor time of one thread
 is counted, so that a busy machine does not matter much. The table goes to ``docs/corruptions.md``.
-
-    python -m research.benchmarks.corruptions
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
-import platform
 import time
 from pathlib import Path
 from typing import Any
@@ -23,10 +19,11 @@ from torch import Tensor
 from leanbayes.lab.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from leanbayes.lab.data.formats import read_column_of_images
 from leanbayes.lab.files import write_json, write_text
-from leanbayes.lab.timing import versions
+from research.measuring.machine import facts
+from research.publishing import paper
+from research.publishing.tables import markdown_table
 
-ROOT = Path(__file__).parents[2]
-RESULTS, PAGE = ROOT / "results" / "bench" / "corruptions.json", ROOT / "docs" / "corruptions.md"
+RESULTS, PAGE = paper.RESULTS / "bench" / "corruptions.json", paper.DOCS / "corruptions.md"
 BEGIN, END = "<!-- measured -->\n", "<!-- end of what was measured -->"
 
 
@@ -63,34 +60,21 @@ def is_growing(errors: list[float]) -> bool:
 
 def table(result: dict[str, Any]) -> str:
     """Squared errors in thousandths and speeds, as Markdown."""
-    lines = [
-        "| Corruption | 1 | 2 | 3 | 4 | 5 | grows | images a second |",
-        "|---|---:|---:|---:|---:|---:|---|---:|",
-    ]
+    lines = []
     for name, row in result["corruptions"].items():
         errors = row["squared_error"]
         cells = ["–"] * 5 if errors is None else [f"{1000 * error:.2f}" for error in errors]
         grows = "–" if errors is None else "yes" if is_growing(errors) else "no"
         speed = f"{float(format(row['images_per_second'], '.2g')):,.0f}"
-        lines.append(f"| `{name}` | {' | '.join(cells)} | {grows} | {speed} |")
-    return "\n".join(lines) + "\n"
+        lines.append([f"`{name}`", *cells, grows, speed])
+    header = ["Corruption", "1", "2", "3", "4", "5", "grows", "images a second"]
+    return markdown_table(header, lines, text=1) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, default=PAGE)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    machine = {"platform": platform.platform(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
-    result = {"versions": versions(), "machine": machine, **measure(options.images)}
-    write_json(options.out, result)
-    text = options.page.read_text(encoding="utf-8")
+def measure_corruptions(count: int, out: Path, page: Path) -> None:
+    """Measure all corruptions, write the file of results and the table of the page."""
+    result = {**facts(), **measure(count)}
+    write_json(out, result)
+    text = page.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
-    write_text(options.page, f"{before}{BEGIN}\n{table(result)}\n{END}{rest.partition(END)[2]}")
-    print(f"Written to {options.out} and {options.page}.")
-
-
-if __name__ == "__main__":
-    main()
+    write_text(page, f"{before}{BEGIN}\n{table(result)}\n{END}{rest.partition(END)[2]}")

@@ -24,7 +24,8 @@ import leanbayes as lb
 from research.benchmarks.methods import DATA_SIZE, PRIOR
 from research.benchmarks.networks import mlp
 from research.benchmarks.step import Options
-from research.measuring.harness import Probe, Turn, Work, cost, facts
+from research.measuring.harness import Probe, Turn, Work, cost
+from research.measuring.machine import facts
 from research.measuring.processes import together
 
 __all__ = ["run"]

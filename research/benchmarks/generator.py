@@ -4,17 +4,13 @@ Normals are judged by moments, their distribution and correlations, each as the 
 errors that it is away from what it should be. The bits behind them go through the tests of
 Dieharder, where it is installed (``apt-get install dieharder``). Rows are as short as in a network,
 and follow one another, so that streams of neighbouring rows and seeds are tested together.
-
-    python -m research.benchmarks.generator
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import shutil
 import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -25,13 +21,13 @@ import torch
 from torch import Tensor
 
 import leanbayes as lb
+from leanbayes.errors import require
 from leanbayes.kernels.native import loaded, normals
 from leanbayes.lab.files import write_json
-from research.measuring.harness import facts
+from research.measuring.machine import facts
 
-__all__ = ["TESTS", "dieharder", "judge_normals", "read_line", "section"]
+__all__ = ["TESTS", "dieharder", "judge_generator", "judge_normals", "read_line", "section"]
 
-RESULT = Path(__file__).parents[2] / "results" / "bench" / "generator.json"
 ROWS, WORDS = 4096, 1024
 """Rows of one seed, and 32-bit words of a row, as Dieharder gets them."""
 BLOCKS, BLOCK = 400, (1000, 1000)
@@ -160,26 +156,16 @@ def _few(count: int) -> str:
     return {0: "none is", 1: "one is"}.get(count, f"{count} are")
 
 
-def main() -> None:
-    """Measure, and write the file of results."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--out", type=Path, default=RESULT)
-    parser.add_argument("--blocks", type=int, default=BLOCKS, help="of a million normals each")
-    options = parser.parse_args()
-    if not lb.kernels().native:
-        sys.exit(f"there is no native generator: {lb.kernels().reason}")
-    torch.set_num_threads(1)
+def judge_generator(blocks: int, out: Path) -> None:
+    """Judge the generator, and write the file of results."""
+    require(lb.kernels().native, f"there is no native generator: {lb.kernels().reason}")
     begin = time.process_time()
-    found = judge_normals(options.blocks)
+    found = judge_normals(blocks)
     result = {
         **facts(),
-        "count": options.blocks * math.prod(BLOCK),
+        "count": blocks * math.prod(BLOCK),
         "normals": found,
         "dieharder": dieharder(),
         "seconds": round(time.process_time() - begin),
     }
-    print(f"Written to {write_json(options.out, result)}.")
-
-
-if __name__ == "__main__":
-    main()
+    write_json(out, result)

@@ -6,15 +6,11 @@ checkpoint and the metrics of every epoch; validation is left out of both. Epoch
 process. The images are MNIST if it lies in a folder that ``LEANBAYES_DATA`` names, else random
 pixels of the same size. The bare loop reads float images from memory and gathers each batch by its
 index.
-
-    python -m research.benchmarks.laboratory
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -35,7 +31,8 @@ from leanbayes.lab.data import Dataset, Examples, Scaling, load_dataset
 from leanbayes.lab.files import write_json
 from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.recipe import Recipe, check_recipe
-from leanbayes.lab.timing import ratio, versions
+from research.measuring.harness import quartiles
+from research.measuring.machine import facts
 
 TARGET = 1.15
 BATCH, LR = 1024, 1e-3
@@ -142,42 +139,23 @@ def measure(epochs: int, examples: int) -> dict[str, Any]:
         training.train(what, folder, progress=False)
     lab, bare = turns.seconds["lab"][1:], turns.seconds["bare"][1:]
     assert len(lab) == len(bare) == epochs
+    ratios = quartiles([ours / theirs for ours, theirs in zip(lab, bare, strict=True)])
     return {
         "data": dataset.name,
         "examples": len(dataset.train),
         "epochs": epochs,
         "seconds_per_epoch": {"lab": statistics.median(lab), "bare": statistics.median(bare)},
-        "ratio": ratio(lab, bare)._asdict(),
+        "ratio": dict(zip(("low", "median", "high"), ratios, strict=True)),
         "target": TARGET,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=10, help="timed epochs of each (≥ 2)")
-    parser.add_argument("--examples", type=int, default=50_000, help="of generated data")
-    parser.add_argument("--threads", type=int, help="threads of torch; its own choice by default")
-    parser.add_argument("--out", type=Path, default=Path("results/bench/laboratory.json"))
-    options = parser.parse_args()
-    if options.epochs < 2:
-        parser.error(f"--epochs is {options.epochs}; quartiles need at least 2")
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    result = measure(options.epochs, options.examples)
-    machine = {
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load": os.getloadavg()[0],
-    }
-    write_json(options.out, {"versions": versions(), "machine": machine, **result})
+def measure_epochs(epochs: int, examples: int, out: Path) -> None:
+    """Measure epochs, and write the file of results."""
+    result = measure(epochs, examples)
+    write_json(out, {**facts(), **result})
     cost, seconds = result["ratio"], result["seconds_per_epoch"]
     print(
         f"lab {seconds['lab']:.2f} s, bare {seconds['bare']:.2f} s an epoch of {result['data']}: "
-        f"{cost['median']:.3f} × ({cost['low']:.3f}–{cost['high']:.3f}), target {TARGET} ×\n"
-        f"Written to {options.out}."
+        f"{cost['median']:.3f} × ({cost['low']:.3f}–{cost['high']:.3f}), target {TARGET} ×"
     )
-
-
-if __name__ == "__main__":
-    main()

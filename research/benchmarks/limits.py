@@ -28,7 +28,8 @@ from research.benchmarks.methods import PRIOR, plain
 from research.benchmarks.networks import SETUPS
 from research.benchmarks.prediction import EXAMPLES, SAMPLES
 from research.benchmarks.step import Options
-from research.measuring.harness import Work, as_json, facts, measure
+from research.measuring.harness import Work, as_json, measure
+from research.measuring.machine import facts
 
 __all__ = ["OF_PREDICTIONS", "OF_STEPS", "run"]
 

@@ -2,13 +2,10 @@
 
 A step is the forward pass, the KL, the backward pass and Adam, on the networks, posteriors, priors
 and batches of the matrix-normal recipes. Posteriors and DIAG take turns in one process.
-
-    python -m research.benchmarks.matrix_normal
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,10 +17,10 @@ from torch.optim import Adam
 from leanbayes.lab.files import write_json
 from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.recipe_files import read_recipe
-from leanbayes.lab.timing import training_step
-from research.measuring.harness import CLOCKS, Cost, as_json, facts, measure
+from research.benchmarks.methods import training_step
+from research.measuring.harness import CLOCKS, Cost, as_json, measure
+from research.measuring.machine import facts
 
-OUT = Path("results/bench/matrix_normal.json")
 SHAPE, DATA_SIZE, SEED = (1, 28, 28), 60_000, 0
 NETWORKS = {"FC-300": "mnist-mlp", "CNN": "fashion-mnist-cnn"}
 DIAG = "diag"
@@ -57,32 +54,18 @@ def show(network: str, costs: Mapping[str, Cost]) -> None:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=30, help="turns of every posterior (≥ 2)")
-    parser.add_argument("--threads", type=int, help="threads of torch; its own choice by default")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu for a busy machine")
-    parser.add_argument("--out", type=Path, default=OUT)
-    options = parser.parse_args()
-    if options.rounds < 2:
-        parser.error(f"--rounds is {options.rounds}; quartiles need at least 2")
-    if options.threads:
-        torch.set_num_threads(options.threads)
+def measure_steps(rounds: int, clock: str, out: Path) -> None:
+    """Measure all posteriors on both networks, and write the file of results."""
     began, networks = time.monotonic(), {}
     for title, name in NETWORKS.items():
-        costs = costs_of(name, options.rounds, CLOCKS[options.clock])
+        costs = costs_of(name, rounds, CLOCKS[clock])
         show(title, costs)
         networks[title] = {"recipes": name, "costs": as_json(costs)}
     result: dict[str, Any] = {
         **facts(),
         "seed": SEED,
-        "config": {"rounds": options.rounds, "clock": options.clock},
+        "config": {"rounds": rounds, "clock": clock},
         "networks": networks,
         "duration": round(time.monotonic() - began, 1),
     }
-    write_json(options.out, result)
-    print(f"Written to {options.out}.")
-
-
-if __name__ == "__main__":
-    main()
+    write_json(out, result)

@@ -22,6 +22,7 @@ __all__ = [
     "mean_of_passes",
     "ours",
     "plain",
+    "training_step",
 ]
 
 DATA_SIZE = 50_000
@@ -55,6 +56,20 @@ def mean_of_passes(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor, int
         return torch.stack([forward(x).softmax(-1) for _ in range(samples)]).mean(0)
 
     return predict
+
+
+def training_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, *, data_size: int
+) -> Tensor:
+    """Take a step down the ELBO, or down the cross-entropy of a plain network; return the loss."""
+    members = lb.members(model)
+    loss = F.cross_entropy(model(lb.tile(x, members)), lb.tile(y, members))
+    if any(True for _ in lb.extend.random_maps(model)):
+        loss = lb.elbo(loss, lb.kl(model), data_size=data_size).loss
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
 
 
 def plain(net: nn.Sequential) -> Works:

@@ -13,7 +13,7 @@ from research.benchmarks.limits import OF_PREDICTIONS, OF_STEPS
 from research.benchmarks.networks import network_title, whole_title
 from research.benchmarks.peers import PACKAGES
 from research.benchmarks.prediction import SAMPLES
-from research.publishing.tables import table
+from research.publishing.tables import markdown_table
 
 __all__ = ["read", "text", "write"]
 
@@ -96,7 +96,7 @@ def _by_method(result: Result, title: Callable[[str], str]) -> str:
         for setup in setups:
             row += [cell(peers(result, setup).get(name))] + ["–"] * pure
         rows.append(row)
-    return table(headings, rows)
+    return markdown_table(headings, rows, text=1)
 
 
 def _kernels(result: Result) -> str:
@@ -157,15 +157,17 @@ def limits(result: Result) -> list[str]:
         "## What noise cannot do without",
         "Parts by themselves, with nothing around them. Without the native kernels torch computes "
         "a step operation by operation; beyond the plain step one of k-tied 2 has, in plain steps:",
-        table(("part", *map(whole_title, steps)), rows),
+        markdown_table(("part", *map(whole_title, steps)), rows, text=1),
         f"A prediction of {SAMPLES} samples has, in plain passes, with torch's own operations; "
         f"together they are **{tied:.1f}** where standard deviations are tied and **{free:.1f}** "
         "where they are not:",
-        table(("part", *map(network_title, predictions)), passes),
+        markdown_table(("part", *map(network_title, predictions)), passes, text=1),
         "With the kernels of this machine, products and noise of all layers by themselves, without "
         "activations and without a model, take:",
-        table(
-            ("layers", network_title("mlp_1024")), [[n, cell(c)] for n, c in run["layers"].items()]
+        markdown_table(
+            ("layers", network_title("mlp_1024")),
+            [[n, cell(c)] for n, c in run["layers"].items()],
+            text=1,
         ),
     ]
 
@@ -199,7 +201,7 @@ def startup(result: Result) -> list[str]:
         for name, seconds in run["seconds"].items()
     ]
     headings = ("start", "seconds, first quartile", "relative to importing torch")
-    return ["## Starting", table(headings, rows)]
+    return ["## Starting", markdown_table(headings, rows, text=1)]
 
 
 def scale(result: Result) -> list[str]:
@@ -223,7 +225,7 @@ def scale(result: Result) -> list[str]:
         "largest sizes: 1 is proportional, 2 quadratic. Costs and memory are relative to the plain "
         "network of the same size. Memory is that of parameters, gradients, Adam's moments and the "
         "most that a step or a prediction holds beside them.",
-        table((*headings, "of the last", "memory of the last"), rows, left=3),
+        markdown_table((*headings, "of the last", "memory of the last"), rows, text=3),
         "![Cost against size.](performance/scale.png)",
         "![Peak memory against size.](performance/memory.png)",
     ]
@@ -242,7 +244,7 @@ def distributed(result: Result) -> list[str]:
         "one thread, by the clock on the wall. *Weak*: every process has the whole batch; 1 is "
         "perfect. *Strong*: they share it; 2 is perfect. What the plain network reaches is the "
         "limit of the machine.",
-        table(("network", "weak: efficiency", "strong: speed-up"), rows),
+        markdown_table(("network", "weak: efficiency", "strong: speed-up"), rows, text=1),
     ]
 
 
@@ -252,7 +254,7 @@ def laboratory(result: Result) -> list[str]:
         "## The laboratory",
         "An epoch of `leanbayes train` (Lightning, checkpoints, metrics) takes "
         f"{cell({**result['ratio'], 'calm': True})} times that of a bare torch loop over the same "
-        f"model and {result['examples']:,} images (`python -m research.benchmarks.laboratory`).",
+        f"model and {result['examples']:,} images (`python -m research bench laboratory`).",
     ]
 
 

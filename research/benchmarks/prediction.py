@@ -10,7 +10,8 @@ from research.benchmarks.methods import plain
 from research.benchmarks.networks import SETUPS
 from research.benchmarks.peers import PACKAGES
 from research.benchmarks.step import Options, chosen
-from research.measuring.harness import as_json, facts, measure
+from research.measuring.harness import as_json, measure
+from research.measuring.machine import facts
 
 __all__ = ["EXAMPLES", "SAMPLES", "run"]
 

@@ -5,16 +5,16 @@ environment. The seconds are those of a processor, and count training steps alon
 trained as its documentation has it, and once more from our start and by our schedule, so that what
 a library costs and what a start is worth can be told apart.
 
-    python -m research.benchmarks.quality
+    python -m research bench quality
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -34,10 +34,10 @@ from leanbayes.estimators import Estimator
 from leanbayes.training.parameter_groups import parameter_groups
 from research.benchmarks.networks import mlp
 from research.benchmarks.peers import PACKAGES, bayesian_torch_layers, environment, torchbnn_layers
-from research.measuring.harness import facts
+from research.measuring.machine import facts
 from research.measuring.schedule import Schedule
 
-__all__ = ["ROWS", "seconds_to", "train"]
+__all__ = ["ROWS", "measure_quality", "seconds_to", "train"]
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "results" / "bench" / "quality.json"
@@ -235,59 +235,38 @@ def _digits() -> dict[str, Tensor]:
     return {**images, "y": parts.train.y, "held_y": held.y}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=RESULT, help="a stopped benchmark goes on")
-    parser.add_argument("--one", nargs=3, metavar=("ROW", "SEED", "DATA"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        name, seed, data = options.one
-        torch.set_num_threads(1)
-        curve = train(ROWS[name], load_file(data), int(seed))
-        print(json.dumps({"curve": curve, **facts(*(PACKAGES[peer] for peer in PEERS))}))
-        return
-    try:
-        _everything(options.seeds, options.out)
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"quality: {error}") from error
-
-
-def _everything(seeds: int, out: Path) -> None:
-    from research.publishing.study_file import (  # the peers' environment has no laboratory
-        begun,
-        keep,
-    )
+def measure_quality(seeds: int, out: Path) -> None:
+    """Train every row with every seed that the file lacks."""
+    # the peers' environment has no laboratory
+    from research.publishing.study_file import StudyFile
 
     require_count("seeds", seeds, 1)
     schedules = {name: {"epochs": row.epochs, **asdict(row.schedule)} for name, row in ROWS.items()}
     settings = {"prior": PRIOR, "start": START, "batch": BATCH, "passes": PASSES}
-    result = begun(out, "seconds to a bound", {**settings, "schedules": schedules})
+    file = StudyFile(out, "seconds to a bound", {**settings, "schedules": schedules})
     digits = _digits()
     python = environment(ROOT / ".venv-bench", ROOT / "constraints.txt")
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "digits.safetensors"
         save_file(digits, data)
-        for seed in range(seeds):
-            for name in ROWS:
-                key = f"{name}, seed {seed}"
-                if key not in result["parts"]:
-                    found = _apart(python, name, seed, data)
-                    keep(out, result, key, {"row": name, "seed": seed, **found})
-                _tell(key, result["parts"][key]["curve"])
+        parts = {
+            f"{name}, seed {seed}": partial(_apart, python, name, seed, data)
+            for seed in range(seeds)
+            for name in ROWS
+        }
+        file.fill(parts, lambda key, part: _tell(key, part["curve"]))
 
 
 def _apart(python: Path, name: str, seed: int, data: Path) -> dict[str, Any]:
     """One run in a process of the peers' Python, with this leanbayes."""
     path = os.pathsep.join((str(Path(lb.__file__).parents[1]), str(ROOT)))
     command = [str(python), "-W", "ignore", "-m", "research.benchmarks.quality"]
-    command += ["--one", name, str(seed), str(data)]
+    command += [name, str(seed), str(data)]
     variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, check=True, env=variables, cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return {"row": name, "seed": seed, **json.loads(done.stdout.splitlines()[-1])}
 
 
 def _tell(key: str, curve: Mapping[str, list[float]]) -> None:
@@ -295,5 +274,12 @@ def _tell(key: str, curve: Mapping[str, list[float]]) -> None:
     print(f"{key}: −ELBO {nll + kl:.3f}, NLL {nll:.3f}, {seconds:.0f} s", flush=True)
 
 
+def _one(name: str, seed: str, data: str) -> None:
+    """Train one row in this process and print its curve."""
+    torch.set_num_threads(1)
+    curve = train(ROWS[name], load_file(data), int(seed))
+    print(json.dumps({"curve": curve, **facts(*(PACKAGES[peer] for peer in PEERS))}))
+
+
 if __name__ == "__main__":
-    main()
+    _one(*sys.argv[1:])

@@ -9,7 +9,7 @@ from typing import Any
 from leanbayes.plots import COLOURS
 from research.benchmarks.pictures import figure_of, png_of
 from research.benchmarks.quality import LONG, PEERS, seconds_to
-from research.publishing.tables import table
+from research.publishing.tables import markdown_table
 
 __all__ = ["draw", "say", "section"]
 
@@ -89,7 +89,7 @@ def section(result: Result) -> list[str]:
         f"standard deviation {settings['prior']}: the −ELBO and NLL of an example at the end, the "
         "seconds of one processor that training took, and those to the −ELBO that the best peer "
         "ends with.",
-        table((*headings, "times sooner"), rows),
+        markdown_table((*headings, "times sooner"), rows, text=1),
         "![−ELBO over seconds of training.](performance/quality.png)",
         f"Our start: standard deviations of {settings['start']}. Our schedule: Adam at "
         f"{schedule['lr']:g}, {schedule['scales']:g} times that for standard deviations, falling "

@@ -18,7 +18,8 @@ import leanbayes as lb
 from research.benchmarks.methods import Builder, Works, mc_dropout, ours, plain
 from research.benchmarks.networks import mlp
 from research.benchmarks.step import Options
-from research.measuring.harness import Work, exponent, facts, measure, peak_memory
+from research.measuring.harness import Work, exponent, measure, peak_memory
+from research.measuring.machine import facts
 
 __all__ = ["AXES", "Axis", "run"]
 

@@ -14,7 +14,7 @@ from research.benchmarks.formulas import (
     memory_per_device,
     parameters,
 )
-from research.publishing.tables import table
+from research.publishing.tables import markdown_table
 
 __all__ = ["text", "write"]
 
@@ -36,7 +36,7 @@ def text() -> str:
     parts = (
         "# Scaling to large transformers, on paper",
         conclusions(),
-        "`python -m benchmarks scaling` writes this page from the formulas in "
+        "`python -m research page bench` writes this page from the formulas in "
         "[`research/benchmarks/formulas.py`](../research/benchmarks/formulas.py); nothing "
         "on it is measured. A test compares the counts with a small transformer that is converted. "
         "`make bench` measures what two cores can.",
@@ -110,8 +110,8 @@ def sizes() -> str:
             state = f"{2 * 4 * count / 1e9:,.1f}"
             rows.append((name, family.name, f"{count / 1e9:,.3f}", more, state, *cells))
     headings = ("model", "posterior", "parameters, billions", "more than plain")
-    return table(
-        (*headings, "optimiser state, GB", "FLOPs, one draw", "FLOPs, `local`"), rows, left=2
+    return markdown_table(
+        (*headings, "optimiser state, GB", "FLOPs, one draw", "FLOPs, `local`"), rows, text=2
     )
 
 
@@ -129,7 +129,7 @@ def devices() -> str:
                 ]
                 rows.append((name, family.name, strategy, *cells))
     columns = (f"{n} devices: state · sent" for n in DEVICES)
-    return table(("model", "posterior", "strategy", *columns), rows, left=3)
+    return markdown_table(("model", "posterior", "strategy", *columns), rows, text=3)
 
 
 def _gigabytes(count: float) -> str:

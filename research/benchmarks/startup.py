@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from research.benchmarks.step import Options
-from research.measuring.harness import Turn, cost, facts
+from research.measuring.harness import Turn, cost
+from research.measuring.machine import facts
 
 __all__ = ["STARTS", "run"]
 

@@ -11,7 +11,8 @@ import torch
 from research.benchmarks.methods import COMPILED, METHODS, Builder, plain
 from research.benchmarks.networks import SETUPS, Setup
 from research.benchmarks.peers import PACKAGES, available
-from research.measuring.harness import CLOCKS, as_json, facts, measure
+from research.measuring.harness import CLOCKS, as_json, measure
+from research.measuring.machine import facts
 
 __all__ = ["Options", "chosen", "run"]
 

@@ -9,20 +9,15 @@ and taken again.
 from __future__ import annotations
 
 import math
-import os
-import platform
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
-
-import leanbayes as lb
 
 __all__ = [
     "CLOCKS",
@@ -32,10 +27,10 @@ __all__ = [
     "as_json",
     "cost",
     "exponent",
-    "facts",
     "measure",
     "peak_memory",
     "pooled",
+    "quartiles",
     "undisturbed",
 ]
 
@@ -175,11 +170,17 @@ def cost(turns: Sequence[Turn], limit: float | None = None) -> Cost:
     if not calm:
         kept = sorted(turns, key=lambda turn: turn.probe)[: max(2, len(turns) // 4)]
     ratios = [turn.ratio for turn in kept]
-    low, median, high = _quartiles(ratios)
+    low, median, high = quartiles(ratios)
     return Cost(median, low, high, len(kept), len(turns) - len(kept), calm, ratios)
 
 
-def _quartiles(ratios: Sequence[float]) -> tuple[float, float, float]:
+def quartiles(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """The first quartile, the median and the third.
+
+    Example:
+        >>> quartiles([2.0, 3.0, 4.0])
+        (2.5, 3.0, 3.5)
+    """
     low, median, high = statistics.quantiles(
         ratios if len(ratios) > 1 else [*ratios] * 2, method="inclusive"
     )
@@ -197,7 +198,7 @@ def pooled(found: Sequence[Mapping[str, Any]]) -> Cost:
         (2.0, [1.0, 2.0, 9.0])
     """
     medians = [one["median"] for one in found]
-    low, _, high = _quartiles([ratio for one in found for ratio in one["ratios"]])
+    low, _, high = quartiles([ratio for one in found for ratio in one["ratios"]])
     kept, discarded = (sum(one[name] for one in found) for name in ("kept", "discarded"))
     calm = all(one["calm"] for one in found)
     return Cost(statistics.median(medians), low, high, kept, discarded, calm, (), medians)
@@ -238,43 +239,6 @@ def peak_memory(work: Work) -> int:
             held += change
             most = max(most, held)
     return most
-
-
-def facts(*packages: str) -> dict[str, Any]:
-    """Versions and the machine, without its name."""
-    return {
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "leanbayes": lb.__version__,
-            **{name: _version(name) for name in packages},
-        },
-        "machine": {
-            "system": platform.system(),
-            "architecture": platform.machine(),
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "load": round(os.getloadavg()[0], 2),
-        },
-        "native": "kernels" in lb.__all__ and lb.kernels().native,
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            lines = [line.partition(":")[2].strip() for line in file if "model name" in line]
-    except OSError:
-        lines = []
-    return lines[0] if lines else platform.processor() or "unknown"
 
 
 def as_json(costs: Mapping[str, Cost]) -> dict[str, dict[str, Any]]:

@@ -20,10 +20,9 @@ from research.publishing.cells import (
     Cell,
     Row,
     experiments,
-    grid,
-    markdown,
     mean_of,
     merge_seeds,
+    rows_table,
     seeds_of,
 )
 from research.publishing.filled_claims import NotMeasuredError, filled
@@ -31,6 +30,7 @@ from research.publishing.pages import Makers
 from research.publishing.paper import Claim, Paper
 from research.publishing.paper_blocks import NOT_RUN, Picture
 from research.publishing.results import read_compressed, table, truncations
+from research.publishing.tables import markdown_table
 
 __all__ = ["Blocks"]
 
@@ -122,7 +122,7 @@ class Blocks:
             [filled(claim.says, self.cell), self._came(claim), claim.where]
             for claim in self.paper.claims
         )
-        return grid(["what the paper says", "what came out", "where to look"], lines)
+        return markdown_table(["what the paper says", "what came out", "where to look"], lines)
 
     def _came(self, claim: Claim) -> str:
         """What came out, as far as it was run."""
@@ -133,16 +133,16 @@ class Blocks:
 
     def table(self, experiment: str) -> str:
         """The rows of an experiment."""
-        return markdown(choose("experiment", experiment, experiments(self.trained)))
+        return rows_table(choose("experiment", experiment, experiments(self.trained)))
 
     def rows(self, names: str) -> str:
         """``RECIPE, RECIPE, …``: a row of each, of the published settings if they were run."""
-        return markdown([self._row(name) for name in names.split(", ")])
+        return rows_table([self._row(name) for name in names.split(", ")])
 
     def post_training(self, argument: str) -> str:
         """``RECIPE | METRIC, …``: a trained mean field, its truncations and its tied versions."""
         name, also = _split(argument)
-        return markdown(self._truncations(name, also.split(", ") if also else ()))
+        return rows_table(self._truncations(name, also.split(", ") if also else ()))
 
     def probes(self, names: str) -> str:
         """``RECIPE, …``: −ELBO and ratios of the probed layer at every step: means over seeds.
@@ -150,11 +150,11 @@ class Blocks:
         What the paper prints stands in brackets; its ratio stands by the pooled one.
         """
         lines = (line for name in names.split(", ") for line in _probed(name, self._runs(name)))
-        return grid(["run", "step", "−ELBO", *_RATIOS.values()], lines)
+        return markdown_table(["run", "step", "−ELBO", *_RATIOS.values()], lines)
 
     def costs(self, setup: str) -> str:
-        """What a training step of a set-up of ``benchmarks/families.py`` costs."""
-        return grid(
+        """What a training step of a set-up of ``research bench families`` costs."""
+        return markdown_table(
             ["posterior", "step, relative to the plain network", "quartiles"],
             ([name, str(cell), between] for name, (cell, between) in self._costs(setup).items()),
         )
@@ -223,7 +223,7 @@ class Blocks:
         """The median of a step relative to the plain network's, and its quartiles in words."""
         path = self.results / "benchmarks" / "step_cost.json"
         benchmark = read_object(
-            path, {"setups"}, "a benchmark", "run python -m research.benchmarks.families"
+            path, {"setups"}, "a benchmark", "run python -m research bench families"
         )
         steps = {
             name: cost["step"]

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
+from research.publishing.tables import markdown_table
+
 __all__ = [
     "ALWAYS_SHOWN",
     "Cell",
@@ -14,10 +16,9 @@ __all__ = [
     "averaged",
     "count",
     "experiments",
-    "grid",
-    "markdown",
     "mean_of",
     "merge_seeds",
+    "rows_table",
     "seeds_of",
 ]
 
@@ -59,6 +60,16 @@ class Cell:
         whole = isinstance(self.ours, int) or self.published >= _MANY
         printed = count(int(self.published)) if whole else f"{self.published:g}"
         return f"{measured} ({printed})"
+
+    def percent(self) -> Cell:
+        """The same shares in percent.
+
+        Example:
+            >>> str(Cell(0.9876, published=0.99).percent())
+            '98.76 (99)'
+        """
+        values = (self.ours, self.error, self.published)
+        return Cell(*(None if value is None else 100.0 * value for value in values))
 
 
 def count(number: int) -> str:
@@ -151,42 +162,29 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None
-    return known[0] if len(set(known)) == 1 else sum(known) / len(known)
+    return known[0] if len(set(known)) == 1 else fmean(known)
 
 
-def averaged(values: Sequence[float]) -> Cell:
-    """The mean with its standard error, if there are several values.
-
-    Example:
-        >>> str(averaged([1.0, 3.0])), str(averaged([]))
-        ('2.0 ± 1.0', '–')
-    """
-    if not values:
-        return Cell()
-    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return Cell(fmean(values), error)
-
-
-def grid(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown.
+def averaged(values: Iterable[float | None], errors: Iterable[float | None] = ()) -> Cell:
+    """The mean of the known values with its standard error; of one value, with its own error.
 
     Example:
-        >>> print(grid(["a", "b"], [["1", "2"]]))
-        | a | b |
-        | --- | --- |
-        | 1 | 2 |
+        >>> str(averaged([1.0, 3.0])), str(averaged([1.0], [0.25])), str(averaged([]))
+        ('2.0 ± 1.0', '1.00 ± 0.25', '–')
     """
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *lines))
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return Cell(known[0], next(iter(errors), None)) if known else Cell()
+    return Cell(mean_of(known), stdev(known) / math.sqrt(len(known)))
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def rows_table(rows: Sequence[Row]) -> str:
     """The rows as a table: ours ± standard error, the published value in brackets."""
     shown = {name for row in rows for name, cell in row.cells.items() if cell != Cell()}
     metrics = [name for name in _METRICS if name in shown]
     metrics += sorted(shown.difference(_METRICS), key=_by_step)
-    header = ["row", "run", *(name.replace("_", " ") for name in metrics)]
-    return grid(
-        header,
+    return markdown_table(
+        ["row", "run", *(name.replace("_", " ") for name in metrics)],
         (
             [row.title, row.run, *(str(row.cells.get(name, Cell())) for name in metrics)]
             for row in rows

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from research.publishing.cells import grid
 from research.publishing.pages import Makers
 from research.publishing.paper import DOCS, RECIPES, ROOT, Item, Paper
+from research.publishing.tables import markdown_table
 from research.publishing.trust_table import attempts_table
 
 __all__ = ["list_makers", "tests_by_id"]
@@ -64,7 +64,8 @@ def _checklist(paper: Paper, tests: Mapping[str, Mapping[Path, int]], up: str) -
         [key, item.claim, item.where, ", ".join(_shown_by(item, tests.get(key, {}), up)) or "–"]
         for key, item in paper.checklist.items()
     )
-    return f"## {paper.subject}\n\n{grid(['id', 'claim', 'in the paper', 'shown by'], lines)}"
+    header = ["id", "claim", "in the paper", "shown by"]
+    return f"## {paper.subject}\n\n{markdown_table(header, lines)}"
 
 
 def _shown_by(item: Item, tests: Mapping[Path, int], up: str) -> Iterator[str]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from research.publishing.paper_blocks import MakeBlocks
 
-__all__ = ["DOCS", "RECIPES", "ROOT", "Claim", "Item", "Paper", "Work"]
+__all__ = ["DOCS", "RECIPES", "RESULTS", "ROOT", "Claim", "Item", "Paper", "Work"]
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "src" / "leanbayes" / "recipes"
 """The recipes, a folder for each paper."""
-DOCS = ROOT / "docs"
+DOCS, RESULTS = ROOT / "docs", ROOT / "results"
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Paper:
     @property
     def results(self) -> Path:
         """The folder of its archived runs."""
-        return ROOT / "results" / self.name
+        return RESULTS / self.name
 
     @property
     def folder(self) -> Path:

@@ -145,16 +145,16 @@ def truncations(
 
 
 def compressed_runs(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """What ``papers compress`` wrote below a folder, by recipe."""
+    """What ``research papers compress`` wrote below a folder, by recipe."""
     files = [*sorted(folder.rglob("compress.json")), *sorted(folder.glob("post_training/*.json"))]
     return {run["name"]: run for run in map(read_compressed, files)}
 
 
 def read_compressed(file: Path) -> Mapping[str, Any]:
-    """What ``papers compress`` wrote to this file."""
+    """What ``research papers compress`` wrote to this file."""
     keys, what = (
         {"name", "rows", "seed", "spectra", "maps"},
-        "what python -m papers compress writes",
+        "what python -m research papers compress writes",
     )
     compressed = read_object(file, keys, what, "compress its run")
     rows = compressed["rows"].values() if isinstance(compressed["rows"], dict) else [None]

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["table"]
+__all__ = ["markdown_table"]
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """A table whose first columns are text and whose others are numbers.
+def markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, text: int | None = None
+) -> str:
+    """Format rows as a table.
+
+    Args:
+        header: titles of columns.
+        rows: their cells.
+        text: number of columns of text; those after them are numbers, aligned to the right.
 
     Example:
-        >>> print(table(("method", "cost"), [("k-tied", "1.2")]))
+        >>> print(markdown_table(["a", "b"], [["1", "2"]]))
+        | a | b |
+        | --- | --- |
+        | 1 | 2 |
+        >>> print(markdown_table(["method", "cost"], [["k-tied", "1.2"]], text=1))
         | method | cost |
         |---|--:|
         | k-tied | 1.2 |
     """
-    rule = ["---"] * left + ["--:"] * (len(headings) - left)
-    lines = [headings, rule, *rows]
-    marks = ("|" if line is rule else " | " for line in lines)
-    return "\n".join(
-        f"|{mark.strip().join(line)}|" if line is rule else f"| {mark.join(line)} |"
-        for line, mark in zip(lines, marks, strict=True)
-    )
+    rule = f"| {' | '.join(['---'] * len(header))} |"
+    if text is not None:
+        rule = f"|{'|'.join(['---'] * text + ['--:'] * (len(header) - text))}|"
+    first, *others = (f"| {' | '.join(row)} |" for row in (header, *rows))
+    return "\n".join((first, rule, *others))

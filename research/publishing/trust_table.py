@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from research.publishing.cells import grid
 from research.publishing.paper import ROOT
+from research.publishing.tables import markdown_table
 
 __all__ = ["Attempt", "attempts", "attempts_table"]
 
@@ -55,8 +55,9 @@ def attempts_table(folder: Path, up: str) -> str:
     by_area: dict[str, list[Attempt]] = {}
     for attempt in attempts(folder):
         by_area.setdefault(attempt.area, []).append(attempt)
+    header = ["tried", "what holds", "shown by"]
     return "\n\n".join(
-        f"## {area}\n\n{grid(['tried', 'what holds', 'shown by'], (_row(a, up) for a in rows))}"
+        f"## {area}\n\n{markdown_table(header, (_row(attempt, up) for attempt in rows))}"
         for area, rows in sorted(by_area.items())
     )
 

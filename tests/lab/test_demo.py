@@ -514,6 +514,7 @@ def test_importing_leanbayes_needs_none_of_the_lab():
 
 def test_the_benchmark_measures_every_family_against_the_plain_network():
     small = benchmark.Setup(
+        "small",
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)),
         batch=4,
         shape=(1, 8, 8),

@@ -6,7 +6,7 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from leanbayes.distributions import KroneckerNormal, Triangular
-from research.publishing.cells import grid
+from research.publishing.tables import markdown_table
 
 __all__ = ["bounds_table", "gaps"]
 
@@ -59,4 +59,4 @@ def bounds_table() -> str:
         for spread in _SPREADS:
             found = gaps(shape, spread)
             lines.append([f"{shape[0]} × {shape[1]}", f"{spread:g}", *(f"{g:.3f}" for g in found)])
-    return grid(["matrix", "spread of log √d", "Minkowski", "pivots"], lines)
+    return markdown_table(["matrix", "spread of log √d", "Minkowski", "pivots"], lines)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from leanbayes.lab.recipe_files import parse_yaml, read_recipe
 from leanbayes.lab.train import build_module, provenance
 from leanbayes.lab.unpickling import read_checkpoint
 from leanbayes.lightning import BayesianModule
-from research.publishing.study_file import begun, keep
+from research.publishing.study_file import StudyFile, Tell
 
 __all__ = ["NATURAL", "WHOLE", "NaturalSettings", "compare_optimizers", "recipes_of"]
 
@@ -112,39 +113,31 @@ def compare_optimizers(
     *,
     seeds: int = 1,
     progress: bool = False,
-    tell: Callable[[Mapping[str, Any]], object] | None = None,
+    tell: Tell | None = None,
 ) -> dict[str, Any]:
-    """Train with every optimiser and seed, and write what came out after each run.
+    """Train with every optimiser and seed that the file lacks, and measure the −ELBO.
 
-    Runs that the file has already are not trained again. A run that was stopped goes on from its
-    last epoch, whose state lies beside the file.
-
-    Args:
-        settings: how to train and measure.
-        out: the JSON file.
-        seeds: how many.
-        progress: show a bar for every run.
-        tell: is called with what the file holds about a run, old or new.
-
-    Returns:
-        What the file holds.
+    A run that was stopped goes on from its last epoch, whose state lies beside the file.
     """
     require_count("seeds", seeds, 1)
-    out = Path(out)
     common = {name: value for name, value in asdict(settings).items() if name not in _RUNS}
-    study = begun(out, "natural gradients", common)
-    for seed in range(seeds):
-        for name, recipe in recipes_of(settings, seed).items():
-            key = f"{name}, seed {seed}"
-            if key not in study["parts"]:
-                file = path_name(f"{out.stem}-{name}-{seed}".replace(" ", "-"))
-                warmup = 0.0 if name.endswith(WHOLE) else settings.warmup
-                run = _Run(recipe, settings, out.with_name(f"{file}.state"), warmup)
-                keep(out, study, key, {"optimizer": name, **run.train(progress, key)})
-                run.state_file.unlink(missing_ok=True)
-            if tell is not None:
-                tell(study["parts"][key])
-    return study
+    file = StudyFile(out, "natural gradients", common)
+
+    def state_of(name: str, recipe: Recipe) -> Path:
+        state = path_name(f"{file.path.stem}-{name}-{recipe.seed}".replace(" ", "-"))
+        return file.path.with_name(f"{state}.state")
+
+    def part(name: str, recipe: Recipe) -> dict[str, Any]:
+        warmup = 0.0 if name.endswith(WHOLE) else settings.warmup
+        run = _Run(recipe, settings, state_of(name, recipe), warmup)
+        return {"optimizer": name, **run.train(progress, f"{name}, seed {recipe.seed}")}
+
+    runs = [item for seed in range(seeds) for item in recipes_of(settings, seed).items()]
+    for name, recipe in runs:
+        key = f"{name}, seed {recipe.seed}"
+        file.fill({key: partial(part, name, recipe)}, tell)
+        state_of(name, recipe).unlink(missing_ok=True)
+    return file.study
 
 
 class _Run:

@@ -9,11 +9,12 @@ from typing import Any
 
 from leanbayes.errors import choose, require
 from leanbayes.lab import plots
-from leanbayes.lab.files import read_object
 from research.papers.matrix_normal.entropy_bounds import bounds_table
 from research.papers.matrix_normal.natural import NATURAL
-from research.publishing.cells import Cell, grid
+from research.publishing.cells import Cell
 from research.publishing.paper_blocks import OwnBlocks, Picture
+from research.publishing.study_file import read_study
+from research.publishing.tables import markdown_table
 
 __all__ = [
     "best_adam",
@@ -41,8 +42,7 @@ def natural_blocks(results: Path) -> OwnBlocks:
     """
 
     def study() -> Study:
-        file = results / "studies" / "natural.json"
-        return read_object(file, {"settings", "parts"}, "a study", "run python -m papers natural")
+        return read_study(results / "studies" / "natural.json", "papers natural")
 
     def curves(argument: str) -> Iterator[Picture]:
         """``steps | caption`` or ``seconds | caption``."""
@@ -87,7 +87,7 @@ def _best_natural(curves: Curves) -> str:
 
 
 def _best(curves: Curves) -> str:
-    require(bool(curves), "the study has too few runs; go on with python -m papers natural")
+    require(bool(curves), "the study has too few runs; resume python -m research papers natural")
     return min(curves, key=lambda name: curves[name]["negative_elbo"][-1])
 
 
@@ -157,7 +157,7 @@ def optimizers_table(study: Study) -> str:
 
     goal_of = f"to the end of {best}"
     header = ["optimiser", "last −ELBO", "steps", "seconds", f"steps {goal_of}"]
-    return grid([*header, f"seconds {goal_of}"], [line(*item) for item in curves.items()])
+    return markdown_table([*header, f"seconds {goal_of}"], [line(*item) for item in curves.items()])
 
 
 def draw_optimizers(study: Study, axis: str) -> bytes:

@@ -15,8 +15,9 @@ from research.papers.rank1.induced import tails
 from research.papers.rank1.published import CIFAR10, CIFAR100, IMAGENET, printed
 from research.papers.rank1.seed_means import SEVERITIES, Found, read_runs
 from research.papers.rank1.trials import trials_table
-from research.publishing.cells import Cell, grid
+from research.publishing.cells import Cell
 from research.publishing.paper_blocks import OwnBlocks, Picture
+from research.publishing.tables import markdown_table
 
 __all__ = ["FORMULAS", "rank1_blocks"]
 
@@ -90,31 +91,30 @@ class _Studies:
     def cell(self, name: str, column: str) -> Cell:
         return Found(name, read_runs(self.results, name)).cell(column)
 
-    def costs(self) -> Mapping[str, Any] | None:
-        file = self.results / "studies" / "costs.json"
+    def _file(self, name: str, command: str, key: str = "parts") -> Mapping[str, Any] | None:
+        """A file of results; ``None`` if it is not there."""
+        file = self.results / "studies" / f"{name}.json"
         if not file.is_file():
             return None
-        return read_object(file, {"costs"}, "a file of costs", "run python -m papers rank1-costs")
+        return read_object(
+            file, {key}, f"a file of {name}", f"run python -m research papers {command}"
+        )
+
+    def costs(self) -> Mapping[str, Any] | None:
+        return self._file("costs", "rank1-costs", "costs")
 
     def trials_table(self) -> str:
         """What was tried on validation images before the table was trained."""
-        file = self.results / "studies" / "trials.json"
-        if not file.is_file():
-            return tables.NOT_RUN
-        return trials_table(
-            read_object(file, {"trials"}, "a file of trials", "run python -m papers rank1-trials")
-        )
+        found = self._file("trials", "rank1-trials", "trials")
+        return tables.NOT_RUN if found is None else trials_table(found)
 
     def _theorem(self) -> Mapping[str, Any] | None:
-        file = self.results / "studies" / "theorem.json"
-        if not file.is_file():
-            return None
-        return read_object(file, {"parts"}, "a study", "run python -m papers theorem")
+        return self._file("theorem", "theorem")
 
     def theorem_cell(self, layer: str, formula: str) -> Cell:
         study = self._theorem()
         if study is None:
-            raise FileNotFoundError("theorem 1 was not studied; run python -m papers theorem")
+            raise FileNotFoundError("theorem 1 was not studied; run research papers theorem")
         by_formula = choose("layer", layer, study["parts"])["per_variance"]
         return Cell(choose("formula", formula, by_formula))
 
@@ -127,7 +127,7 @@ class _Studies:
             [layer, *(f"{part['per_variance'][name]:.4f}".replace("-", "−") for name in FORMULAS)]
             for layer, part in study["parts"].items()
         )
-        return grid(["disturbed", *FORMULAS], lines)
+        return markdown_table(["disturbed", *FORMULAS], lines)
 
     def theorem_curves(self, argument: str) -> Iterator[Picture]:
         """``LAYER | caption``: how far the mean moves with the scale of the noise."""

@@ -1,4 +1,4 @@
-"""The studies of the rank-1 paper as commands.
+"""Commands of the rank-1 paper.
 
 Annotations are read by typer, so they are ordinary objects here.
 """
@@ -10,66 +10,33 @@ from typing import Annotated, Any
 
 import typer
 
-from leanbayes.lab.corruptions import PUBLISHED
 from leanbayes.lab.recipe import Budget
 from leanbayes.lab.runs import Run
+from research.options import Out, OutFolder, RunFolders, with_settings
 from research.papers.rank1.costs import CostSettings, measure_costs
+from research.papers.rank1.records import judge_records
 from research.papers.rank1.seed_means import FOLDER
 from research.papers.rank1.study import Rank1Settings, study_rank1
 from research.papers.rank1.theorem import TheoremSettings, theorem
 from research.papers.rank1.trials import trials
-from research.publishing.paper import ROOT
+from research.publishing.paper import RESULTS
+from research.publishing.study_file import show
 
-__all__ = ["add_rank1"]
+__all__ = ["app"]
 
-_RESULTS = ROOT / "results" / "rank1"
-_SETTINGS, _THEOREM = Rank1Settings(), TheoremSettings()
+app = typer.Typer()
+_RESULTS = RESULTS / "rank1"
 _RIVALS = (
-    "deterministic",
-    "mc-dropout",
-    "mean-field",
-    "batchensemble",
-    "gaussian",
-    "cauchy",
-    "low-rank",
-    "ensemble",
+    *("deterministic", "mc-dropout", "mean-field", "batchensemble"),
+    *("gaussian", "cauchy", "low-rank", "ensemble"),
 )
 RECIPES = tuple(f"rank1/fashion-mnist-resnet-{name}" for name in _RIVALS)
 
 
-def add_rank1(app: typer.Typer) -> None:
-    """Give an application these commands."""
-    app.command(epilog="Example: python -m papers rank1 runs/rank1/* --few 300")(rank1)
-    app.command(epilog="Example: python -m papers rank1-costs")(rank1_costs)
-    app.command(epilog="Example: python -m papers rank1-trials runs/trials/*")(rank1_trials)
-    app.command("theorem", epilog="Example: python -m papers theorem")(theorem_1)
-
-
-def rank1(
-    runs: Annotated[list[Path], typer.Argument(help="Finished run folders of images.")],
-    images: Annotated[int | None, typer.Option(min=1, help="Clean test images; all.")] = None,
-    corrupted: Annotated[
-        int, typer.Option(min=1, help="Images that are damaged in every way.")
-    ] = _SETTINGS.corrupted,
-    few: Annotated[
-        int, typer.Option(min=0, help="Images damaged for every number of samples; none.")
-    ] = _SETTINGS.few,
-    samples: Annotated[
-        list[int] | None, typer.Option(min=1, help="Samples to compare; 1, 4 and 25.")
-    ] = None,
-    kinds: Annotated[
-        list[str] | None, typer.Option("--kind", help="A corruption; may be repeated. All 15.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The folder of results.")] = _RESULTS / FOLDER,
-) -> None:
-    """Study trained runs on clean, damaged and foreign images; a stopped study goes on."""
-    settings = Rank1Settings(
-        images,
-        corrupted,
-        few,
-        tuple(samples) if samples else _SETTINGS.samples,
-        tuple(kinds) if kinds else PUBLISHED,
-    )
+@app.command(epilog="Example: python -m research papers rank1 runs/rank1/* --few 300")
+@with_settings(Rank1Settings)
+def rank1(settings: Rank1Settings, runs: RunFolders, out: OutFolder = _RESULTS / FOLDER) -> None:
+    """Study trained runs on clean, damaged and out-of-distribution images."""
     for run in runs:
         recipe = Run(run).recipe
         file = out / f"{recipe.name}-seed{recipe.seed}.json"
@@ -78,25 +45,24 @@ def rank1(
 
 
 def _tell(name: str, part: Mapping[str, Any]) -> None:
+    numbers = "finished"
     if "severities" in part:
-        counts = part["severities"]["1"]
         means = {
             count: fmean(by[count]["nll"]["value"] for by in part["severities"].values())
-            for count in counts
+            for count in part["severities"]["1"]
         }
         numbers = ", ".join(f"NLL {mean:.4f} by {count}" for count, mean in means.items())
-    else:
-        numbers = "finished"
     print(f"{name:<28} {numbers}; {part['seconds']:.0f} s", flush=True)
 
 
+@app.command(epilog="Example: python -m research papers rank1-costs")
 def rank1_costs(
     recipes: Annotated[
-        list[str] | None, typer.Argument(help="Recipes; the first is what others are relative to.")
+        list[str] | None, typer.Argument(help="Recipes; costs are relative to the first.")
     ] = None,
     budget: Annotated[Budget, typer.Option(help="Settings of the recipes.")] = "paper",
     rounds: Annotated[int, typer.Option(min=1, help="Turns of every network.")] = 15,
-    out: Annotated[Path, typer.Option(help="The JSON file.")] = _RESULTS / "studies" / "costs.json",
+    out: Annotated[Path, typer.Option(help="JSON file.")] = _RESULTS / "studies" / "costs.json",
 ) -> None:
     """Measure what steps and predictions cost, in CPU time of one thread, in turns."""
     settings = CostSettings(tuple(recipes) if recipes else RECIPES, budget, rounds)
@@ -106,11 +72,10 @@ def rank1_costs(
     print(f"Written to {out}")
 
 
+@app.command(epilog="Example: python -m research papers rank1-trials runs/trials/*")
 def rank1_trials(
-    runs: Annotated[list[Path], typer.Argument(help="Finished run folders.")],
-    out: Annotated[Path, typer.Option(help="The JSON file.")] = _RESULTS
-    / "studies"
-    / "trials.json",
+    runs: RunFolders,
+    out: Annotated[Path, typer.Option(help="JSON file.")] = _RESULTS / "studies" / "trials.json",
 ) -> None:
     """Collect what runs came to on their validation images, by which settings are chosen."""
     for trial in trials(runs, out)["trials"]:
@@ -119,16 +84,17 @@ def rank1_trials(
     print(f"Written to {out}")
 
 
-def theorem_1(
-    draws: Annotated[int, typer.Option(min=2, help="Of the noise.")] = _THEOREM.draws,
-    width: Annotated[int, typer.Option(min=1, help="Of the network.")] = _THEOREM.width,
-    depth: Annotated[int, typer.Option(min=1, help="Of the network.")] = _THEOREM.depth,
-    seed: Annotated[int, typer.Option(help="Of weights and noise.")] = _THEOREM.seed,
-    out: Annotated[
-        Path, typer.Option(help="The JSON file; a stopped study goes on with it.")
-    ] = _RESULTS / "studies" / "theorem.json",
-) -> None:
+@app.command("theorem", epilog="Example: python -m research papers theorem")
+@with_settings(TheoremSettings)
+def theorem_1(settings: TheoremSettings, out: Out = _RESULTS / "studies" / "theorem.json") -> None:
     """Compare noise in s with noise in the weights, layer by layer (appendix A)."""
-    settings = TheoremSettings(width=width, depth=depth, draws=draws, seed=seed)
-    theorem(settings, out, tell=lambda name: print(f"{name} finished", flush=True))
+    theorem(settings, out, tell=show("seconds"))
+    print(f"Written to {out}")
+
+
+@app.command(epilog="Example: python -m research papers records runs/ehr/*")
+def records(runs: RunFolders, out: Out = _RESULTS / "studies" / "records.json") -> None:
+    """Compare networks that read health records with the true risk of a generated cohort."""
+    tell = show("nll", "excess", "auroc", "auc_pr", "ece")
+    judge_records(runs, out, tell=lambda name, part: tell(name, part["metrics"]))
     print(f"Written to {out}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -13,15 +13,15 @@ from torch import Tensor
 
 from leanbayes.errors import choose, require
 from leanbayes.lab.data.health import Cohort, generate_cohort
-from leanbayes.lab.files import read_object
 from leanbayes.lab.provenance import surroundings
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Bernoulli
 from leanbayes.metrics import Score, average
 from leanbayes.prediction.predict import predict
-from research.publishing.cells import Cell, grid, seeds_of
+from research.publishing.cells import Cell, averaged, seeds_of
 from research.publishing.paper_blocks import OwnBlocks
-from research.publishing.study_file import begun, keep
+from research.publishing.study_file import StudyFile, Tell, read_study
+from research.publishing.tables import markdown_table
 
 __all__ = ["RISK", "excess", "judge_records", "records_blocks", "records_table"]
 
@@ -58,26 +58,12 @@ def excess(risk: Tensor, probs: Tensor) -> Score:
     return average(on + off)
 
 
-def judge_records(
-    runs: Sequence[Path],
-    out: Path,
-    *,
-    tell: Callable[[str, Mapping[str, Any]], object] | None = None,
-) -> dict[str, Any]:
-    """Compare finished runs on the generated cohort with its true risk; write after each.
-
-    Args:
-        runs: folders, all on the same cohort.
-        out: the JSON file; runs that it holds are not judged again.
-        tell: is called with the name of every part, old or new, and what the file holds of it.
-
-    Returns:
-        What the file holds.
-    """
+def judge_records(runs: Sequence[Path], out: Path, *, tell: Tell | None = None) -> dict[str, Any]:
+    """Compare finished runs, all on one generated cohort, with its true risk."""
     require(bool(runs), "there are no runs to judge; train rank1/ehr-lstm-* first")
     options = _options(Run(runs[0]))
     cohort = generate_cohort(**options)["test"]
-    study = begun(out, "health records", {"data": DATA, "options": options})
+    file = StudyFile(out, "health records", {"data": DATA, "options": options})
     parts: dict[str, Callable[[], Mapping[str, Any]]] = {RISK: partial(_of_risk, cohort)}
     for folder in runs:
         run = Run(folder)
@@ -87,12 +73,7 @@ def judge_records(
         )
         name = run.recipe.name.removeprefix("ehr-lstm-")
         parts[f"{name}, seed {run.recipe.seed}"] = partial(_of_run, run, cohort)
-    for name, judge in parts.items():
-        if name not in study["parts"]:
-            keep(out, study, name, judge())
-        if tell is not None:
-            tell(name, study["parts"][name])
-    return study
+    return file.fill(parts, tell)
 
 
 def _options(run: Run) -> dict[str, Any]:
@@ -141,7 +122,7 @@ def records_table(study: Study) -> str:
         count = str(Cell(parts[0].get("parameters")))
         seeds = seeds_of([part["seed"] for part in parts]) if "seed" in parts[0] else "–"
         lines.append([row.replace("-", " "), seeds, *cells, count, known])
-    return grid(header, lines)
+    return markdown_table(header, lines)
 
 
 def _rows(study: Study) -> dict[str, list[Mapping[str, Any]]]:
@@ -159,18 +140,14 @@ def _rows(study: Study) -> dict[str, list[Mapping[str, Any]]]:
 def _cell(parts: Sequence[Mapping[str, Any]], column: str) -> Cell:
     """The mean over seeds and its standard error; of one run, the error over patients."""
     scores = [choose("metric", column, part["metrics"]) for part in parts]
-    values = [score["value"] for score in scores]
-    if len(values) == 1:
-        return Cell(values[0], scores[0]["error"])
-    return Cell(fmean(values), stdev(values) / len(values) ** 0.5)
+    return averaged([score["value"] for score in scores], [score["error"] for score in scores])
 
 
 def records_blocks(results: Path) -> OwnBlocks:
     """What makes the block ``records``; a claim names ``records/ROW METRIC``."""
 
     def study() -> Study:
-        file = results / "studies" / "records.json"
-        return read_object(file, {"settings", "parts"}, "a study", "run python -m papers records")
+        return read_study(results / "studies" / "records.json", "papers records")
 
     return OwnBlocks(
         tables={"records": lambda _: records_table(study())},

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
-from leanbayes.lab.files import read_object
 from research.papers.rank1.published import printed
-from research.publishing.cells import Cell
+from research.publishing.cells import Cell, averaged
+from research.publishing.study_file import read_study
 
 __all__ = ["FOLDER", "Found", "read_runs"]
 
 FOLDER = "after"
 """Where studies of runs are, in the folder of results."""
 SEVERITIES = ("1", "2", "3", "4", "5")
+_COMMAND = "python -m research papers rank1"
 _CORRUPTED = {"nll": "cnll", "accuracy": "ca", "ece": "cece"}
 
 Numbers = Mapping[str, tuple[float, float]]
@@ -28,10 +28,9 @@ def read_runs(results: Path, name: str) -> list[Mapping[str, Any]]:
     files = sorted((results / FOLDER).glob(f"{name}-seed*.json"))
     if not files:
         raise FileNotFoundError(
-            f"{results / FOLDER} has no study of {name}; run python -m papers rank1 on its runs"
+            f"{results / FOLDER} has no study of {name}; run {_COMMAND} on its runs"
         )
-    keys, again = {"study", "settings", "parts"}, "run python -m papers rank1 on its run"
-    return [read_object(file, keys, "a study", again) for file in files]
+    return [read_study(file, "papers rank1") for file in files]
 
 
 class Found:
@@ -69,14 +68,10 @@ class Found:
         found = [numbers[column] for numbers in self._by_seed if column in numbers]
         if not found:
             raise FileNotFoundError(
-                f"no study of {self.name} has {column!r} yet; go on with python -m papers rank1"
+                f"no study of {self.name} has {column!r} yet; resume {_COMMAND}"
             )
-        values, beside = [value for value, _ in found], printed(self.name).get(column)
-        if len(values) == 1:
-            return Cell(values[0], found[0][1] or None, beside)
-        error = stdev(values) / math.sqrt(len(values))
-        mean = values[0] if len(set(values)) == 1 else fmean(values)
-        return Cell(mean, error or None, beside)
+        cell = averaged([value for value, _ in found], [error for _, error in found])
+        return Cell(cell.ours, cell.error or None, printed(self.name).get(column))
 
 
 def _comparable(by_seed: Sequence[Numbers]) -> list[Numbers]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import track
 from torch import Tensor, nn
 
 from leanbayes import metrics
@@ -27,7 +26,7 @@ from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
 from leanbayes.models.members import members
 from leanbayes.prediction.predict import Prediction, predict
-from research.publishing.study_file import begun, keep
+from research.publishing.study_file import StudyFile, Tell
 
 __all__ = ["FOREIGN", "Rank1Settings", "corrupted_kinds", "study_rank1"]
 
@@ -70,32 +69,19 @@ def study_rank1(
     out: Path,
     *,
     progress: bool = False,
-    tell: Callable[[str, Part], None] | None = None,
+    tell: Tell | None = None,
 ) -> dict[str, Any]:
-    """Measure a finished run part by part; a stopped study goes on with its file.
-
-    Args:
-        folder: of the run.
-        settings: how much to look at.
-        out: the JSON file.
-        progress: show a progress bar.
-        tell: is called with the name of every part and what it came to.
-    """
+    """Measure a finished run, part by part."""
     trained = _Trained.of(folder)
     recipe = trained.run.recipe
     chosen = {"name": recipe.name, "seed": recipe.seed, **asdict(settings)}
-    study = begun(out, "rank1", chosen)
-    waiting = {
-        name: make for name, make in _parts(trained, settings).items() if name not in study["parts"]
-    }
-    for name, make in track(waiting.items(), "parts", disable=not progress):
-        started = time.monotonic()
-        part = make()
-        part["seconds"] = round(time.monotonic() - started, 1)
-        keep(out, study, name, part)
-        if tell is not None:
-            tell(name, part)
-    return study
+    parts = {name: partial(_timed, make) for name, make in _parts(trained, settings).items()}
+    return StudyFile(out, "rank1", chosen).fill(parts, tell, progress=progress)
+
+
+def _timed(make: Callable[[], Part]) -> Part:
+    started = time.monotonic()
+    return make() | {"seconds": round(time.monotonic() - started, 1)}
 
 
 @dataclass(frozen=True)

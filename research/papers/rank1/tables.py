@@ -8,7 +8,8 @@ from typing import Any
 
 from research.papers.rank1.published import COLUMNS, FEW_SAMPLES
 from research.papers.rank1.seed_means import Found
-from research.publishing.cells import Cell, grid, seeds_of
+from research.publishing.cells import Cell, seeds_of
+from research.publishing.tables import markdown_table
 
 __all__ = [
     "SHOWN",
@@ -54,7 +55,7 @@ def _table(runs: Runs, columns: Sequence[str]) -> str:
             continue
         cells = [_shown(found, column) for column in columns]
         lines.append([title, seeds_of(found.seeds), *cells])
-    return grid(["network", "run", *(SHOWN[column] for column in columns)], lines)
+    return markdown_table(["network", "run", *(SHOWN[column] for column in columns)], lines)
 
 
 def _shown(found: Found, column: str) -> str:
@@ -85,7 +86,7 @@ def samples_table(runs: Runs) -> str:
             names += [f"few.{count}.{metric}" for metric in COLUMNS[3:]]
             beside = dict(zip(names, FEW_SAMPLES.get(int(count), ()), strict=False))
             lines.append([title, count, *(_of_samples(found, n, beside) for n in names)])
-    return grid(["network", "samples", *(SHOWN[column] for column in COLUMNS)], lines)
+    return markdown_table(["network", "samples", *(SHOWN[column] for column in COLUMNS)], lines)
 
 
 def _of_samples(found: Found, column: str, beside: Mapping[str, float]) -> str:
@@ -113,7 +114,7 @@ def cost_table(runs: Runs, costs: Mapping[str, Any] | None) -> str:
         ]
         lines.append([title, *sizes, *times])
     header = ["network", "parameters", "more than the plain one", "passes of a prediction"]
-    return grid([*header, "step, relative", "prediction, relative"], lines)
+    return markdown_table([*header, "step, relative", "prediction, relative"], lines)
 
 
 def printed_table(table: Mapping[str, tuple[float, ...]]) -> str:
@@ -122,7 +123,7 @@ def printed_table(table: Mapping[str, tuple[float, ...]]) -> str:
         [name, *(f"{100 * v:.1f}" if c in _SHARES else f"{v:g}" for c, v in _pairs(row))]
         for name, row in table.items()
     ]
-    return grid(["network", *(SHOWN[column] for column in COLUMNS)], lines)
+    return markdown_table(["network", *(SHOWN[column] for column in COLUMNS)], lines)
 
 
 def _pairs(row: Sequence[float]) -> list[tuple[str, float]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.lab.provenance import surroundings
-from research.publishing.study_file import begun, keep
+from research.publishing.study_file import StudyFile, Tell
 
 __all__ = ["TheoremSettings", "second_orders", "theorem"]
 
@@ -119,33 +120,19 @@ def _after(network: _Network, layer: int, activated: Tensor) -> Tensor:
     return h @ network.a
 
 
-def theorem(
-    settings: TheoremSettings, out: Path, *, tell: Callable[[str], None] | None = None
-) -> dict[str, Any]:
-    """Measure the mean of a disturbed network and compare it with second-order formulas.
-
-    Args:
-        settings: the network and its noise.
-        out: the JSON file; a stopped study goes on with it.
-        tell: is called with the name of every finished part.
-    """
+def theorem(settings: TheoremSettings, out: Path, *, tell: Tell | None = None) -> dict[str, Any]:
+    """Measure the mean of a disturbed network and compare it with second-order formulas."""
     network = _Network.of(settings)
-    study = begun(out, "theorem", asdict(settings))
-    for layer in range(settings.depth):
-        name = f"layer {layer + 1}"
-        if name not in study["parts"]:
-            started = time.monotonic()
-            part = _measured(network, layer, settings)
-            part |= {"seconds": round(time.monotonic() - started, 1), **surroundings()}
-            keep(out, study, name, part)
-            if tell is not None:
-                tell(name)
-    return study
+    parts = {
+        f"layer {layer + 1}": partial(_measured, network, layer, settings)
+        for layer in range(settings.depth)
+    }
+    return StudyFile(out, "theorem", asdict(settings)).fill(parts, tell)
 
 
 def _measured(network: _Network, layer: int, settings: TheoremSettings) -> dict[str, Any]:
     """Formulas at a scale of one, and means over draws at every scale, with standard errors."""
-    n = settings.width
+    started, n = time.monotonic(), settings.width
     drawn = [_drawn(network, layer, scale, settings) for scale in settings.scales]
     return {
         "per_variance": second_orders(network, layer, torch.eye(n, dtype=torch.float64)),
@@ -154,6 +141,8 @@ def _measured(network: _Network, layer: int, settings: TheoremSettings) -> dict[
             kind: {key: [at[kind][key] for at in drawn] for key in ("mean", "error")}
             for kind in ("signs", "normal weights")
         },
+        "seconds": round(time.monotonic() - started, 1),
+        **surroundings(),
     }
 
 

@@ -10,7 +10,8 @@ from leanbayes.errors import require
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.runs import Run
-from research.publishing.cells import Cell, grid
+from research.publishing.cells import Cell
+from research.publishing.tables import markdown_table
 
 __all__ = ["rate_of", "trials", "trials_table"]
 
@@ -81,4 +82,4 @@ def trials_table(study: Mapping[str, Any]) -> str:
             rate = "–" if trial["rate"] is None else f"{trial['rate']:g}"
             shown = f"**{nll}**" if len(own) > 1 and trial["nll"] == least else nll
             rows.append([title, rate, shown, f"{100 * trial['accuracy']:.1f}"])
-    return grid(["network", "rate", "NLL", "accuracy, %"], rows)
+    return markdown_table(["network", "rate", "NLL", "accuracy, %"], rows)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from rich.progress import track
 from torch import Tensor, nn
 
 import leanbayes as lb
@@ -20,7 +20,8 @@ from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.provenance import surroundings
 from leanbayes.lab.runs import Run
 from leanbayes.prediction.eval_mode import dropping_out, evaluating
-from research.publishing.study_file import begun, keep
+from research.publishing.study_file import StudyFile, Tell
+from research.publishing.tables import markdown_table
 
 __all__ = ["NETWORKS", "AttackSettings", "attack_runs", "attacks_table", "draw_attacks"]
 
@@ -112,38 +113,26 @@ def attack_runs(
     out: str | Path,
     *,
     progress: bool = False,
-    tell: Callable[[str, str, Mapping[str, Any]], object] | None = None,
+    tell: Tell | None = None,
 ) -> dict[str, Any]:
     """Attack the networks of finished runs, and write the share of successes after every step.
 
     A recipe's name ends with its role: deterministic, dropout or variance. The first run of a role,
     by its seed, is the single network; several plain runs are the deep ensemble, and several
-    variance runs the variance ensemble. What the file has already is not computed again.
-
-    Args:
-        runs: the run folders.
-        settings: how to attack.
-        out: the JSON file.
-        progress: show a bar over networks and gradients.
-        tell: is called with network, gradient and what the file holds of them.
-
-    Returns:
-        What the file holds.
+    variance runs the variance ensemble. Attacks that the file holds are not repeated.
     """
-    out, by_role = Path(out), _by_role([Run(folder) for folder in runs])
+    by_role = _by_role([Run(folder) for folder in runs])
     described = {role: [_described(run) for run in group] for role, group in by_role.items()}
-    study = begun(out, "attacks", {**asdict(settings), "runs": described})
+    file = StudyFile(out, "attacks", {**asdict(settings), "runs": described})
     data = _Data()
     networks = _networks(by_role, data, settings.draws)
     images = _images(data.of(next(iter(by_role.values()))[0]), networks, settings)
-    wanted = [(n, g) for n, network in networks.items() for g in _gradients(network)]
-    for name, gradient in track(wanted, "Attacks", disable=not progress):
-        key = f"{name}, {gradient}"
-        if key not in study["parts"]:
-            keep(out, study, key, _attacked(networks[name], gradient, images, settings))
-        if tell is not None:
-            tell(name, gradient, study["parts"][key])
-    return study
+    parts = {
+        f"{name}, {gradient}": partial(_attacked, network, gradient, images, settings)
+        for name, network in networks.items()
+        for gradient in _gradients(network)
+    }
+    return file.fill(parts, tell, progress=progress)
 
 
 def _by_role(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -307,25 +296,24 @@ def attacks_table(study: Mapping[str, Any]) -> str:
     ranks = {name: i for i, name in enumerate(sorted(means, key=means.__getitem__), 1)}
     last = study["settings"]["iterations"]
     half = last // 2
-    lines = [
-        f"| network | accuracy | after {half} | after {last} | after {last}, gradient of the "
-        "average | mean | rank | rank in the paper |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    header = ["network", "accuracy", f"after {half}", f"after {last}"]
+    header += [f"after {last}, gradient of the average", "mean", "rank", "rank in the paper"]
+    lines = []
     for name, part in found.items():
         other = study["parts"].get(f"{name}, of_average")
-        cells = [
-            name,
-            _accuracy(study, name),
-            _success(part, half),
-            _success(part, last),
-            _success(other, last) if other else "–",
-            f"{100 * means[name]:.1f} %",
-            str(ranks[name]),
-            PUBLISHED.get(name, "3–5"),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(
+            [
+                name,
+                _accuracy(study, name),
+                _success(part, half),
+                _success(part, last),
+                _success(other, last) if other else "–",
+                f"{100 * means[name]:.1f} %",
+                str(ranks[name]),
+                PUBLISHED.get(name, "3–5"),
+            ]
+        )
+    return markdown_table(header, lines, text=len(header))
 
 
 def _success(part: Mapping[str, Any], iteration: int) -> str:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from leanbayes.errors import choose
-from leanbayes.lab.files import read_object
 from research.papers.variance.attacks import attacks_table, draw_attacks
 from research.papers.variance.four_classes import draw_activations, seeds_table
 from research.papers.variance.policies import curves_of_policies, read_policy, table_of_policies
 from research.publishing.cells import Cell
 from research.publishing.paper_blocks import OwnBlocks, Picture
+from research.publishing.study_file import read_study
 
 __all__ = ["study_blocks"]
 
@@ -52,8 +52,7 @@ class _Studies:
         self.results = results
 
     def study(self, name: str) -> Mapping[str, Any]:
-        file = self.results / "studies" / f"{name}.json"
-        return read_object(file, {"settings", "parts"}, "a study", f"run python -m papers {name}")
+        return read_study(self.results / "studies" / f"{name}.json", f"papers {name}")
 
     def policies(self, names: str) -> list[Mapping[str, Any]]:
         return [self._policy(name) for name in names.split(", ")]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ import leanbayes as lb
 from leanbayes.errors import require_count, require_positive
 from leanbayes.lab import plots
 from leanbayes.lab.provenance import surroundings
-from research.publishing.study_file import begun, keep
+from research.publishing.study_file import StudyFile, Tell
+from research.publishing.tables import markdown_table
 
 __all__ = [
     "BETWEEN",
@@ -32,6 +34,7 @@ __all__ = [
     "kind_of",
     "seeds_table",
     "spreads_of",
+    "tell_seed",
 ]
 
 CENTRES = ((3.0, 3.0), (3.0, 10.0), (10.0, 3.0), (10.0, 10.0))
@@ -78,31 +81,12 @@ def four_classes(
     *,
     seeds: int = 8,
     progress: bool = False,
-    tell: Callable[[Mapping[str, Any]], object] | None = None,
+    tell: Tell | None = None,
 ) -> dict[str, Any]:
-    """Train the network with the seeds 0, 1, … and write what came out after each.
-
-    Seeds that the file has already are not trained again.
-
-    Args:
-        settings: how to train and judge.
-        out: the JSON file.
-        seeds: how many.
-        progress: show a bar for every seed.
-        tell: is called with what the file holds about a seed, old or new.
-
-    Returns:
-        What the file holds.
-    """
+    """Train the network with the seeds 0, 1, … that the file lacks, and judge it."""
     require_count("seeds", seeds, 1)
-    out = Path(out)
-    study = begun(out, "four classes", asdict(settings))
-    for seed in range(seeds):
-        if str(seed) not in study["parts"]:
-            keep(out, study, str(seed), _one_seed(settings, seed, progress))
-        if tell is not None:
-            tell(study["parts"][str(seed)])
-    return study
+    parts = {str(seed): partial(_one_seed, settings, seed, progress) for seed in range(seeds)}
+    return StudyFile(out, "four classes", asdict(settings)).fill(parts, tell)
 
 
 def _one_seed(settings: FourClasses, seed: int, progress: bool) -> dict[str, Any]:
@@ -179,6 +163,14 @@ def _judged(model: nn.Module, x: Tensor, y: Tensor, settings: FourClasses) -> di
     }
 
 
+def tell_seed(seed: str, part: Mapping[str, Any]) -> None:
+    """Print what a seed came to."""
+    spreads = spreads_of(part)
+    shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in part["accuracy"].items())
+    correlation = f"correlation {correlation_of(spreads):.2f}"
+    print(f"seed {seed}: {kind_of(spreads)} ({correlation}); {shares}; {part['seconds']:.0f} s")
+
+
 def kind_of(spreads: Tensor) -> str:
     """Which kind of solution the spreads of two neurons, by class, show.
 
@@ -234,10 +226,9 @@ def _digits(values: Tensor) -> Any:
 
 def seeds_table(study: Mapping[str, Any]) -> str:
     """A Markdown table with a line for every seed, and the spreads of both neurons by class."""
-    lines = [
-        "| seed | kind | correlation | one sample | ensemble | means | neuron 1 | neuron 2 |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    header = ["seed", "kind", "correlation", "one sample", "ensemble", "means"]
+    header += ["neuron 1", "neuron 2"]
+    lines = []
     for seed, part in study["parts"].items():
         spreads = spreads_of(part)
         shares = [f"{100 * share:.1f} %" for share in part["accuracy"].values()]
@@ -246,8 +237,8 @@ def seeds_table(study: Mapping[str, Any]) -> str:
             for neuron in spreads.tolist()
         ]
         told = [kind_of(spreads), f"{correlation_of(spreads):.2f}"]
-        lines.append(f"| {' | '.join([seed, *told, *shares, *neurons])} |")
-    return "\n".join(lines)
+        lines.append([seed, *told, *shares, *neurons])
+    return markdown_table(header, lines, text=len(header))
 
 
 def draw_activations(study: Mapping[str, Any]) -> bytes:

@@ -13,7 +13,7 @@ from leanbayes.errors import require
 from leanbayes.lab import plots
 from leanbayes.lab.files import read_object, write_json
 from leanbayes.lab.path_names import path_name
-from research.publishing.cells import grid
+from research.publishing.tables import markdown_table
 
 __all__ = ["curves_of_policies", "keep_policy", "read_policy", "table_of_policies"]
 
@@ -60,7 +60,7 @@ def read_policy(file: Path) -> Study:
 def table_of_policies(studies: Sequence[Study]) -> str:
     """The return over the last hundred episodes: mean, error and range over seeds."""
     header = ["environment", "policy", "return of the last 100", "worst seed", "best seed", "seeds"]
-    return grid(header, map(_line, studies))
+    return markdown_table(header, map(_line, studies))
 
 
 def _line(study: Study) -> list[str]:

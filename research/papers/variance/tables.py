@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from research.papers.variance.published import TABLE_1, TABLE_2, TABLE_3, printed
-from research.publishing.cells import Cell, count, grid
+from research.publishing.cells import Cell, count
+from research.publishing.tables import markdown_table
 
 __all__ = [
     "alphas",
@@ -106,7 +107,7 @@ def table_1(studies: Studies) -> str:
         ("elbo.elbo", "elbo.data", "elbo.kl"),
         ("accuracy.mean", "accuracy.ensemble"),
     )
-    return grid(
+    return markdown_table(
         header,
         (
             [*_begin(name, study), *_plain(cells, elbo), *_percent(cells, accuracy)]
@@ -128,7 +129,7 @@ def table_3(studies: Studies) -> str:
 def _accuracy_table(
     studies: Studies, table: Mapping[str, Mapping[str, float]], columns: tuple[str, ...]
 ) -> str:
-    return grid(
+    return markdown_table(
         ["network", "run", *(f"{_ACCURACY[column]}, %" for column in columns)],
         (
             [*_begin(name, study), *_percent(cells, columns)]
@@ -186,7 +187,8 @@ def _known(studies: Studies, part: str, what: str) -> Iterator[tuple[str, Study]
     """The studies that were made; all must have a part."""
     for name, study in studies.items():
         if study is None:
-            raise FileNotFoundError(f"{name} was not studied; run python -m papers variance RUN")
+            command = "python -m research papers variance RUN"
+            raise FileNotFoundError(f"{name} was not studied; run {command}")
         if not study.get(part):
             raise ValueError(f"{name} has no {what}: it has no such random layer; leave it out")
         yield name, study
@@ -202,7 +204,7 @@ def batch_statistics(studies: Studies) -> str:
     )
     bare = (line[:3] + [cell.partition(" (")[0] for cell in line[3:]] for line in lines)
     head = ["network", "run", "normalised by", *(f"{title}, %" for title in _ACCURACY.values())]
-    return grid(head, bare)
+    return markdown_table(head, bare)
 
 
 def _columns(part: str) -> tuple[str, ...]:
@@ -229,7 +231,7 @@ def alphas(studies: Studies) -> str:
         for name, study in _known(studies, "alphas", "log α")
         for layer, row in study["alphas"].items()
     )
-    return grid(header, ([*line[:3], *map(_signed, line[3:])] for line in lines))
+    return markdown_table(header, ([*line[:3], *map(_signed, line[3:])] for line in lines))
 
 
 def _number(value: float | None, form: str = ".3g") -> str:
@@ -243,7 +245,9 @@ def controls(studies: Studies) -> str:
         [*_begin(name, study), *_bare(study, columns)]
         for name, study in _known(studies, "controls", "standard deviations")
     )
-    return grid(["network", "run", "as trained, %", "means zero, %", "σ permuted, %"], lines)
+    return markdown_table(
+        ["network", "run", "as trained, %", "means zero, %", "σ permuted, %"], lines
+    )
 
 
 def _bare(study: Study, columns: tuple[str, ...]) -> list[str]:
@@ -266,7 +270,7 @@ def pruned(studies: Studies) -> str:
             sparse = study["pruning"]["sparse"]
             left = f"{_share(sparse['kept'])} % kept: {_times(100.0, _cell(sparse))}"
             lines.append([_begin(name, study)[0], title, *points, left if by == "snr" else ""])
-    return grid(header, lines)
+    return markdown_table(header, lines)
 
 
 def antithetic(studies: Studies) -> str:
@@ -292,7 +296,7 @@ def antithetic(studies: Studies) -> str:
                 *(f"{100 * shares['centred'][kind]:.3g}" for kind in ("both", "one", "none")),
             ]
         )
-    return grid(header, lines)
+    return markdown_table(header, lines)
 
 
 def _sample_of(shares: Mapping[str, float]) -> float:
@@ -305,7 +309,7 @@ def levels(study: Study) -> str:
     ((_, known),) = _known({study["name"]: study}, "densities", "dense layer with noise")
     neurons = known["densities"]["neurons"]
     classes = range(max((len(neuron["std"]) for neuron in neurons.values()), default=0))
-    return grid(
+    return markdown_table(
         ["neuron", *(f"class {c}" for c in classes)],
         (
             [number, *(f"{value:.3g}" for value in neuron["std"])]

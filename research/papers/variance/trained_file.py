@@ -28,5 +28,5 @@ def _joined(numbers: str) -> str:
 
 def read_study(path: Path) -> dict[str, Any]:
     """What :func:`write_study` wrote."""
-    what, again = "what python -m papers variance writes", "study its run again"
+    what, again = "what python -m research papers variance writes", "study its run again"
     return read_object(path, _KEYS, what, again)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from leanbayes import plots as draw
 from leanbayes.lab import plots
 from leanbayes.saving.files import replace_file
-from research.publishing.cells import grid
+from research.publishing.tables import markdown_table
 
 __all__ = ["Cell", "cells", "rule", "text", "write"]
 
@@ -42,7 +42,7 @@ def write(results: Path, docs: Path) -> Path:
     """Write the page and its pictures."""
     files = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(results.glob("*.json"))]
     if not files:
-        raise FileNotFoundError(f"{results} has no results; run python -m studies kl-weight first")
+        raise FileNotFoundError(f"{results} has no results; run research studies kl-weight first")
     found = cells(files)
     folder = docs / "kl_weight"
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def _table(by_weight: Mapping[float, Mapping[str, Cell]]) -> str:
         [f"{weight:g}", *(f"{found[m].mean:.3f} ± {found[m].error:.3f}" for m in metrics)]
         for weight, found in by_weight.items()
     ]
-    return grid(["weight", *(TITLES.get(metric, metric) for metric in metrics)], rows)
+    return markdown_table(["weight", *(TITLES.get(metric, metric) for metric in metrics)], rows)
 
 
 def _how(files: Sequence[Mapping[str, Any]]) -> str:
@@ -176,8 +176,8 @@ def _how(files: Sequence[Mapping[str, Any]]) -> str:
         "coverage of central intervals, and foreign rows have the columns of test rows, each in an "
         "order of its own, told by the predictive variance. Of classes, coverage is how often the "
         "true one is among the most probable that reach 90 % together, and foreign images are "
-        "those of the other data set, told by entropy. `python -m studies kl-weight` measures "
-        f"it again, in {minutes:.0f} minutes of one core here."
+        "those of the other data set, told by entropy. `python -m research studies kl-weight` "
+        f"measures it again, in {minutes:.0f} minutes of one core here."
     )
 
 

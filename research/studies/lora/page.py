@@ -10,8 +10,10 @@ from typing import Any
 
 from leanbayes.errors import require
 from leanbayes.lab.files import read_object, write_text
-from research.publishing.cells import count, grid
+from research.publishing.cells import count
 from research.publishing.paper import DOCS, ROOT
+from research.publishing.study_file import read_study
+from research.publishing.tables import markdown_table
 from research.studies.lora.rows import ROWS
 
 __all__ = ["PAGE", "RESULTS", "page_text", "read_trials", "write_page"]
@@ -38,7 +40,7 @@ _COLUMNS: Mapping[str, tuple[str, int, float]] = {
 
 def write_page(results: Path = RESULTS, page: Path = PAGE) -> Path:
     """Write the page from a file of results."""
-    study = read_object(results, {"settings", "parts"}, "a study", "run python -m studies lora")
+    study = read_study(results, "studies lora")
     return write_text(page, page_text(study, read_trials()))
 
 
@@ -58,7 +60,7 @@ def page_text(study: Mapping[str, Any], trials: Sequence[Part]) -> str:
     parts: dict[str, list[Part]] = {name: [] for name in ROWS}
     for part in study["parts"].values():
         parts[part["row"]].append(part)
-    require(all(parts.values()), "the study is not finished; go on with python -m studies lora")
+    require(all(parts.values()), "the study is not finished; resume research studies lora")
     sections = (
         "# Bayesian LoRA on a pretrained network",
         "\n".join(_conclusions(parts)),
@@ -138,7 +140,8 @@ def _table(parts: Mapping[str, Sequence[Part]]) -> str:
     ]
     seeds, error = len(parts[_PLAIN]), parts[_PLAIN][0]["nll"]["error"]
     return (
-        f"{grid(header, lines)}\n\nMeans over {seeds} seed{'s' * (seeds > 1)} ± standard errors. "
+        f"{markdown_table(header, lines)}\n\n"
+        f"Means over {seeds} seed{'s' * (seeds > 1)} ± standard errors. "
         "Seeds change first weights, batches and noise; texts are the same. What another choice of "
         f"them would change comes on top: {error:.3f} for the NLL of plain LoRA."
     )
@@ -169,7 +172,7 @@ which sees every batch) have random LoRA factors and a plain head. Disagreement 
 information, which one network without noise has not.
 - **Versions.** {versions}; one thread. Seconds are those of the processor.
 
-`python -m studies lora` makes all of it: [{RESULTS.relative_to(ROOT).as_posix()}](../\
+`python -m research studies lora` makes all of it: [{RESULTS.relative_to(ROOT).as_posix()}](../\
 {RESULTS.relative_to(ROOT).as_posix()})."""
 
 
@@ -202,7 +205,7 @@ test review was looked at; the AUROC of some docstrings was seen, and nothing ch
 are all that were finished ({tried}), so posteriors had more of them \
 than plain LoRA, and what was not tried may be better for any row.
 
-{grid(["", *columns.values(), "NLL", "accuracy", "AUROC"], lines)}"""
+{markdown_table(["", *columns.values(), "NLL", "accuracy", "AUROC"], lines)}"""
 
 
 def _written(value: object) -> str:

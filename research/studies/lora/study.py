@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from leanbayes.lab.path_names import path_name
 from leanbayes.lab.provenance import surroundings
 from leanbayes.metrics import auroc
 from leanbayes.training.parameter_groups import parameter_groups
-from research.publishing.study_file import begun, keep
+from research.publishing.study_file import StudyFile, Tell
 from research.studies.lora.network import Upper, lower_activations, pretrained, tokens
 from research.studies.lora.rows import ROWS, Inputs, Row, adapted, predicted, trained_tensors
 from research.studies.lora.texts import Sizes, Texts, read_texts
@@ -75,34 +76,29 @@ def study_lora(
     states: str | Path = "runs/lora",
     seeds: int = 3,
     progress: bool = False,
-    tell: Callable[[str, Mapping[str, Any]], object] | None = None,
+    tell: Tell | None = None,
 ) -> dict[str, Any]:
-    """Fill a file with a part for every row and seed; those that it has are not made again.
+    """Train and judge every row with every seed that the file lacks.
 
     Args:
         settings: what the numbers depend on.
         out: the JSON file.
-        states: the folder of trained adapters, which rows share and a stopped study goes on with.
+        states: the folder of trained adapters, which rows share and a stopped study resumes with.
         seeds: how many; texts are the same for all of them.
         progress: show bars.
-        tell: is called with the name of every part and what the file holds about it.
-
-    Returns:
-        What the file holds.
+        tell: called with every part, old or new.
     """
     require_count("seeds", seeds, 1)
-    out = Path(out)
-    study = begun(out, "Bayesian LoRA", asdict(settings))
-    wanted = [(name, seed) for seed in range(seeds) for name in ROWS]
-    bench: _Bench | None = None
-    for name, seed in wanted:
-        key = f"{name}, seed {seed}"
-        if key not in study["parts"]:
-            bench = bench or _Bench(settings, Path(states), progress)
-            keep(out, study, key, {"row": name, "seed": seed, **bench.part(ROWS[name], seed)})
-        if tell is not None:
-            tell(key, study["parts"][key])
-    return study
+    file = StudyFile(out, "Bayesian LoRA", asdict(settings))
+    bench = cache(lambda: _Bench(settings, Path(states), progress))
+
+    def part(name: str, seed: int) -> dict[str, Any]:
+        return {"row": name, "seed": seed, **bench().part(ROWS[name], seed)}
+
+    parts = {
+        f"{name}, seed {seed}": partial(part, name, seed) for seed in range(seeds) for name in ROWS
+    }
+    return file.fill(parts, tell)
 
 
 class _Bench:

@@ -11,9 +11,10 @@ from typing import Any
 from leanbayes import plots as draw
 from leanbayes.errors import require
 from leanbayes.lab import plots
-from leanbayes.lab.files import read_object, write_bytes
-from research.publishing.cells import grid
+from leanbayes.lab.files import write_bytes
 from research.publishing.pages import Makers, refresh
+from research.publishing.study_file import read_study
+from research.publishing.tables import markdown_table
 from research.studies.overview.study import CHOICES, COSTS, METHODS
 
 __all__ = ["caption", "how", "makers", "picture", "table", "write"]
@@ -25,10 +26,10 @@ _GROUPS = ("clothes (known)", "digits (foreign)")
 
 def write(results: Path, readme: Path, image: Path) -> Path:
     """Make the table of the README and its picture anew."""
-    study = read_object(results, {"settings", "parts"}, "a study", "run python -m studies overview")
+    study = read_study(results, "studies overview")
     require(
         {CHOICES, COSTS} <= study["parts"].keys() and all(_parts(study).values()),
-        f"{results} is not finished; go on with python -m studies overview",
+        f"{results} is not finished; resume research studies overview",
     )
     write_bytes(image, picture(study))
     return refresh(readme, makers(study))
@@ -58,7 +59,7 @@ def table(study: Mapping[str, Any]) -> str:
     steps = study["parts"][COSTS]["step"]
     header = ["", "foreign images found, AUROC %", "NLL", "calibration error, %", "accuracy, %"]
     header += ["parameters", "training step"]
-    return grid(
+    return markdown_table(
         header,
         (
             [
@@ -99,7 +100,7 @@ def how(study: Mapping[str, Any]) -> str:
         f"training images chose `lb.elbo(…, weight={chosen['k-tied']})` for k-tied, where it is "
         f"{tied[chosen['k-tied']]:.2f}; with all of the KL it is {tied['1']:.2f}. In the same way "
         f"it chose {chosen['mean field']} for mean field and a dropout rate of "
-        f"{chosen['MC dropout']}. `python -m studies overview` measures it again."
+        f"{chosen['MC dropout']}. `python -m research studies overview` measures it again."
     )
 
 

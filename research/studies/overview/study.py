@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,9 @@ import leanbayes as lb
 from leanbayes.errors import require_count, require_positive
 from leanbayes.lab.data import load_dataset
 from leanbayes.lab.provenance import surroundings
-from research.measuring.harness import as_json, facts, measure
-from research.publishing.study_file import begun, keep
+from research.measuring.harness import as_json, measure
+from research.measuring.machine import facts
+from research.publishing.study_file import StudyFile, Tell
 
 __all__ = [
     "CHOICES",
@@ -206,75 +207,52 @@ def _histogram(entropy: Tensor) -> list[float]:
 
 
 def study_methods(
-    settings: Settings,
-    out: str | Path,
-    *,
-    seeds: int = 3,
-    tell: Callable[[str, Mapping[str, Any]], object] | None = None,
+    settings: Settings, out: str | Path, *, seeds: int = 3, tell: Tell | None = None
 ) -> dict[str, Any]:
-    """Choose every method's setting, then train and judge it with every seed.
-
-    What came out is written after each.
-
-    Args:
-        settings: how to train and judge.
-        out: the JSON file; what it holds is not trained again.
-        seeds: how many.
-        tell: is called with every new part.
-
-    Returns:
-        What the file holds.
-    """
+    """Choose every method's setting, then train and judge it with every seed the file lacks."""
     require_count("seeds", seeds, 1)
-    out = Path(out)
-    study = begun(out, "overview", asdict(settings))
+    file = StudyFile(out, "overview", asdict(settings))
     images = read_images(settings)
-    choices = study["parts"].get(CHOICES, {})
+    choices = file.parts.get(CHOICES, {})
     for name, method in METHODS.items():
         if method.choices and name not in choices:
             choices = {**choices, name: _chosen(method, images, settings)}
-            keep(out, study, CHOICES, choices)
+            file.keep(CHOICES, choices)
     best = {name: float(min(found, key=found.__getitem__)) for name, found in choices.items()}
-    for seed in range(seeds):
-        for name, method in METHODS.items():
-            key = f"{name}, seed {seed}"
-            if key in study["parts"]:
-                continue
-            torch.manual_seed(seed)
-            began = time.monotonic()
-            choice = best.get(name, 0.0)
-            model = _trained(method, images, settings, choice)
-            part = {
-                "method": name,
-                "choice": choice,
-                "seed": seed,
-                "parameters": sum(p.numel() for p in model.parameters()),
-                **_judged(model, images, settings, seed),
-                "duration": round(time.monotonic() - began, 1),
-                **surroundings(),
-            }
-            keep(out, study, key, part)
-            if tell is not None:
-                tell(key, part)
-    return study
+    parts = {
+        f"{name}, seed {seed}": partial(_part, name, best.get(name, 0.0), images, settings, seed)
+        for seed in range(seeds)
+        for name in METHODS
+    }
+    return file.fill(parts, tell)
+
+
+def _part(
+    name: str, choice: float, images: Images, settings: Settings, seed: int
+) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    began = time.monotonic()
+    model = _trained(METHODS[name], images, settings, choice)
+    return {
+        "method": name,
+        "choice": choice,
+        "seed": seed,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        **_judged(model, images, settings, seed),
+        "duration": round(time.monotonic() - began, 1),
+        **surroundings(),
+    }
 
 
 def study_costs(settings: Settings, out: str | Path, *, rounds: int = 40) -> dict[str, Any]:
-    """Measure a training step of every method against that of the plain network, in turns.
-
-    Args:
-        settings: of the networks and batches.
-        out: the JSON file.
-        rounds: turns of every method that must count.
-    """
-    out = Path(out)
-    study = begun(out, "overview", asdict(settings))
+    """Measure a training step of every method against that of the plain network, in turns."""
+    file = StudyFile(out, "overview", asdict(settings))
     torch.manual_seed(0)
     x, y = torch.rand(settings.batch, 1, 28, 28), torch.randint(10, (settings.batch,))
     steps = {name: _step(method, x, y, settings) for name, method in METHODS.items()}
     costs = measure(steps.pop("plain network"), steps, rounds=rounds)
-    keep(out, study, COSTS, {"step": as_json(costs), "rounds": rounds, **facts()})
-    return study
+    file.keep(COSTS, {"step": as_json(costs), "rounds": rounds, **facts()})
+    return file.study
 
 
 def _step(method: Method, x: Tensor, y: Tensor, settings: Settings) -> Callable[[], None]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from leanbayes.lab import plots
 from leanbayes.plots import COLOURS
 from leanbayes.saving.files import replace_file
-from research.publishing.cells import Cell, averaged, grid
+from research.publishing.cells import Cell, averaged
+from research.publishing.tables import markdown_table
 from research.studies.starts.study import WAYS, Way
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def _table(ways: Mapping[str, Parts]) -> str:
             ]
         )
     header = ["start and schedule", "−ELBO", "worst seed", "NLL", "accuracy, %"]
-    return grid([*header, f"steps to {bound:.3f}, %"], lines)
+    return markdown_table([*header, f"steps to {bound:.3f}, %"], lines)
 
 
 def _how(settings: Mapping[str, Any]) -> str:
@@ -182,8 +183,9 @@ def _how(settings: Mapping[str, Any]) -> str:
         "two hidden layers of 200 units, the convolutional one 16 and 32 filters of 5 × 5, the "
         "LSTM reads an image row by row into 64 units. [scikit-learn estimators](sklearn.md) have "
         "defaults of their own, found on UCI sets.\n\n"
-        "`python -m studies starts` trains everything again, into "
-        "[results/starts.json](../results/starts.json); `python -m studies page` makes this page."
+        "`python -m research studies starts` trains everything again, into "
+        "[results/starts.json](../results/starts.json); `python -m research page studies` makes "
+        "this page."
     )
 
 

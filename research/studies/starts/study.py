@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from leanbayes.lab.data import load_dataset
 from leanbayes.lab.provenance import surroundings
 from leanbayes.training.parameter_groups import parameter_groups
 from research.measuring.schedule import Schedule
-from research.publishing.study_file import begun, keep
+from research.publishing.study_file import StudyFile, Tell
 
 __all__ = ["NETWORKS", "WAYS", "Settings", "Way", "study_starts", "train"]
 
@@ -150,35 +151,26 @@ def _digits(settings: Settings) -> dict[str, Tensor]:
 
 
 def study_starts(
-    settings: Settings,
-    out: str | Path,
-    *,
-    seeds: int = 5,
-    tell: Callable[[str, Mapping[str, Any]], object] | None = None,
+    settings: Settings, out: str | Path, *, seeds: int = 5, tell: Tell | None = None
 ) -> dict[str, Any]:
-    """Fill a file with a part for every network, way and seed; those it has are kept.
-
-    Args:
-        settings: how networks are trained and judged.
-        out: the JSON file.
-        seeds: how many.
-        tell: is called with the name of every part and what it holds, old or new.
-    """
+    """Train every network in every way with every seed that the file lacks."""
     require_count("seeds", seeds, 1)
-    out = Path(out)
-    study = begun(out, "starts", asdict(settings))
+    file = StudyFile(out, "starts", asdict(settings))
     data = _digits(settings)
-    for seed in range(seeds):
-        for network, make in NETWORKS.items():
-            for name, way in WAYS.items():
-                key = f"{network}; {name}; seed {seed}"
-                if key not in study["parts"]:
-                    began = time.process_time()
-                    found = train(make, way, data, settings, seed)
-                    spent = round(time.process_time() - began, 2)
-                    part = {"network": network, "way": name, "start": way.start, "seed": seed}
-                    part |= asdict(way.schedule)
-                    keep(out, study, key, {**part, **found, "duration": spent, **surroundings()})
-                if tell is not None:
-                    tell(key, study["parts"][key])
-    return study
+    parts = {
+        f"{network}; {way}; seed {seed}": partial(_part, network, way, data, settings, seed)
+        for seed in range(seeds)
+        for network in NETWORKS
+        for way in WAYS
+    }
+    return file.fill(parts, tell)
+
+
+def _part(
+    network: str, name: str, data: Mapping[str, Tensor], settings: Settings, seed: int
+) -> dict[str, Any]:
+    way, began = WAYS[name], time.process_time()
+    found = train(NETWORKS[network], way, data, settings, seed)
+    spent = round(time.process_time() - began, 2)
+    part = {"network": network, "way": name, "start": way.start, "seed": seed}
+    return {**part, **asdict(way.schedule), **found, "duration": spent, **surroundings()}

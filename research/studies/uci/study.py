@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from leanbayes.lab.data.uci import FACTS
 from leanbayes.lab.provenance import surroundings
 from leanbayes.sklearn import BayesRegressor
 from leanbayes.sklearn.posterior_names import NAMED_FAMILIES
-from research.publishing.study_file import begun, keep
+from research.publishing.study_file import StudyFile, Tell
 from research.studies.uci.published import SETS
 
 __all__ = ["COVERAGE", "Row", "fit_splits", "score"]
@@ -79,31 +80,17 @@ def fit_splits(
     folder: str | Path,
     splits: Iterable[int] | None = None,
     *,
-    tell: Callable[[str, Mapping[str, Any]], object] | None = None,
+    tell: Tell | None = None,
 ) -> dict[str, Any]:
-    """Fit and score every split that the row's file does not have yet.
-
-    Args:
-        row: the estimator and the set.
-        folder: of the files of results.
-        splits: which; all of them if not given.
-        tell: is called with the name of every split and its scores, old or new.
-
-    Returns:
-        What the file holds.
-    """
+    """Fit and score the splits (all if not given) that the row's file lacks."""
     chosen = list(range(row.facts.splits) if splits is None else splits)
     require(bool(chosen), "there is no split to fit; give one or more")
-    out = Path(folder) / row.file
-    settings = surroundings("scikit-learn")
-    study = begun(out, "UCI regression", asdict(row))
-    for split in chosen:
-        name = f"split {split}"
-        if name not in study["parts"]:
-            keep(out, study, name, {**_fit(row, split), **settings})
-        if tell is not None:
-            tell(name, study["parts"][name])
-    return study
+    parts = {f"split {split}": partial(_part, row, split) for split in chosen}
+    return StudyFile(Path(folder) / row.file, "UCI regression", asdict(row)).fill(parts, tell)
+
+
+def _part(row: Row, split: int) -> dict[str, Any]:
+    return {**_fit(row, split), **surroundings("scikit-learn")}
 
 
 def _fit(row: Row, split: int) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 
-from research.publishing.cells import Cell, grid
+from research.publishing.cells import Cell
+from research.publishing.tables import markdown_table
 from research.studies.uci.published import DROPOUT, HMC, KFAC, LOG_LIKELIHOOD, RMSE, SETS, Printed
 from research.studies.uci.scores import Measured
 from research.studies.uci.trials import trials_table
@@ -60,7 +61,7 @@ def _line(sets: Mapping[str, Measured], score: str) -> list[str]:
 
 def _table(rows: Mapping[Key, Mapping[str, Measured]], score: str, noise: str) -> str:
     lines = [[name, *_line(sets, score)] for name, sets in _ours(rows, noise)]
-    return grid(["", *SETS], lines) if lines else "Not measured yet."
+    return markdown_table(["", *SETS], lines) if lines else "Not measured yet."
 
 
 def _beside(
@@ -76,7 +77,7 @@ def _beside(
             errors = row.errors or {}
             cells = (Cell(row.means.get(data), errors.get(data)) for data in SETS)
             lines.append([f"{name} ({row.source})", *map(str, cells)])
-    return grid(["", *SETS], lines)
+    return markdown_table(["", *SETS], lines)
 
 
 def _intervals(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
@@ -85,7 +86,7 @@ def _intervals(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
         [name, *(_percent(sets[d].cell("coverage")) if d in sets else "–" for d in SETS)]
         for name, sets in _ours(rows, noise)
     ]
-    return grid(["", *SETS], lines) if lines else "Not measured yet."
+    return markdown_table(["", *SETS], lines) if lines else "Not measured yet."
 
 
 def _percent(cell: Cell) -> str:
@@ -102,7 +103,7 @@ def _differences(rows: Mapping[Key, Mapping[str, Measured]], first: str, second:
                 for d in SETS]  # fmt: skip
         if any(cell != "–" for cell in both):
             lines.append([f"{noise} noise", *both])
-    return grid(["", *SETS], lines) if lines else "Not measured yet."
+    return markdown_table(["", *SETS], lines) if lines else "Not measured yet."
 
 
 def _ranks(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
@@ -116,7 +117,7 @@ def _ranks(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
         mine = fmean(1.0 if data in ahead else 2.0 for data in known)
         lines.append([name, f"{mine:.2f}", f"{3 - mine:.2f}", ", ".join(ahead) or "none"])
     header = ["", "mean rank", f"mean rank of {DROPOUT}", "ahead on"]
-    return grid(header, lines) if lines else "Not measured yet."
+    return markdown_table(header, lines) if lines else "Not measured yet."
 
 
 def _says(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:

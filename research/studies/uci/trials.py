@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from leanbayes.lab.files import read_object
-from research.publishing.cells import grid
+from research.publishing.tables import markdown_table
 from research.studies.uci.published import SETS
 from research.studies.uci.scores import Measured
 
@@ -25,7 +25,7 @@ def trials_table(file: Path) -> str:
         for name in trials
         if name in against
     ]
-    return grid(["", "against", *tried], lines)
+    return markdown_table(["", "against", *tried], lines)
 
 
 def _by_name(trials: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Measured]]:

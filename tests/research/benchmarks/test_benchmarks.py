@@ -8,27 +8,22 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+from typer.testing import CliRunner
 
 import leanbayes as lb
+from research.__main__ import app
 from research.benchmarks import formulas, limits, page, scaling_page
-from research.benchmarks.commands import _together, main
+from research.benchmarks.everything import together
 from research.benchmarks.methods import METHODS, plain
 from research.benchmarks.networks import SETUPS, mlp
 from research.benchmarks.peers import PACKAGES, PEERS
 from research.benchmarks.prediction import EXAMPLES
 from research.benchmarks.step import Options
 from research.measuring import harness
-from research.measuring.harness import (
-    Cost,
-    Turn,
-    as_json,
-    cost,
-    exponent,
-    facts,
-    measure,
-    peak_memory,
-)
+from research.measuring.harness import Cost, Turn, as_json, cost, exponent, measure, peak_memory
+from research.measuring.machine import facts
 from research.publishing import tables
+from research.publishing.paper import DOCS
 
 
 class Machine:
@@ -94,26 +89,26 @@ def test_what_disturbed_one_half_of_a_turn_does_not_enter_the_median():
 def test_processes_count_alike_however_many_turns_they_took():
     turns = ([Turn(1.0, 1.0, 0.1)] * 2, [Turn(1.0, 2.0, 0.1)] * 2, [Turn(1.0, 9.0, 0.1)] * 20)
     runs = [{"native": True, "setups": {"mlp": as_json({"ours": cost(t)})}} for t in turns]
-    together = _together(json.loads(json.dumps(runs)))
-    found = together["setups"]["mlp"]["ours"]
+    merged = together(json.loads(json.dumps(runs)))
+    found = merged["setups"]["mlp"]["ours"]
     assert (found["median"], found["medians"], found["kept"]) == (2.0, [1.0, 2.0, 9.0], 24)
     assert (found["low"], found["high"]) == (9.0, 9.0)  # of all turns
     assert "ratios" not in found
-    assert together["native"]
+    assert merged["native"]
 
 
 @pytest.mark.parametrize(
-    ("option", "sentence"), [("--rounds", "quartiles need"), ("--processes", "at least 1")]
+    ("option", "least"), [("--rounds", "2"), ("--processes", "1"), ("--threads", "1")]
 )
-def test_too_few_turns_or_processes_are_refused(option, sentence, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["benchmarks", option, "0", "--no-peers"])
-    with pytest.raises(SystemExit, match=sentence):
-        main()
+def test_too_few_turns_or_processes_are_refused(option, least):
+    done = CliRunner().invoke(app, ["bench", "run", option, "0", "--no-peers"])
+    assert done.exit_code == 2
+    assert re.search(rf"greater\s+than or equal to {least}", re.sub(r"[│\s]+", " ", done.output))
 
 
 def test_one_process_is_what_it_found():
     (run,) = runs = [{"setups": {"mlp": as_json({"ours": cost([Turn(1.0, 2.0, 0.1)] * 3)})}}]
-    assert _together(runs) is run
+    assert together(runs) is run
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
@@ -355,5 +350,5 @@ def test_the_models_are_as_large_as_they_are_called():
 
 
 def test_the_page_about_scaling_is_up_to_date():
-    written = (scaling_page.DOCS / "scaling.md").read_text(encoding="utf-8")
-    assert written == scaling_page.text(), "run python -m benchmarks scaling"
+    written = (DOCS / "scaling.md").read_text(encoding="utf-8")
+    assert written == scaling_page.text(), "run python -m research page bench"

@@ -1,21 +1,26 @@
 """Benchmarks of matrix normals and of compacted networks: what takes turns with what (MN15)."""
 
 import json
-import sys
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import leanbayes as lb
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.recipe_files import read_recipe
 from leanbayes.lab.train import train
+from research.__main__ import app
 from research.benchmarks import compaction, matrix_normal
 from research.measuring.harness import Cost
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
 COST = Cost(0.5, 0.4, 0.6, kept=3, discarded=0)
+
+
+def run_bench(*arguments):
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
 
 
 def tiny(monkeypatch, name, seen):
@@ -42,8 +47,7 @@ def test_mn15_steps_of_the_recipes_take_turns_with_independent_weights(monkeypat
         matrix_normal, "training_step", lambda m, o, x, y, **k: flat(m, o, x.flatten(1), y, **k)
     )
     out = tmp_path / "bench.json"
-    monkeypatch.setattr(sys, "argv", ["x", "--rounds", "3", "--out", str(out)])
-    matrix_normal.main()
+    assert run_bench("matrix-normal", "--rounds", "3", "--out", out).exit_code == 0
     kinds = [type(posterior).__name__ for _, posterior, _ in posteriors]
     assert sorted(kinds) == sorted(["MeanField", "MatrixNormal", "MatrixNormal", "KTied"] * 2)
     assert {name for name, _, _ in posteriors} == {"mlp-elu", "fashion-cnn"}
@@ -83,9 +87,8 @@ def run(tmp_path_factory):
 def test_whole_and_smaller_networks_take_turns_on_test_images(run, monkeypatch, tmp_path):
     seen, out = [], tmp_path / "bench.json"
     tiny(monkeypatch, compaction, seen)
-    arguments = f"x {run} --batch 50 --rounds 2 --out {out} --log-alpha 3 --log-alpha 4"
-    monkeypatch.setattr(sys, "argv", arguments.split())
-    compaction.main()
+    options = "--batch 50 --rounds 2 --log-alpha 3 --log-alpha 4"
+    assert run_bench("compaction", run, "--out", out, *options.split()).exit_code == 0
     found = json.loads(out.read_text())
     (three, four) = found["sweep"]
     assert (three["log_alpha"], four["log_alpha"]) == (3.0, 4.0)
@@ -100,15 +103,14 @@ def test_whole_and_smaller_networks_take_turns_on_test_images(run, monkeypatch, 
     torch.testing.assert_close(small["plain"], whole, rtol=1e-4, atol=1e-4)
 
 
-def test_networks_that_cannot_be_smaller_and_too_few_rounds_are_refused(run, monkeypatch, capsys):
+def test_networks_that_cannot_be_smaller_and_too_few_rounds_are_refused(run, monkeypatch):
     monkeypatch.setattr(compaction, "smaller", lambda *_: {"plain": (None, nothing())})
     with pytest.raises(ValueError, match="cannot be made smaller: kept: all of it"):
         compaction.speeds(torch.nn.Identity(), torch.ones(1, 2), 3.0)
-    for module, arguments in ((compaction, [str(run)]), (matrix_normal, [])):
-        monkeypatch.setattr(sys, "argv", ["x", *arguments, "--rounds", "1"])
-        with pytest.raises(SystemExit):
-            module.main()
-        assert "--rounds is 1; quartiles need at least 2" in capsys.readouterr().err
+    for arguments in (("compaction", run), ("matrix-normal",)):
+        done = run_bench(*arguments, "--rounds", "1")
+        assert done.exit_code == 2
+        assert "greater than or equal to 2" in done.output
 
 
 def nothing():

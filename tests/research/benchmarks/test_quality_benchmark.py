@@ -92,13 +92,12 @@ def test_a_bound_that_one_seed_misses_is_not_reached(result):
     assert said.endswith("k-tied 2 does not reach it in every seed.")
 
 
-@pytest.mark.parametrize(("option", "told"), [("--seeds=0", "seeds"), ("--out={file}", "damaged")])
-def test_what_can_be_mended_comes_as_a_sentence(option, told, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("seeds", "sentence"), [(0, "seeds"), (1, "damaged")])
+def test_an_unusable_request_or_file_is_refused(seeds, sentence, tmp_path):
     file = tmp_path / "quality.json"
     file.write_text("{", encoding="utf-8")
-    monkeypatch.setattr("sys.argv", ["quality", option.format(file=file)])
-    with pytest.raises(SystemExit, match=f"quality: .*{told}"):
-        quality.main()
+    with pytest.raises(ValueError, match=sentence):
+        quality.measure_quality(seeds, file)
 
 
 @pytest.mark.parametrize("module", [quality, schedule])

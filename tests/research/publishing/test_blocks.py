@@ -208,12 +208,10 @@ def test_costs_of_a_step_stand_beside_the_published_ones(tmp_path):
     with pytest.raises(ValueError, match="mlp_1024"):
         costs("mlp_2048")
     path.write_text("[]")
-    with pytest.raises(ValueError, match=r"is not a benchmark; run python -m research.benchmarks"):
+    with pytest.raises(ValueError, match=r"is not a benchmark; run python -m research bench"):
         costs("mlp_1024")
     path.unlink()
-    with pytest.raises(
-        FileNotFoundError, match=r"does not exist; run python -m research.benchmarks"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"does not exist; run python -m research bench"):
         costs("mlp_1024")
 
 

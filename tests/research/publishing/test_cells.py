@@ -9,7 +9,7 @@ from leanbayes.lab.files import write_json, write_text
 from leanbayes.lab.recipe_files import read_recipe
 from research.papers import PAPERS
 from research.publishing import paper as places
-from research.publishing.cells import Cell, Row, experiments, markdown, merge_seeds
+from research.publishing.cells import Cell, Row, experiments, merge_seeds, rows_table
 from research.publishing.results import find_results, table
 
 K_TIED = PAPERS["k_tied"]
@@ -49,7 +49,7 @@ def test_without_runs_every_row_is_published_and_not_run(paper):
         assert all(cell.ours is None for cell in row.cells.values())
         given = {name: c.published for name, c in row.cells.items() if c.published is not None}
         assert given == published.values
-    assert markdown(rows).count("not run") == len(rows)
+    assert rows_table(rows).count("not run") == len(rows)
 
 
 def test_a_run_stands_next_to_the_published_row(tmp_path):
@@ -159,7 +159,7 @@ ROWS = [
 
 
 def test_markdown_has_only_columns_with_something_in_them():
-    assert markdown(ROWS).splitlines() == [
+    assert rows_table(ROWS).splitlines() == [
         "| row | run | nll |",
         "| --- | --- | --- |",
         "| mean field | cpu, seed 1 | 0.500 ± 0.010 (0.4) |",

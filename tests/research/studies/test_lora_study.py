@@ -119,14 +119,14 @@ def test_adapters_of_other_settings_are_not_taken(small, tmp_path):
 
 
 def test_a_page_of_an_unfinished_study_is_refused():
-    with pytest.raises(ValueError, match="not finished; go on with python -m studies lora"):
+    with pytest.raises(ValueError, match="not finished; resume research studies lora"):
         page_text({"parts": {}, "settings": {}}, [])
 
 
 def test_the_page_is_that_of_the_results():
-    """Run ``python -m studies page`` if this fails."""
+    """Run ``python -m research page studies`` if this fails."""
     if not RESULTS.exists():
-        pytest.skip("results/lora/minilm.json is not there; python -m studies lora makes it")
+        pytest.skip("results/lora/minilm.json is not there; research studies lora makes it")
     study = json.loads(RESULTS.read_text(encoding="utf-8"))
     assert PAGE.read_text(encoding="utf-8") == page_text(study, read_trials())
 

@@ -92,7 +92,7 @@ def test_the_page_advises_the_way_whose_worst_seed_is_best(tmp_path):
 def test_the_page_is_up_to_date():
     file = ROOT / "results" / "starts.json"
     if not file.exists():
-        pytest.skip("results/starts.json is not there; python -m studies starts makes it")
+        pytest.skip("results/starts.json is not there; python -m research studies starts makes it")
     from leanbayes.lab.files import read_object
 
     study = read_object(file, {"settings", "parts"}, "a study", "run it")

@@ -18,8 +18,9 @@ from research.papers.matrix_normal.sparse.files import (
 )
 from research.papers.matrix_normal.sparse.pictures import draw_curves, draw_sweep
 from research.papers.matrix_normal.sparse.published import ITERATION, TABLE_1
-from research.publishing.cells import Cell, grid
+from research.publishing.cells import Cell
 from research.publishing.paper_blocks import OwnBlocks, Picture
+from research.publishing.tables import markdown_table
 
 __all__ = ["sparse_blocks"]
 
@@ -124,7 +125,7 @@ class _Blocks:
                 between = f"{1 / cost['high']:.2f} – {1 / cost['low']:.2f}"
                 lines.append([label, *cells, between, f"{faster / fewer:.2f}"])
                 label = ""
-        return grid([*header, "quartiles", "faster / fewer"], lines)
+        return markdown_table([*header, "quartiles", "faster / fewer"], lines)
 
     def speed_cell(self, kind: str, column: str) -> Cell:
         """At the threshold that the study of the same network chose."""
@@ -145,7 +146,7 @@ class _Blocks:
             for network, found in networks.items()
             for posterior, cost in found["costs"].items()
         ]
-        return grid(header, lines)
+        return markdown_table(header, lines)
 
     def cost_cell(self, network: str, posterior: str) -> Cell:
         try:

@@ -34,7 +34,7 @@ class Sparse:
 
     def studies(self, name: str, folder: str = SPARSITY) -> list[Study]:
         """The studies of a recipe, a seed each; none if it was not run."""
-        what = f"what python -m papers {folder} writes"
+        what = f"what python -m research papers {folder} writes"
         return [
             read_object(file, _KEYS, what, "study its run again")
             for file in self._files(self.results / folder, name)
@@ -50,7 +50,7 @@ class Sparse:
 
     def benchmark(self, name: str) -> Study:
         """What a module of ``benchmarks`` measured; a missing file is an error."""
-        again = f"run python -m research.benchmarks.{name}"
+        again = f"run python -m research bench {name.replace('_', '-')}"
         file = self.results.parent / "bench" / f"{name}.json"
         return read_object(file, {"machine"}, "a benchmark", again)
 

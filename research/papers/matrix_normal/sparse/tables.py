@@ -8,8 +8,9 @@ from typing import Any
 from leanbayes.analysis.sparsity import thousands
 from research.papers.matrix_normal.sparse.files import Study, family, mean_cell, title
 from research.papers.matrix_normal.sparse.published import TABLE_1, TABLE_2, Printed
-from research.publishing.cells import Cell, grid, seeds_of
+from research.publishing.cells import Cell, seeds_of
 from research.publishing.paper_blocks import NOT_RUN
+from research.publishing.tables import markdown_table
 
 __all__ = [
     "NETWORKS",
@@ -80,7 +81,7 @@ def noise_table(named: Named) -> str:
         of = numbers(studies)
         nats = f"{of['correlation'].ours:.4f}"
         lines.append([family(name), *(f"{scale:.4f}" for scale in scales), str(of["kl"]), nats])
-    return grid([*header, "KL", "total correlation"], lines)
+    return markdown_table([*header, "KL", "total correlation"], lines)
 
 
 def _layers(study: Study, kind: str) -> list[tuple[int, int]]:
@@ -107,7 +108,7 @@ def families_table(named: Named) -> str:
     """Accuracy, bound and compression of every family, as Figures 1 to 5 show them."""
     header = ["posterior", "run", "accuracy, %", "NLL", "−ELBO", "weights left, %", "compression"]
     groups = ["outputs left, %", "inputs left, %"]
-    return grid(
+    return markdown_table(
         [*header, "accuracy after zeroing, %", *groups],
         ([family(name), *_family(studies)] for name, studies in named.items()),
     )
@@ -141,7 +142,7 @@ def sweep_table(named: Named) -> str:
     alphas = sorted({point["log_alpha"] for study in known for point in study["sweep"]})
     header = ["network", "", *(f"log α < {alpha:g}".replace("-", "−") for alpha in alphas)]
     lines = [line for name, studies in named.items() for line in _swept(name, studies, alphas)]
-    return grid(header, lines)
+    return markdown_table(header, lines)
 
 
 def _swept(name: str, studies: Sequence[Study], alphas: Sequence[float]) -> Iterator[list[str]]:
@@ -175,7 +176,7 @@ def printed_table_1(named: Named) -> str:
         lines += [[family(name), *_line("printed", printed)]]
         lines += [["", *_line("here", _ours(study, "weights"))] for study in named.get(name, ())]
         lines += [["", "here", _NOT_RUN, "–"]] * (not named.get(name))
-    return grid(header, lines)
+    return markdown_table(header, lines)
 
 
 def printed_table_2(named: Named) -> str:
@@ -188,7 +189,7 @@ def printed_table_2(named: Named) -> str:
             label = f"here, {family(name)}"
             lines += [["", *_line(label, _ours(study, kind))] for study in studies]
             lines += [["", label, _NOT_RUN, "–"]] * (not studies)
-    return grid(header, lines)
+    return markdown_table(header, lines)
 
 
 def _ours(study: Study, kind: str) -> Printed:
@@ -216,7 +217,7 @@ def layers_table(studies: Sequence[Study]) -> str:
             left, of = groups[kind]["layers"][name]
             line += [f"{thousands(left)} of {thousands(of)}", f"{100 * (of - left) / of:.0f} %"]
         lines.append(line)
-    return grid([*header, "dropped"], lines)
+    return markdown_table([*header, "dropped"], lines)
 
 
 def network_table(studies: Sequence[Study]) -> str:
@@ -229,7 +230,7 @@ def network_table(studies: Sequence[Study]) -> str:
         for kind, label in NETWORKS.items()
         for line in ([label, *_whole(studies[0], kind)], *_smaller(studies[0], kind))
     ]
-    return grid([*header, "accuracy, %", "points lost"], lines)
+    return markdown_table([*header, "accuracy, %", "points lost"], lines)
 
 
 def _whole(study: Study, kind: str) -> list[str]:

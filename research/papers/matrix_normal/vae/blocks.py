@@ -13,8 +13,9 @@ from leanbayes.lab import plots
 from leanbayes.lab.files import read_object
 from leanbayes.lab.vae import LogLikelihood, sheet
 from research.papers.matrix_normal.vae.judge import judged, unpacked
-from research.publishing.cells import Cell, grid, seeds_of
+from research.publishing.cells import Cell, seeds_of
 from research.publishing.paper_blocks import OwnBlocks, Picture
+from research.publishing.tables import markdown_table
 
 __all__ = ["vae_blocks"]
 
@@ -125,7 +126,7 @@ class _Rows:
     def rows(self) -> dict[str, _Row]:
         found: dict[str, list[Mapping[str, Any]]] = {name: [] for name in PUBLISHED}
         for file in sorted(self.folder.glob("*-seed*.json")):
-            again = "run python -m papers judge-vae"
+            again = "run python -m research papers judge-vae"
             study = read_object(file, {"settings", "parts"}, "a study", again)
             found.setdefault(file.stem.rpartition("-seed")[0], []).append(study)
         return {name: _Row(name, studies) for name, studies in found.items()}
@@ -133,7 +134,7 @@ class _Rows:
     def table(self) -> str:
         header = ["size of z", "encoder", "outputs", "log likelihood", "ELBO", "sampling error"]
         header += ["images × samples", "run"]
-        return grid(header, (row.line() for row in self.rows().values()))
+        return markdown_table(header, (row.line() for row in self.rows().values()))
 
     def conclusions(self) -> str:
         """A sentence for each size of the latent vector."""

@@ -6,6 +6,7 @@ import base64
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -29,7 +30,7 @@ from leanbayes.lab.vae import (
     reconstructions,
 )
 from leanbayes.metrics import Score
-from research.publishing.study_file import begun, keep
+from research.publishing.study_file import StudyFile
 
 __all__ = ["file_name", "judge_vae", "judged", "unpacked"]
 
@@ -60,20 +61,15 @@ def judge_vae(
     dataset: Dataset | None = None,
     tell: Callable[[LogLikelihood], object] | None = None,
 ) -> dict[str, Any]:
-    """Judge a trained auto-encoder on test images and write what came out.
-
-    The file is written after every 500 images, and a stopped study goes on with it.
+    """Judge a trained auto-encoder on test images, of which the file lacks some.
 
     Args:
-        folder: what ``python -m papers vae`` has trained.
+        folder: trained by ``python -m research papers vae``.
         out: the folder of results.
         samples: latent vectors of each image.
         images: how many test images, chosen at random; all if ``None``.
         dataset: binary images; those of the training, if not given.
         tell: is called with the log likelihood of all images so far.
-
-    Returns:
-        What the file holds.
     """
     run = VaeFolder(folder)
     model, settings, trained = run.load(), run.settings, run.result()
@@ -82,22 +78,20 @@ def judge_vae(
     if images is not None:
         require_count("images", images, 1)
     test = test[_order(len(test))[:images]]
-    file = Path(out) / f"{file_name(settings)}.json"
     depends = {"training": settings.to_json(), "samples": samples, "images": len(test)}
-    study = begun(file, "auto-encoders", depends)
-    if "training" not in study["parts"]:
+    file = StudyFile(Path(out) / f"{file_name(settings)}.json", "auto-encoders", depends)
+
+    def training() -> dict[str, Any]:
         curves = read_numbers(run.path / "metrics.csv")
         curve = {name: [round(float(v), 3) for v in curves[name]] for name in _CURVES}
-        keep(file, study, "training", {**(trained or {}), "curve": curve})
-    if "pictures" not in study["parts"]:
-        keep(file, study, "pictures", _pictures(model, test))
-    for first in range(0, len(test), _PART):
-        name = f"images from {first}"
-        if name not in study["parts"]:
-            keep(file, study, name, _part(model, test[first : first + _PART], samples, first))
-        if tell is not None:
-            tell(judged(study))
-    return study
+        return {**(trained or {}), "curve": curve}
+
+    file.fill({"training": training, "pictures": partial(_pictures, model, test)})
+    parts = {
+        f"images from {first}": partial(_part, model, test[first : first + _PART], samples, first)
+        for first in range(0, len(test), _PART)
+    }
+    return file.fill(parts, tell and (lambda *_: tell(judged(file.study))))
 
 
 def _order(images: int) -> Tensor:

@@ -252,7 +252,7 @@ def test_the_study_is_a_command(digits, tmp_path):
     out = tmp_path / "natural.json"
     options = ["--epochs", "1", "--images", "40", "--measured", "20", "--adam", "0.01"]
     options += ["--natural-epochs", "2"]
-    done = CliRunner().invoke(app, ["natural", "--out", str(out), *options])
+    done = CliRunner().invoke(app, ["papers", "natural", "--out", str(out), *options])
     assert done.exit_code == 0, done.output
     assert "natural gradient over 2 epochs, seed 0: −ELBO" in done.output
     names = ("Adam 0.01", f"{NATURAL} over 2 epochs")

@@ -78,7 +78,7 @@ def results(runs, tmp_path_factory):
         archive(folder, results)
         name = f"{Run(folder).recipe.name}-seed{Run(folder).recipe.seed}.json"
         out = results / "sparsity" / name
-        done = CliRunner().invoke(app, ["sparsity", str(folder), "--out", str(out)])
+        done = CliRunner().invoke(app, ["papers", "sparsity", str(folder), "--out", str(out)])
         assert done.exit_code == 0, done.output
     write_json(
         results / "compaction" / f"{GROUPS}-seed1.json",
@@ -158,7 +158,9 @@ def test_what_cannot_be_studied_is_refused_in_a_sentence(runs, results, tmp_path
     with pytest.raises(ValueError, match="has no random weights or no classes; give a run"):
         study_sparsity(tmp_path / "plain")
     out = results / "sparsity" / f"{DIAG}-seed1.json"
-    again = CliRunner().invoke(app, ["sparsity", str(runs / f"{DIAG}-1"), "--out", str(out)])
+    again = CliRunner().invoke(
+        app, ["papers", "sparsity", str(runs / f"{DIAG}-1"), "--out", str(out)]
+    )
     assert isinstance(again.exception, FileExistsError)
     assert "replace it with --overwrite" in str(again.exception)
 

@@ -175,13 +175,17 @@ def test_every_published_row_has_a_name_of_its_own_settings():
 def test_the_study_is_two_commands(tmp_path):
     run, out = tmp_path / "run", tmp_path / "out"
     options = ["--encoder", "mv", "--latent", "4", "--epochs", "2", "--annealing", "1"]
-    done = CliRunner().invoke(app, ["vae", "--out", str(run), *options, "--images", "50"])
+    done = CliRunner().invoke(app, ["papers", "vae", "--out", str(run), *options, "--images", "50"])
     assert done.exit_code == 0, done.output
     assert "epoch    1: KL × 1.000" in done.output
     assert "ELBO of test images" in done.output
-    done = CliRunner().invoke(app, ["judge-vae", str(run), "--out", str(out), "--samples", "4"])
+    done = CliRunner().invoke(
+        app, ["papers", "judge-vae", str(run), "--out", str(out), "--samples", "4"]
+    )
     assert done.exit_code == 0, done.output
     assert "24 images: log likelihood" in done.output
     assert (out / "4-mv-seed42.json").is_file()
-    wrong = CliRunner().invoke(app, ["vae", "--out", str(run), "--encoder", "mn", "--latent", "4"])
+    wrong = CliRunner().invoke(
+        app, ["papers", "vae", "--out", str(run), "--encoder", "mn", "--latent", "4"]
+    )
     assert "family 'mn' needs 2 positive numbers" in str(wrong.exception)

@@ -107,7 +107,7 @@ def test_r19_the_table_begins_with_the_risk_and_averages_seeds(study):
 def test_a_study_goes_on_with_its_file_by_a_command(runs, study, monkeypatch):
     out, found = study
     monkeypatch.setattr("research.papers.rank1.records.predict", None)  # nothing is judged again
-    result = CliRunner().invoke(app, ["records", *map(str, runs), "--out", str(out)])
+    result = CliRunner().invoke(app, ["papers", "records", *map(str, runs), "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert "gaussian, seed 2" in result.output
     assert judge_records(runs, out) == found
@@ -126,5 +126,5 @@ def test_what_cannot_be_compared_is_told_in_a_sentence(runs, tmp_path):
     with pytest.raises(ValueError, match="mimic-iii, whose true risk nobody knows; train with"):
         judge_records([other], tmp_path / "a.json")
     write_json(tmp_path / "studies" / "records.json", {"settings": {}})
-    with pytest.raises(ValueError, match="run python -m papers records"):
+    with pytest.raises(ValueError, match="run python -m research papers records"):
         records_blocks(tmp_path).tables["records"]("")

@@ -61,7 +61,9 @@ def folder(tmp_path_factory):
 def results(folder, tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
     out = results / "after" / f"{NAME}.json"
-    done = CliRunner().invoke(app, ["variance", str(folder), "--draws", "40", "--out", str(out)])
+    done = CliRunner().invoke(
+        app, ["papers", "variance", str(folder), "--draws", "40", "--out", str(out)]
+    )
     assert done.exit_code == 0, done.output
     return results
 
@@ -328,14 +330,14 @@ def test_a_study_says_where_it_is_from_and_is_compact(study, results):
 def test_a_study_is_made_once_unless_it_is_to_be_replaced(folder, results, tmp_path):
     out = results / "after" / f"{NAME}.json"
     before = out.read_bytes()
-    again = CliRunner().invoke(app, ["variance", str(folder), "--out", str(out)])
+    again = CliRunner().invoke(app, ["papers", "variance", str(folder), "--out", str(out)])
     assert isinstance(again.exception, FileExistsError)
     assert "--overwrite" in str(again.exception)
     assert out.read_bytes() == before
     other = tmp_path / "other.json"
     other.write_text("{}")
     few = ["--draws", "2", "--samples", "2", "--images", "50", "--out", str(other), "--overwrite"]
-    assert CliRunner().invoke(app, ["variance", str(folder), *few]).exit_code == 0
+    assert CliRunner().invoke(app, ["papers", "variance", str(folder), *few]).exit_code == 0
     assert read_study(other)["images"] == 50
 
 
@@ -382,7 +384,7 @@ def test_tables_have_our_numbers_next_to_the_printed_ones(results, study):
     assert makers["levels"](NAME).count("class") == 10
     with pytest.raises(ValueError, match="has no batch normalisation"):
         makers["batch-statistics"](NAME)
-    with pytest.raises(FileNotFoundError, match="not-there was not studied; run python -m papers"):
+    with pytest.raises(FileNotFoundError, match="not-there was not studied; run python"):
         makers["controls"]("not-there")
 
 
