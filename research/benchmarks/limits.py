@@ -24,6 +24,8 @@ from leanbayes.kernels import (
     product,
     without_native,
 )
+from leanbayes.prediction import sampling
+from leanbayes.prediction.vectorized.samples import SHARED_BY
 from research.benchmarks.methods import PRIOR, plain
 from research.benchmarks.networks import SETUPS
 from research.benchmarks.prediction import EXAMPLES, SAMPLES
@@ -33,9 +35,10 @@ from research.measuring.machine import facts
 
 __all__ = ["OF_PREDICTIONS", "OF_STEPS", "run"]
 
-WIDTHS, RANK, PAIRS = (784, 400, 400, 10), 2, 3
-ROWS, SHARED_BY = 4000, 10
-"""Rows of all samples that a prediction runs at once, and examples that share a number of noise."""
+WIDTHS, RANK = (784, 400, 400, 10), 2
+PAIRS = RANK * (RANK + 1) // 2
+ROWS = sampling._ROWS
+"""Rows of all samples that a prediction runs at once."""
 OF_STEPS = {
     "random numbers": "one normal for every output",
     "skinny products": "squared inputs with the factors of variances, forward and backward",

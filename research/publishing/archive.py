@@ -24,6 +24,9 @@ def archive(folder: Path, out: Path, label: str = "") -> Path:
         folder: of the run.
         out: the folder of such files.
         label: tells runs of one recipe under several budgets apart.
+
+    Curves over epochs are the file's ``history``. What a run records as its history, stops and
+    changed settings, are its ``incidents``.
     """
     run = Run(folder)
     recipe = parse_yaml(run.recipe.to_yaml())
@@ -32,10 +35,11 @@ def archive(folder: Path, out: Path, label: str = "") -> Path:
     if not run.result:
         raise FileNotFoundError(f"{folder} holds no finished run; train or resume it first")
     kept = thinned(len(next(iter(run.columns.values()), [])), _POINTS)
-    history = {name: [_rounded(values[i]) for i in kept] for name, values in run.columns.items()}
+    curves = {name: [_rounded(values[i]) for i in kept] for name, values in run.columns.items()}
+    result = {("incidents" if key == "history" else key): run.result[key] for key in run.result}
     name = "-".join(filter(None, (run.recipe.name, label, f"seed{run.recipe.seed}")))
     return write_json(
-        out / f"{path_name(name)}.json", {**run.result, "recipe": recipe, "history": history}
+        out / f"{path_name(name)}.json", {**result, "recipe": recipe, "history": curves}
     )
 
 

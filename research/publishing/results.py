@@ -6,20 +6,27 @@ A row is a recipe whose ``published`` names the paper; a run belongs to it by th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from leanbayes.errors import require
 from leanbayes.lab.files import read_object
 from leanbayes.lab.recipe import Budget, Recipe, check_recipe
-from leanbayes.lab.recipe_files import read_recipe
+from leanbayes.lab.recipe_files import apply_settings, read_recipe
 from leanbayes.lab.result_files import read_result
 from research.publishing.cells import ALWAYS_SHOWN, Cell, Row
 from research.publishing.paper import Paper
 
-__all__ = ["compressed_runs", "find_results", "read_compressed", "table", "truncations"]
+__all__ = [
+    "compressed_runs",
+    "find_results",
+    "read_compressed",
+    "recipes_by_budget",
+    "table",
+    "truncations",
+]
 
-_BUDGETS: tuple[Budget, ...] = ("paper", "cpu")
 _PROBED = ("snr_", "negative_elbo_")
 
 Metrics = Mapping[str, Mapping[str, float]]
@@ -68,8 +75,21 @@ def _rows(folder: Path, results: Mapping[str, list[dict[str, Any]]]) -> Iterator
     if not files:
         raise FileNotFoundError(f"{folder} holds no recipes; write one for each published row")
     for file in files:
-        budgets = {budget: read_recipe(file, budget=budget) for budget in _BUDGETS}
+        budgets = recipes_by_budget(file)
         yield from (_row(budgets, run) for run in results.get(budgets["paper"].name, [None]))
+
+
+def recipes_by_budget(file: Path) -> Mapping[Budget, Recipe]:
+    """A recipe under every budget; its YAML is parsed once, until the file changes."""
+    return _recipes_by_budget(file, file.stat().st_mtime_ns)
+
+
+@cache
+def _recipes_by_budget(file: Path, _changed: int) -> Mapping[Budget, Recipe]:
+    recipe = read_recipe(file)
+    values = recipe.model_dump(mode="json")
+    small = apply_settings(values, recipe.budgets.get("cpu", {}))
+    return {"paper": recipe, "cpu": check_recipe(small, str(file))}
 
 
 def _row(budgets: Mapping[Budget, Recipe], result: Mapping[str, Any] | None) -> Row:

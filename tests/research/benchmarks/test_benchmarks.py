@@ -11,6 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
 import leanbayes as lb
+from leanbayes.prediction import sampling
+from leanbayes.prediction.vectorized import samples
 from research.__main__ import app
 from research.benchmarks import formulas, limits, page, scaling_page
 from research.benchmarks.everything import together
@@ -248,6 +250,13 @@ def test_nobody_is_ahead_by_less_than_the_spread(tmp_path):
     text = page.text(page.read(tmp_path))
     assert "IVON takes 1.10 against 1.25, within the spread of both, in one process" in text
     assert "is ahead" not in text
+
+
+def test_limits_have_the_constants_of_the_package():
+    assert limits.ROWS == sampling._ROWS
+    assert limits.SHARED_BY is samples.SHARED_BY
+    layer = limits._Layer(2, 3, 4)
+    assert len(layer.p) == len(layer.q) == 3  # pairs of two tied factors
 
 
 def test_limits_are_measured_and_told():

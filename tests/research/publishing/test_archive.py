@@ -1,6 +1,7 @@
 """What is kept of a finished run."""
 
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,16 @@ def test_an_archived_run_is_its_result_and_its_curves(runs, results):
     assert kept == json.loads((runs / "1" / "result.json").read_text())
     assert history["epoch"] == [0, 1, 2]
     assert all(len(column) == 3 for column in history.values())
+
+
+def test_stops_and_changed_settings_stay_beside_the_curves(runs, tmp_path):
+    shutil.copytree(runs / "1", tmp_path / "run")
+    result = json.loads((runs / "1" / "result.json").read_text())
+    incidents = {"stopped": [{"epoch": 1}], "changed": [{"epoch": 1, "optimizer.lr": 0.1}]}
+    (tmp_path / "run" / "result.json").write_text(json.dumps({**result, "history": incidents}))
+    kept = json.loads(archive(tmp_path / "run", tmp_path).read_text())
+    assert kept["incidents"] == incidents
+    assert kept["history"]["epoch"] == [0, 1, 2]
 
 
 def test_a_run_that_is_not_finished_is_not_archived(runs, tmp_path):

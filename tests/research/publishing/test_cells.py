@@ -5,12 +5,13 @@ import shutil
 
 import pytest
 
+from leanbayes.lab import recipe_files
 from leanbayes.lab.files import write_json, write_text
 from leanbayes.lab.recipe_files import read_recipe
 from research.papers import PAPERS
 from research.publishing import paper as places
 from research.publishing.cells import Cell, Row, experiments, merge_seeds, rows_table
-from research.publishing.results import find_results, table
+from research.publishing.results import _settings, find_results, recipes_by_budget, table
 
 K_TIED = PAPERS["k_tied"]
 NAME = "mnist-mlp-k2"
@@ -188,3 +189,20 @@ def test_what_does_not_exist_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(places, "RECIPES", tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no recipes"):
         table(K_TIED, [])
+
+
+def test_recipes_are_parsed_once(tmp_path, monkeypatch):
+    shutil.copytree(K_TIED.recipes, tmp_path / "k_tied")
+    monkeypatch.setattr(places, "RECIPES", tmp_path)
+    parsed = []
+    parse = recipe_files.parse_yaml
+    monkeypatch.setattr(recipe_files, "parse_yaml", lambda text: parsed.append(text) or parse(text))
+    first, again = (table(K_TIED, []) for _ in range(2))
+    assert first == again
+    assert len(parsed) == len(list((tmp_path / "k_tied").glob("*.yaml"))) > 1
+
+
+def test_budgets_are_those_of_the_recipes():
+    for file in K_TIED.recipes.glob("*.yaml"):
+        for budget, recipe in recipes_by_budget(file).items():
+            assert _settings(recipe) == _settings(read_recipe(file, budget=budget))

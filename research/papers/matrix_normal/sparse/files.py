@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from leanbayes.lab.files import read_object
 from leanbayes.lab.recipe import Published
-from leanbayes.lab.recipe_files import read_recipe
-from research.publishing.cells import Cell
 from research.publishing.paper import RECIPES
+from research.publishing.results import recipes_by_budget
 
-__all__ = ["COMPACTION", "SPARSITY", "Sparse", "Study", "family", "mean_cell", "printed", "title"]
+__all__ = ["COMPACTION", "SPARSITY", "Sparse", "Study", "family", "printed", "title"]
 
 Study = Mapping[str, Any]
 SPARSITY, COMPACTION = "sparsity", "compaction"
@@ -82,7 +79,7 @@ def printed(name: str, metric: str) -> float | None:
 
 
 def _published(name: str) -> Published | None:
-    return read_recipe(RECIPES / "matrix_normal" / f"{name}.yaml").published
+    return recipes_by_budget(RECIPES / "matrix_normal" / f"{name}.yaml")["paper"].published
 
 
 def family(name: str) -> str:
@@ -93,20 +90,3 @@ def family(name: str) -> str:
         'MN'
     """
     return title(name).rpartition(", ")[2]
-
-
-def mean_cell(values: Iterable[float | None], errors: Iterable[float | None] = ()) -> Cell:
-    """The mean over seeds with its standard error; of one seed, with the error of the test.
-
-    Example:
-        >>> print(mean_cell([1.0, 3.0]))
-        2.0 ± 1.0
-        >>> print(mean_cell([1.0], [0.25]))
-        1.00 ± 0.25
-    """
-    known = [value for value in values if value is not None]
-    if not known:
-        return Cell()
-    if len(known) == 1:
-        return Cell(known[0], next(iter(errors), None))
-    return Cell(fmean(known), stdev(known) / math.sqrt(len(known)))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from leanbayes.analysis.sparsity import thousands
-from research.papers.matrix_normal.sparse.files import Study, family, mean_cell, title
+from research.papers.matrix_normal.sparse.files import Study, family, title
 from research.papers.matrix_normal.sparse.published import TABLE_1, TABLE_2, Printed
-from research.publishing.cells import Cell, seeds_of
+from research.publishing.cells import Cell, averaged, seeds_of
 from research.publishing.paper_blocks import NOT_RUN
 from research.publishing.tables import markdown_table
 
@@ -41,7 +41,7 @@ def numbers(studies: Sequence[Study]) -> dict[str, Cell]:
     def over(value: Callable[[Study], Any]) -> Cell:
         found = [value(study) for study in studies]
         scores = [one if isinstance(one, Mapping) else {"value": one} for one in found]
-        return mean_cell(
+        return averaged(
             [score.get("value") for score in scores], [score.get("error") for score in scores]
         )
 
@@ -77,7 +77,7 @@ def noise_table(named: Named) -> str:
         if not studies:
             lines.append([family(name), *["–"] * len(layers), _NOT_RUN, "–"])
             continue
-        scales = [mean_cell([s["noise"][layer]["scale"] for s in studies]).ours for layer in layers]
+        scales = [averaged([s["noise"][layer]["scale"] for s in studies]).ours for layer in layers]
         of = numbers(studies)
         nats = f"{of['correlation'].ours:.4f}"
         lines.append([family(name), *(f"{scale:.4f}" for scale in scales), str(of["kl"]), nats])
@@ -98,12 +98,6 @@ def _share(layers: Sequence[tuple[int, int]]) -> float:
     return sum(left for left, _ in layers) / sum(of for _, of in layers)
 
 
-def _percent(cell: Cell) -> str:
-    if cell.ours is None:
-        return "–"
-    return str(Cell(100 * cell.ours, None if cell.error is None else 100 * cell.error))
-
-
 def families_table(named: Named) -> str:
     """Accuracy, bound and compression of every family, as Figures 1 to 5 show them."""
     header = ["posterior", "run", "accuracy, %", "NLL", "−ELBO", "weights left, %", "compression"]
@@ -120,14 +114,14 @@ def _family(studies: Sequence[Study]) -> list[str]:
     of = numbers(studies)
     return [
         _run(studies),
-        _percent(of["accuracy"]),
+        str(of["accuracy"].percent()),
         str(of["nll"]),
         str(of["negative_elbo"]),
-        _percent(of["left"]),
+        str(of["left"].percent()),
         str(of["compression"]),
-        _percent(of["zeroed"]),
-        _percent(of["rows"]),
-        _percent(of["columns"]),
+        str(of["zeroed"].percent()),
+        str(of["rows"].percent()),
+        str(of["columns"].percent()),
     ]
 
 
@@ -151,17 +145,17 @@ def _swept(name: str, studies: Sequence[Study], alphas: Sequence[float]) -> Iter
         return
     points = [[_point(study, alpha) for study in studies] for alpha in alphas]
     left = [
-        mean_cell([p["weights"][0] / p["weights"][1] for p in at if p is not None]) for at in points
+        averaged([p["weights"][0] / p["weights"][1] for p in at if p is not None]) for at in points
     ]
     right = [
-        mean_cell(
+        averaged(
             [p.get("accuracy", {}).get("value") for p in at if p is not None],
             [p.get("accuracy", {}).get("error") for p in at if p is not None],
         )
         for at in points
     ]
-    yield [title(name), "weights left, %", *map(_percent, left)]
-    yield ["", "accuracy, %", *map(_percent, right)]
+    yield [title(name), "weights left, %", *(str(cell.percent()) for cell in left)]
+    yield ["", "accuracy, %", *(str(cell.percent()) for cell in right)]
 
 
 def _point(study: Study, alpha: float) -> Mapping[str, Any] | None:
@@ -237,7 +231,7 @@ def _whole(study: Study, kind: str) -> list[str]:
     """The network as it was trained."""
     counts = study["sweep"][0][kind]["multiply_adds"]
     size = study["parameters"][kind]
-    accuracy = _percent(_accuracy(study["whole"][kind]))
+    accuracy = str(_accuracy(study["whole"][kind]).percent())
     return ["–", thousands(counts[0] if counts else None), "1", thousands(size), accuracy, "–"]
 
 
@@ -254,7 +248,7 @@ def _smaller(study: Study, kind: str) -> Iterator[list[str]]:
         if counts:
             sizes = [thousands(counts[1]), f"{counts[0] / counts[1]:.2f} ×"]
         size = thousands(found["parameters"])
-        yield ["", threshold, *sizes, size, _percent(_accuracy(found)), lost]
+        yield ["", threshold, *sizes, size, str(_accuracy(found).percent()), lost]
 
 
 def _accuracy(found: Mapping[str, Any]) -> Cell:
