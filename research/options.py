@@ -9,7 +9,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -40,7 +40,6 @@ def out_file(file: Path, overwrite: bool) -> Path:
 def with_settings(
     settings: type,
     *,
-    skip: Sequence[str] = (),
     parse: Mapping[str, tuple[Callable[[str], Any], str]] = MappingProxyType({}),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for every field of a data class.
@@ -50,7 +49,6 @@ def with_settings(
 
     Args:
         settings: a data class with defaults.
-        skip: fields that get no option.
         parse: for fields whose options are text, how to read it, and the default.
 
     Example:
@@ -63,8 +61,7 @@ def with_settings(
         >>> train(epochs=5)
         Training(epochs=5) out
     """
-    fields = [field for field in dataclasses.fields(settings) if field.name not in skip]
-    hints, helps = typing.get_type_hints(settings), _helps(settings)
+    fields = dataclasses.fields(settings)
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         _, *own = inspect.signature(function).parameters.values()
@@ -76,18 +73,22 @@ def with_settings(
             chosen |= {name: read(str(chosen[name])) for name, (read, _) in parse.items()}
             function(settings(**chosen), **values)
 
-        options = [
-            _option(f.name, str, parse[f.name][1], helps.get(f.name, ""))
-            if f.name in parse
-            else _option(f.name, hints[f.name], f.default, helps.get(f.name, ""))
-            for f in fields
-        ]
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *options)]
+        texts = {name: default for name, (_, default) in parse.items()}
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+        parameters += _options(settings, texts)
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in parameters}
         return command
 
     return decorate
+
+
+def _options(settings: Any, texts: Mapping[str, str]) -> Iterator[inspect.Parameter]:
+    hints, helps = typing.get_type_hints(settings), _helps(settings)
+    for field in dataclasses.fields(settings):
+        hint = str if field.name in texts else hints[field.name]
+        default = texts.get(field.name, field.default)
+        yield _option(field.name, hint, default, helps.get(field.name, ""))
 
 
 def _option(name: str, hint: Any, default: Any, help_text: str) -> inspect.Parameter:

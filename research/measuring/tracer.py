@@ -71,11 +71,11 @@ def count_calls(work: Callable[[], object], package: Path) -> Count:
 
 def operations() -> dict[str, Callable[[], object]]:
     """The operations that are traced, by name."""
-    posterior, prior = lb.KTied(2), lb.priors.Normal(1.0)
+    prior = lb.priors.Normal(1.0)
 
     def convert() -> nn.Module:
         layers = (nn.Flatten(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
-        return lb.convert(nn.Sequential(*layers), posterior, prior)
+        return lb.convert(nn.Sequential(*layers), lb.KTied(2), prior)
 
     model, x = convert(), torch.rand(4, 8)
     return {

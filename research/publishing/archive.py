@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from leanbayes.lab.files import write_json
 from leanbayes.lab.path_names import path_name
 from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
+from research.publishing.rounding import rounded
 
 __all__ = ["archive", "thinned"]
 
@@ -35,16 +35,14 @@ def archive(folder: Path, out: Path, label: str = "") -> Path:
     if not run.result:
         raise FileNotFoundError(f"{folder} holds no finished run; train or resume it first")
     kept = thinned(len(next(iter(run.columns.values()), [])), _POINTS)
-    curves = {name: [_rounded(values[i]) for i in kept] for name, values in run.columns.items()}
+    curves = {
+        name: rounded([values[i] for i in kept], _DIGITS) for name, values in run.columns.items()
+    }
     result = {("incidents" if key == "history" else key): run.result[key] for key in run.result}
     name = "-".join(filter(None, (run.recipe.name, label, f"seed{run.recipe.seed}")))
     return write_json(
         out / f"{path_name(name)}.json", {**result, "recipe": recipe, "history": curves}
     )
-
-
-def _rounded(value: float) -> float | None:
-    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
 
 
 def thinned(count: int, points: int) -> Sequence[int]:

@@ -8,7 +8,18 @@ from pathlib import Path
 
 from research.publishing.paper_blocks import MakeBlocks
 
-__all__ = ["DOCS", "RECIPES", "RESULTS", "ROOT", "Claim", "Item", "Paper", "Work"]
+__all__ = [
+    "DOCS",
+    "RECIPES",
+    "RESULTS",
+    "ROOT",
+    "Claim",
+    "Item",
+    "Paper",
+    "Work",
+    "read_checklist",
+    "read_claims",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "src" / "leanbayes" / "recipes"
@@ -63,6 +74,25 @@ class Item:
     where: str
     claim: str
     page: str = ""
+
+
+def read_claims(file: Path) -> tuple[Claim, ...]:
+    """Read the claims of a paper from a Markdown table."""
+    return tuple(Claim(*row) for row in _rows(file))
+
+
+def read_checklist(file: Path) -> dict[str, Item]:
+    """Read the checklist of a paper from a Markdown table: id, place, claim and page."""
+    return {
+        key: Item(where, claim, "" if page == "–" else page)
+        for key, where, claim, page in _rows(file)
+    }
+
+
+def _rows(file: Path) -> list[list[str]]:
+    """The cells of a table below its header."""
+    _, _, *lines = file.read_text(encoding="utf-8").splitlines()
+    return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines]
 
 
 @dataclass(frozen=True, kw_only=True)

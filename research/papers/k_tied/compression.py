@@ -19,6 +19,7 @@ from leanbayes.lab.runs import Run
 from leanbayes.lab.train import provenance
 from leanbayes.models.random_maps import random_maps
 from leanbayes.training.parameter_groups import count_parameters
+from research.publishing.rounding import rounded
 
 __all__ = ["compress_run"]
 
@@ -80,11 +81,11 @@ def compress_run(
 def _standard_deviations(model: nn.Module) -> dict[str, Any]:
     """Shares of singular values and small maps of every layer."""
     spectra = {
-        name: {"scale": _short(shares.scale), "mean": _short(shares.mean)}
+        name: {"scale": rounded(shares.scale, 4), "mean": rounded(shares.mean, 4)}
         for name, shares in spectrum(model, most=_SHARES).items()
     }
     maps = {
-        name: _short(thin(layer.posterior().variance.sqrt()))
+        name: rounded(thin(layer.posterior().variance.sqrt()), 4)
         for name, layer in random_maps(model)
         if is_matrix(layer) and layer.members == 1
     }
@@ -103,10 +104,3 @@ def thin(matrix: Tensor, most: int = _MAP) -> Tensor:
         torch.linspace(0, size - 1, min(size, most)).round().long() for size in matrix.shape
     )
     return matrix[rows][:, columns]
-
-
-def _short(values: Tensor) -> Any:
-    """Lists of numbers with four digits."""
-    if values.ndim:
-        return [_short(part) for part in values.detach()]
-    return float(f"{float(values):.4g}")

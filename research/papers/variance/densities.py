@@ -13,7 +13,8 @@ from leanbayes.analysis.scaled_layers import scaled_layers
 from leanbayes.ops import Linear
 from leanbayes.prediction.predict import predict
 from research.papers.variance.split_at_noise import cut_at
-from research.papers.variance.trained import Trained, rounded
+from research.papers.variance.trained import Trained
+from research.publishing.rounding import rounded
 
 __all__ = ["densities"]
 
@@ -89,11 +90,7 @@ def _neuron(loc: Tensor, scale: Tensor, spread: Tensor, classes: list[Tensor]) -
     of_images = (-0.5 * ((grid - loc[:, None]) / scale[:, None]).square()).exp()
     of_images = of_images / (scale[:, None] * math.sqrt(2 * math.pi))
     return {
-        "at": _short(grid),
+        "at": rounded(grid, 3),
         "std": rounded(spread),
-        "density": [_short(of_images[of].mean(0)) for of in classes],
+        "density": [rounded(of_images[of].mean(0), 3) for of in classes],
     }
-
-
-def _short(values: Tensor) -> list[float]:
-    return [float(f"{value:.3g}") for value in values.tolist()]

@@ -20,6 +20,7 @@ import leanbayes as lb
 from leanbayes.errors import require_count, require_positive
 from leanbayes.lab import plots
 from leanbayes.lab.provenance import surroundings
+from research.publishing.rounding import rounded
 from research.publishing.study_file import StudyFile, Tell
 from research.publishing.tables import markdown_table
 
@@ -158,8 +159,8 @@ def _judged(model: nn.Module, x: Tensor, y: Tensor, settings: FourClasses) -> di
             "ensemble": _share(probs.mean(0).argmax(-1) == y),
             "means": _share(means.argmax(-1) == y),
         },
-        "deviations": _digits(by_class.std(1).T),
-        "activations": _digits(by_class[:, each].transpose(1, 2)),
+        "deviations": rounded(by_class.std(1).T, 4),
+        "activations": rounded(by_class[:, each].transpose(1, 2), 4),
     }
 
 
@@ -215,13 +216,6 @@ def correlation_of(spreads: Tensor) -> float:
 
 def _share(right: Tensor) -> float:
     return round(float(right.double().mean()), 5)
-
-
-def _digits(values: Tensor) -> Any:
-    """Lists of numbers with four digits."""
-    if values.ndim:
-        return [_digits(part) for part in values]
-    return float(f"{float(values):.4g}")
 
 
 def seeds_table(study: Mapping[str, Any]) -> str:

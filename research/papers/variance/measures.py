@@ -26,13 +26,8 @@ from leanbayes.posteriors.masked import masked
 from leanbayes.prediction.predict import predict
 from leanbayes.priors import ARD, LogUniform
 from research.papers.variance.split_at_noise import draws
-from research.papers.variance.trained import (
-    Trained,
-    arriving,
-    as_json,
-    one_sample,
-    rounded,
-)
+from research.papers.variance.trained import Trained, arriving, as_json, one_sample
+from research.publishing.rounding import rounded
 
 __all__ = [
     "accuracies",
@@ -117,8 +112,8 @@ def alphas(report: AlphaReport, model: nn.Module) -> dict[str, Any]:
 
 
 def _finite(value: float | None) -> float | None:
-    known = value is not None and abs(value) < float("inf")
-    return rounded(value) if known else None
+    found: float | None = None if value is None else rounded(value)
+    return found
 
 
 @torch.no_grad()

@@ -6,14 +6,13 @@ import copy
 from collections import OrderedDict
 from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from leanbayes.errors import choose
 from leanbayes.lab.architectures.base import Chain
 from leanbayes.models.random_maps import random_maps
-from leanbayes.prediction.eval_mode import dropping_out
 
 __all__ = [
     "Cut",
@@ -21,7 +20,6 @@ __all__ = [
     "cut_at",
     "draws",
     "has_dropout",
-    "mc_dropout",
     "with_batch_statistics",
 ]
 
@@ -73,29 +71,6 @@ def draws(model: nn.Module) -> bool:
 def has_dropout(model: nn.Module) -> bool:
     """Whether a network has dropout layers."""
     return any(isinstance(layer, _DropoutNd) for layer in model.modules())
-
-
-class _Dropping(nn.Module):
-    """A dropout layer that draws in eval mode too."""
-
-    def __init__(self, dropout: nn.Module) -> None:
-        super().__init__()
-        self.dropout = dropout
-
-    def forward(self, x: Tensor) -> Tensor:
-        with dropping_out(self):
-            dropped: Tensor = self.dropout(x)
-        return dropped
-
-
-def mc_dropout(model: nn.Module) -> nn.Module:
-    """A copy whose dropout draws in eval mode, in which normalisation stays as it is."""
-    model = copy.deepcopy(model)
-    for parent in list(model.modules()):
-        for name, layer in list(parent.named_children()):
-            if isinstance(layer, _DropoutNd) and not isinstance(parent, _Dropping):
-                setattr(parent, name, _Dropping(layer))
-    return model
 
 
 def with_batch_statistics(model: nn.Module) -> nn.Module | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +12,15 @@ from leanbayes.estimators import mean
 from leanbayes.lab.data import Examples
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score, average
+from leanbayes.models.mc_dropout import mc_dropout
 from leanbayes.models.noise_switches import using
 from leanbayes.prediction.predict import Prediction, predict
-from research.papers.variance.split_at_noise import cut, draws, mc_dropout
+from research.papers.variance.split_at_noise import cut, draws, has_dropout
+from research.publishing.rounding import rounded
 
-__all__ = ["Trained", "arriving", "as_json", "one_sample", "rounded"]
+__all__ = ["Trained", "arriving", "as_json", "one_sample"]
 
 _BATCH = 1000
-_DIGITS = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,8 @@ class Trained:
     ) -> Trained:
         """Cut a network and run the test examples up to the cut."""
         before, rest = cut(model)
-        drawing = rest if draws(rest) else mc_dropout(rest)
+        drops = has_dropout(rest) and not draws(rest)
+        drawing = mc_dropout(rest) if drops else rest
         x = arriving(before, test, batch_size)
         return cls(rest, drawing, x, test.y, likelihood, samples, seed, batch_size)
 
@@ -122,17 +123,3 @@ def arriving(before: nn.Module, examples: Examples, batch_size: int = _BATCH) ->
 def as_json(score: Score) -> dict[str, float]:
     """A score with the digits that are worth keeping."""
     return {name: rounded(value) for name, value in score._asdict().items()}
-
-
-def rounded(values: Any) -> Any:
-    """Numbers, or lists of them, with six digits.
-
-    Example:
-        >>> rounded(torch.tensor([1 / 3, 2.0]))
-        [0.333333, 2.0]
-    """
-    if isinstance(values, Tensor):
-        values = values.tolist()
-    if isinstance(values, list | tuple):
-        return [rounded(value) for value in values]
-    return float(f"{values:.{_DIGITS}g}")

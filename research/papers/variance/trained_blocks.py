@@ -10,14 +10,22 @@ from leanbayes.errors import choose
 from leanbayes.lab.files import read_object
 from research.papers.variance import pictures, tables
 from research.papers.variance.published import TABLE_1, TABLE_2, TABLE_3
-from research.papers.variance.trained_file import read_study
 from research.publishing.cells import Cell
 from research.publishing.paper_blocks import OwnBlocks, Picture
 
-__all__ = ["FOLDER", "after_blocks"]
+__all__ = ["FOLDER", "after_blocks", "read_trained"]
 
 FOLDER = "after"
 """Where studies are, in the folder of results."""
+
+
+_KEYS = {"name", "noise", "images", "accuracy", "elbo", "histogram", "seed"}
+
+
+def read_trained(path: Path) -> tables.Study:
+    """Read the study of a trained network."""
+    what = "what python -m research papers variance writes"
+    return read_object(path, _KEYS, what, "study its run again")
 
 
 def after_blocks(results: Path) -> OwnBlocks:
@@ -69,21 +77,23 @@ class _Studies:
         """``NAME, NAME, …``; for ``all``, those of a printed table."""
         names = every if argument == "all" and every else argument.split(", ")
         files = {name: self._file(name) for name in names}
-        return {name: read_study(file) if file.is_file() else None for name, file in files.items()}
+        return {
+            name: read_trained(file) if file.is_file() else None for name, file in files.items()
+        }
 
     def _file(self, name: str) -> Path:
         return self.results / FOLDER / f"{name}.json"
 
     def whole(self, name: str, part: str) -> tables.Study:
         """A study that has a part."""
-        study = read_study(self._file(name))
+        study = read_trained(self._file(name))
         if not study.get(part):
             raise ValueError(f"the study of {name} has no {part}: no layer has standard deviations")
         return study
 
     def cell(self, name: str, column: str) -> Cell:
         """A number that a sentence names."""
-        return choose("number", column, tables.numbers(read_study(self._file(name))))
+        return choose("number", column, tables.numbers(read_trained(self._file(name))))
 
     def phase_cell(self, name: str, column: str) -> Cell:
         """The most or the last of an accuracy, or the last log α of a layer."""

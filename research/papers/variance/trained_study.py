@@ -40,9 +40,9 @@ def study_run(
 
     Args:
         run: a finished run folder; of variance layers, of MC dropout, or of neither.
-        samples: how many draws an average is over.
-        draws: how many single draws the histogram has.
-        images: how many test images to use; all if not given.
+        samples: number of samples in an average.
+        draws: single draws of the histogram.
+        images: number of test images; all if not given.
         progress: show a progress bar.
 
     Returns:
@@ -63,12 +63,7 @@ def study_run(
     test = dataset.test[:images]
     trained = Trained.of(model, test, likelihood, samples=samples, seed=source.recipe.seed)
     parts = _parts(model, trained, source.training_examples, test, draws)
-    values: dict[str, Any] = {}
-    seconds: dict[str, float] = {}
-    for name, measure in track(parts.items(), "Parts", disable=not progress):
-        started = time.monotonic()
-        values[name] = measure()
-        seconds[name] = round(time.monotonic() - started, 2)
+    values, seconds = _measured(parts, progress)
     return {
         "name": source.recipe.name,
         "noise": _noise(trained),
@@ -79,6 +74,17 @@ def study_run(
         **provenance(source.recipe),
         "seconds": seconds,
     }
+
+
+def _measured(parts: Parts, progress: bool) -> tuple[dict[str, Any], dict[str, float]]:
+    """Every part, and the seconds that it took."""
+    values: dict[str, Any] = {}
+    seconds: dict[str, float] = {}
+    for name, measure in track(parts.items(), "Parts", disable=not progress):
+        started = time.monotonic()
+        values[name] = measure()
+        seconds[name] = round(time.monotonic() - started, 2)
+    return values, seconds
 
 
 def _noise(trained: Trained) -> str:

@@ -24,7 +24,7 @@ from leanbayes.lab.runs import Run
 from leanbayes.lab.train import provenance
 from leanbayes.layers import RandomMap
 from leanbayes.likelihoods import Likelihood
-from research.papers.variance.trained import rounded
+from research.publishing.rounding import rounded
 
 __all__ = [
     "GROUPS",

@@ -15,14 +15,15 @@ from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
+from leanbayes.models.mc_dropout import mc_dropout
 from leanbayes.models.model_kl import named_kl
 from research.__main__ import app
 from research.papers import PAPERS
 from research.papers.variance import measures
 from research.papers.variance.densities import densities
-from research.papers.variance.split_at_noise import cut, cut_at, mc_dropout, with_batch_statistics
+from research.papers.variance.split_at_noise import cut, cut_at, with_batch_statistics
 from research.papers.variance.trained import Trained
-from research.papers.variance.trained_file import read_study
+from research.papers.variance.trained_blocks import read_trained
 from research.papers.variance.trained_study import study_run
 from research.publishing.blocks import Blocks
 from research.publishing.filled_claims import filled
@@ -70,7 +71,7 @@ def results(folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def study(results):
-    return read_study(results / "after" / f"{NAME}.json")
+    return read_trained(results / "after" / f"{NAME}.json")
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +339,7 @@ def test_a_study_is_made_once_unless_it_is_to_be_replaced(folder, results, tmp_p
     other.write_text("{}")
     few = ["--draws", "2", "--samples", "2", "--images", "50", "--out", str(other), "--overwrite"]
     assert CliRunner().invoke(app, ["papers", "variance", str(folder), *few]).exit_code == 0
-    assert read_study(other)["images"] == 50
+    assert read_trained(other)["images"] == 50
 
 
 def test_a_run_without_noise_has_accuracies_and_nothing_about_scales(tmp_path):
