@@ -16,8 +16,6 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Out", "Overwrite", "RunFolder", "RunFolders", "Seeds", "out_file", "with_settings"]
-
 Out = Annotated[Path, typer.Option(help="JSON file; a stopped study resumes from it.")]
 OutFolder = Annotated[Path, typer.Option(help="Folder of results; stopped studies resume.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]

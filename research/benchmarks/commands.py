@@ -26,8 +26,6 @@ from research.measuring.harness import CLOCKS
 from research.options import RunFolder, Seeds
 from research.publishing.paper import DOCS, RESULTS
 
-__all__ = ["app", "write_pages"]
-
 app = typer.Typer(no_args_is_help=True, help="Costs of steps, predictions, starts and more.")
 _RESULTS = RESULTS / "bench"
 

@@ -28,8 +28,6 @@ from research.measuring.harness import Probe, Turn, Work, cost
 from research.measuring.machine import facts
 from research.measuring.processes import together
 
-__all__ = ["run"]
-
 PROCESSES, BATCH = 2, 1024
 POSTERIORS: dict[str, lb.posteriors.Posterior | None] = {
     "plain": None,

@@ -21,8 +21,6 @@ from research.benchmarks.worker import BENCHMARKS
 from research.measuring.harness import as_json, pooled
 from research.publishing.paper import RESULTS, ROOT
 
-__all__ = ["measure_everything", "together"]
-
 PEERS = ROOT / ".venv-bench"
 WITH_PEERS = ("step", "prediction")
 """Benchmarks that are also run without native kernels and with other libraries, and in several

@@ -9,17 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = [
-    "FAMILIES",
-    "MODELS",
-    "Family",
-    "Transformer",
-    "bytes_sent",
-    "flops_per_token",
-    "memory_per_device",
-    "parameters",
-]
-
 BYTES = 4
 """Of a parameter, a gradient and each of Adam's two moments, all in float32."""
 COPIES = 4

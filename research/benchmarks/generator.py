@@ -26,8 +26,6 @@ from leanbayes.kernels.native import loaded, normals
 from leanbayes.lab.files import write_json
 from research.measuring.machine import facts
 
-__all__ = ["TESTS", "dieharder", "judge_generator", "judge_normals", "read_line", "section"]
-
 ROWS, WORDS = 4096, 1024
 """Rows of one seed, and 32-bit words of a row, as Dieharder gets them."""
 BLOCKS, BLOCK = 400, (1000, 1000)

@@ -33,8 +33,6 @@ from research.benchmarks.step import Options
 from research.measuring.harness import Work, as_json, measure
 from research.measuring.machine import facts
 
-__all__ = ["OF_PREDICTIONS", "OF_STEPS", "run"]
-
 WIDTHS, RANK = (784, 400, 400, 10), 2
 PAIRS = RANK * (RANK + 1) // 2
 ROWS = sampling._ROWS

@@ -13,18 +13,6 @@ from torch.optim import Adam
 import leanbayes as lb
 from leanbayes.estimators import Estimator
 
-__all__ = [
-    "COMPILED",
-    "METHODS",
-    "Builder",
-    "Works",
-    "mc_dropout",
-    "mean_of_passes",
-    "ours",
-    "plain",
-    "training_step",
-]
-
 DATA_SIZE = 50_000
 PRIOR = lb.priors.Normal(0.3)
 

@@ -9,8 +9,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-__all__ = ["SETUPS", "Setup", "cnn", "mlp", "network_title", "whole_title"]
-
 
 def mlp(widths: tuple[int, ...] = (784, 400, 400, 10)) -> nn.Sequential:
     """Dense layers with ReLU between them; by default the network of the k-tied paper [k-tied]."""

@@ -15,8 +15,6 @@ from research.benchmarks.peers import PACKAGES
 from research.benchmarks.prediction import SAMPLES
 from research.publishing.tables import markdown_table
 
-__all__ = ["read", "text", "write"]
-
 Result = Mapping[str, Any]
 OURS = "k-tied 2, auto"
 """The method that conclusions are about: the default."""

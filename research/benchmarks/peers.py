@@ -19,15 +19,6 @@ from torch.optim import Adam
 
 from research.benchmarks.methods import DATA_SIZE, Builder, Works, mean_of_passes
 
-__all__ = [
-    "PACKAGES",
-    "PEERS",
-    "available",
-    "bayesian_torch_layers",
-    "environment",
-    "torchbnn_layers",
-]
-
 PACKAGES = {
     "torchbnn": "torchbnn",
     "bayesian-torch": "bayesian-torch",

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PICTURES", "figure_of", "memory_and_cost", "methods", "png_of"]
-
 MARKERS = "os^Dv"
 
 

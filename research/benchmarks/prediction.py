@@ -13,8 +13,6 @@ from research.benchmarks.step import Options, chosen
 from research.measuring.harness import as_json, measure
 from research.measuring.machine import facts
 
-__all__ = ["EXAMPLES", "SAMPLES", "run"]
-
 SAMPLES = 20
 EXAMPLES = {"mlp_1024": 1000, "cnn_256": 250}
 """In one batch, by network; convolutions take long."""

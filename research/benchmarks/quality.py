@@ -37,8 +37,6 @@ from research.benchmarks.peers import PACKAGES, bayesian_torch_layers, environme
 from research.measuring.machine import facts
 from research.measuring.schedule import Schedule
 
-__all__ = ["ROWS", "measure_quality", "seconds_to", "train"]
-
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "results" / "bench" / "quality.json"
 PRIOR, START = 0.1, 0.03

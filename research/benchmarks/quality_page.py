@@ -11,8 +11,6 @@ from research.benchmarks.pictures import figure_of, png_of
 from research.benchmarks.quality import LONG, PEERS, seconds_to
 from research.publishing.tables import markdown_table
 
-__all__ = ["draw", "say", "section"]
-
 Result = Mapping[str, Any]
 OURS = "k-tied 2"
 

@@ -21,8 +21,6 @@ from research.benchmarks.step import Options
 from research.measuring.harness import Work, exponent, measure, peak_memory
 from research.measuring.machine import facts
 
-__all__ = ["AXES", "Axis", "run"]
-
 TIED, FREE = ours(lb.KTied(2)), ours(lb.MeanField(), estimator=lb.estimators.local)
 USUAL: Mapping[str, Builder] = {"k-tied 2": TIED, "mean field": FREE, "MC dropout": mc_dropout}
 

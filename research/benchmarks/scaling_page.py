@@ -1,10 +1,10 @@
-"""Writes docs/scaling.md from the formulas."""
+"""Blocks of docs/scaling.md, from the formulas."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from leanbayes.saving.files import replace_file
+from leanbayes.errors import choose
 from research.benchmarks.formulas import (
     FAMILIES,
     MODELS,
@@ -14,11 +14,9 @@ from research.benchmarks.formulas import (
     memory_per_device,
     parameters,
 )
+from research.publishing.pages import Makers, refresh
 from research.publishing.tables import markdown_table
 
-__all__ = ["text", "write"]
-
-DOCS = Path(__file__).parents[2] / "docs"
 DEVICES = (8, 64, 256, 1024)
 DEVICE_MEMORY = 80
 """Gigabytes of a large accelerator, to say what fits."""
@@ -26,37 +24,15 @@ TOKENS = 8192
 PLAIN, TIED, RANK1, FREE = FAMILIES
 
 
+def makers() -> Makers:
+    """What makes the blocks of docs/scaling.md."""
+    blocks = {"conclusions": conclusions, "sizes": sizes, "devices": devices, "models": models}
+    return {"scaling": lambda name: choose("block", name, blocks)()}
+
+
 def write(docs: Path) -> Path:
-    """Write the page."""
-    return replace_file(docs / "scaling.md", text().encode())
-
-
-def text() -> str:
-    """The whole page."""
-    parts = (
-        "# Scaling to large transformers, on paper",
-        conclusions(),
-        "`python -m research page bench` writes this page from the formulas in "
-        "[`research/benchmarks/formulas.py`](../research/benchmarks/formulas.py); nothing "
-        "on it is measured. A test compares the counts with a small transformer that is converted. "
-        "`make bench` measures what two cores can.",
-        "## Parameters and arithmetic",
-        sizes(),
-        "FLOPs are those of matrix products in a training step for one token, forward and "
-        f"backward, relative to the plain network. One draw of the weights is shared by {TOKENS:,} "
-        "tokens on a device and costs the same however many they are; noise for every output "
-        "(`local`) pays for every token. The default, `auto`, takes one draw in a transformer, "
-        "because a weight meets an example more than once.",
-        "## Memory and communication",
-        devices(),
-        "Gigabytes of one device. *State* is parameters, gradients and Adam's moments; *sent* is "
-        "what a device sends in one step.",
-        "## Assumptions",
-        assumptions(),
-        "## FSDP as it runs",
-        fsdp(),
-    )
-    return "\n\n".join(parts) + "\n"
+    """Update the page."""
+    return refresh(docs / "scaling.md", makers())
 
 
 def conclusions() -> str:
@@ -137,42 +113,11 @@ def _gigabytes(count: float) -> str:
     return f"{count / 1e9:,.0f}" if count >= 100e9 else f"{count / 1e9:.3g}"
 
 
-def assumptions() -> str:
-    """What the formulas leave out, and what they take for granted."""
+def models() -> str:
+    """The shapes of the models."""
     shapes = "; ".join(
         f"{name}: {m.layers} blocks of width {m.width:,}, {m.context:,} positions, "
         f"{parameters(m, PLAIN) / 1e9:.3g} billion parameters"
         for name, m in MODELS.items()
     )
-    return "\n".join(
-        (
-            f"- The models have the shape of GPT-2 ({shapes}): 50,257 tokens, hidden layers four "
-            "times as wide. The output layer has weights of its own; the 124 million of GPT-2 "
-            "itself are without them.",
-            "- Every matrix is converted, look-up tables included. Biases and normalisation stay "
-            "as they are; a rank-1 mixture has biases for every member.",
-            "- Parameters, gradients and Adam's two moments are float32: 16 bytes a parameter. "
-            "Activations are left out; `local` keeps more of them than the plain network.",
-            "- DDP keeps everything on every device and reduces gradients (twice the parameters "
-            "over the network). FSDP shards everything, gathers parameters forward and backward, "
-            "and reduces gradients (three times). Rings send (n − 1)/n of that.",
-            "- The KL is not counted: once a step it passes over the parameters, for tied scales "
-            "with one more product of their factors. Nor are random numbers: one for every weight "
-            "and draw, with `local` one for every output and token.",
-            "- Every member of a rank-1 mixture sees the batch: for the same tokens a member, 4 "
-            "members take 4 times the arithmetic of the table.",
-        )
-    )
-
-
-def fsdp() -> str:
-    """What has to be known to shard a converted model."""
-    return (
-        "`fully_shard(model)` works as for a plain network: a step on two processes equals that "
-        "of one ([test](../tests/models/test_fsdp.py)). It gathers the whole model at once, so "
-        "large models shard every layer. Then tell FSDP "
-        'that a layer\'s KL needs its parameters: `register_fsdp_forward_method(layer, "kl")` for '
-        "every layer of `lb.extend.random_maps(model)`. The KL then gathers them again, on top of "
-        "the "
-        "three times above."
-    )
+    return f"The models have the shape of GPT-2. {shapes}."

@@ -17,8 +17,6 @@ from research.benchmarks.step import Options
 from research.measuring.harness import Turn, cost
 from research.measuring.machine import facts
 
-__all__ = ["STARTS", "run"]
-
 STARTS = {
     "import torch": "import torch",
     "import torch, leanbayes": "import torch, leanbayes",

@@ -14,8 +14,6 @@ from research.benchmarks.peers import PACKAGES, available
 from research.measuring.harness import CLOCKS, as_json, measure
 from research.measuring.machine import facts
 
-__all__ = ["Options", "chosen", "run"]
-
 
 @dataclass(frozen=True)
 class Options:

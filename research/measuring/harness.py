@@ -19,21 +19,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-__all__ = [
-    "CLOCKS",
-    "Cost",
-    "Probe",
-    "Turn",
-    "as_json",
-    "cost",
-    "exponent",
-    "measure",
-    "peak_memory",
-    "pooled",
-    "quartiles",
-    "undisturbed",
-]
-
 Work = Callable[[], object]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 TOLERANCE = 0.2

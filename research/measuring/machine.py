@@ -11,8 +11,6 @@ import torch
 
 import leanbayes as lb
 
-__all__ = ["facts"]
-
 
 def facts(*packages: str) -> dict[str, Any]:
     """Return versions and the machine, without its name."""

@@ -10,8 +10,6 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-__all__ = ["together"]
-
 
 def together(work: Callable[..., None], folder: str, *arguments: Any, processes: int = 2) -> None:
     """Run ``work(rank, folder, *arguments)`` in every process; raises if one of them fails.

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from leanbayes.training.schedules import LinearRamp
 
-__all__ = ["Schedule"]
-
 
 @dataclass(frozen=True)
 class Schedule:

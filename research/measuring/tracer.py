@@ -23,8 +23,6 @@ from research.publishing.pages import refresh
 from research.publishing.paper import DOCS, RESULTS
 from research.publishing.tables import markdown_table
 
-__all__ = ["Count", "count_calls", "operations", "table", "trace", "write_block"]
-
 FILE, PAGE = RESULTS / "bench" / "tracer.json", DOCS / "architecture.md"
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from research.publishing.paper import Paper
 
-__all__ = ["PAPERS", "find_papers"]
-
 
 def find_papers() -> dict[str, Paper]:
     """Find the paper of every folder, by name."""

@@ -11,8 +11,6 @@ from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
 from research.publishing.rounding import rounded
 
-__all__ = ["archive", "thinned"]
-
 _POINTS = 60
 _DIGITS = 5
 

@@ -32,8 +32,6 @@ from research.publishing.paper_blocks import NOT_RUN, Picture
 from research.publishing.results import read_compressed, table, truncations
 from research.publishing.tables import markdown_table
 
-__all__ = ["Blocks"]
-
 _RATIOS = {
     "pooled": "E[g²]/Var[g] pooled",
     "median": "median",

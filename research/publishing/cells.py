@@ -9,19 +9,6 @@ from statistics import fmean, stdev
 
 from research.publishing.tables import markdown_table
 
-__all__ = [
-    "ALWAYS_SHOWN",
-    "Cell",
-    "Row",
-    "averaged",
-    "count",
-    "experiments",
-    "mean_of",
-    "merge_seeds",
-    "rows_table",
-    "seeds_of",
-]
-
 ALWAYS_SHOWN = ("accuracy", "nll", "negative_elbo")
 _METRICS = (*ALWAYS_SHOWN, "kl", "brier", "ece")
 _MANY = 100_000
@@ -61,15 +48,18 @@ class Cell:
         printed = count(int(self.published)) if whole else f"{self.published:g}"
         return f"{measured} ({printed})"
 
-    def percent(self) -> Cell:
-        """The same shares in percent.
+    def percent(self, digits: int | None = None) -> Cell:
+        """The same shares in percent, perhaps rounded to significant digits.
 
         Example:
             >>> str(Cell(0.9876, published=0.99).percent())
             '98.76 (99)'
         """
         values = (self.ours, self.error, self.published)
-        return Cell(*(None if value is None else 100.0 * value for value in values))
+        percents = (None if value is None else 100 * value for value in values)
+        if digits is not None:
+            percents = (v if v is None else float(f"{v:.{digits}g}") for v in percents)
+        return Cell(*percents)
 
 
 def count(number: int) -> str:

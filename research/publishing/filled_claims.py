@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping
 from leanbayes.errors import choose
 from research.publishing.cells import Cell, count
 
-__all__ = ["NotMeasuredError", "filled"]
-
 _NUMBER = re.compile(r"\{(?P<printed>printed )?(?P<kind>\w+): (?P<terms>[^}]*)\}")
 
 

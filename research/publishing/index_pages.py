@@ -11,8 +11,6 @@ from research.publishing.paper import DOCS, RECIPES, ROOT, Item, Paper
 from research.publishing.tables import markdown_table
 from research.publishing.trust_table import attempts_table
 
-__all__ = ["list_makers", "tests_by_id"]
-
 _TEST = re.compile(r"^ *def (test_\w+)", re.MULTILINE)
 
 

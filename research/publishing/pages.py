@@ -13,8 +13,6 @@ from pathlib import Path
 from leanbayes.errors import nearest
 from leanbayes.lab.files import write_text
 
-__all__ = ["Makers", "refresh", "refreshed"]
-
 Makers = Mapping[str, Callable[[str], str]]
 """What makes a block, from its argument, by kind."""
 

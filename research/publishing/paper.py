@@ -8,19 +8,6 @@ from pathlib import Path
 
 from research.publishing.paper_blocks import MakeBlocks
 
-__all__ = [
-    "DOCS",
-    "RECIPES",
-    "RESULTS",
-    "ROOT",
-    "Claim",
-    "Item",
-    "Paper",
-    "Work",
-    "read_checklist",
-    "read_claims",
-]
-
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "src" / "leanbayes" / "recipes"
 """The recipes, a folder for each paper."""

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from research.publishing.cells import Cell
 
-__all__ = ["NOT_RUN", "MakeBlocks", "OwnBlocks", "Picture", "where_run"]
-
 NOT_RUN = "*Not yet run.*"
 """What stands in a block whose results are not there."""
 

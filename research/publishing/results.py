@@ -18,15 +18,6 @@ from leanbayes.lab.result_files import read_result
 from research.publishing.cells import ALWAYS_SHOWN, Cell, Row
 from research.publishing.paper import Paper
 
-__all__ = [
-    "compressed_runs",
-    "find_results",
-    "read_compressed",
-    "recipes_by_budget",
-    "table",
-    "truncations",
-]
-
 _PROBED = ("snr_", "negative_elbo_")
 
 Metrics = Mapping[str, Mapping[str, float]]

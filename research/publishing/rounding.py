@@ -7,8 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["rounded"]
-
 
 def rounded(values: Any, digits: int = 6) -> Any:
     """Round numbers, tensors or lists of them to significant digits; infinite ones are ``None``.

@@ -12,8 +12,6 @@ from rich.progress import track
 
 from leanbayes.lab.files import read_object, write_text
 
-__all__ = ["StudyFile", "Tell", "read_study", "show", "write_study"]
-
 _NUMBERS = re.compile(r"\[[^\[\]{}\"]*\]")
 
 Part = Mapping[str, Any]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["markdown_table"]
-
 
 def markdown_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, text: int | None = None

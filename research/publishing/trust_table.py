@@ -10,8 +10,6 @@ from typing import NamedTuple
 from research.publishing.paper import ROOT
 from research.publishing.tables import markdown_table
 
-__all__ = ["Attempt", "attempts", "attempts_table"]
-
 
 class Attempt(NamedTuple):
     """What a test tries and what holds.

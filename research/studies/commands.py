@@ -25,8 +25,6 @@ from research.studies.uci.published import SETS
 from research.studies.uci.study import Row, fit_splits
 from research.studies.uci.tables import makers
 
-__all__ = ["app", "write_pages"]
-
 app = typer.Typer(no_args_is_help=True, help="Value of defaults and choices, on real data.")
 _UCI, _KL_WEIGHT = RESULTS / "uci", RESULTS / "kl_weight"
 _OVERVIEW, _STARTS = RESULTS / "overview.json", RESULTS / "starts.json"

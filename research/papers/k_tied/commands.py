@@ -12,8 +12,6 @@ from leanbayes.lab.files import write_json
 from research.options import RunFolder
 from research.papers.k_tied.compression import compress_run
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 

@@ -21,8 +21,6 @@ from leanbayes.models.random_maps import random_maps
 from leanbayes.training.parameter_groups import count_parameters
 from research.publishing.rounding import rounded
 
-__all__ = ["compress_run"]
-
 _SHARES = 10
 _MAP = 64
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from research.publishing.paper import Paper, Work, read_checklist, read_claims
 
-__all__ = ["PAPER"]
-
 _HERE = Path(__file__).parent
 
 _AUTHORS = (

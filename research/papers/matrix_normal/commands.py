@@ -33,8 +33,6 @@ from research.papers.matrix_normal.vae.blocks import FOLDER
 from research.publishing.paper import RESULTS
 from research.publishing.study_file import show, write_study
 
-__all__ = ["app"]
-
 app = typer.Typer()
 _RESULTS = RESULTS / "matrix_normal"
 Samples = Annotated[int, typer.Option(min=1, help="Number of samples in an average.")]

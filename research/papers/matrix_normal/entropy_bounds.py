@@ -8,8 +8,6 @@ from torch.distributions import MultivariateNormal
 from leanbayes.distributions import KroneckerNormal, Triangular
 from research.publishing.tables import markdown_table
 
-__all__ = ["bounds_table", "gaps"]
-
 _SHAPES = ((3, 4), (8, 6), (20, 16))
 _SPREADS = (0.0, 1.0, 3.0)
 _DRAWS = 20

@@ -25,8 +25,6 @@ from leanbayes.lab.unpickling import read_checkpoint
 from leanbayes.lightning import BayesianModule
 from research.publishing.study_file import StudyFile, Tell
 
-__all__ = ["NATURAL", "WHOLE", "NaturalSettings", "compare_optimizers", "recipes_of"]
-
 NATURAL = "natural gradient"
 WHOLE = " with the whole KL"
 _RUNS = ("adam", "natural_epochs", "shorter", "whole_kl")

@@ -16,15 +16,6 @@ from research.publishing.paper_blocks import OwnBlocks, Picture
 from research.publishing.study_file import read_study
 from research.publishing.tables import markdown_table
 
-__all__ = [
-    "best_adam",
-    "comparison",
-    "draw_optimizers",
-    "natural_blocks",
-    "optimizers_table",
-    "reached",
-]
-
 Study = Mapping[str, Any]
 _AXES = {"steps": "step", "seconds": "seconds of a processor"}
 

@@ -8,8 +8,6 @@ from research.papers.matrix_normal.vae.blocks import vae_blocks
 from research.publishing.paper import Paper, Work, read_checklist, read_claims
 from research.publishing.paper_blocks import where_run
 
-__all__ = ["PAPER"]
-
 _HERE = Path(__file__).parent
 
 

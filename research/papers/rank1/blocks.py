@@ -19,8 +19,6 @@ from research.publishing.cells import Cell
 from research.publishing.paper_blocks import OwnBlocks, Picture
 from research.publishing.tables import markdown_table
 
-__all__ = ["FORMULAS", "rank1_blocks"]
-
 FORMULAS = ("factors", "weights", "indices j, k", "one curvature")
 _PRINTED = {"CIFAR-10": CIFAR10, "CIFAR-100": CIFAR100, "ImageNet": IMAGENET}
 

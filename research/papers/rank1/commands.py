@@ -22,8 +22,6 @@ from research.papers.rank1.trials import trials
 from research.publishing.paper import RESULTS
 from research.publishing.study_file import show
 
-__all__ = ["app"]
-
 app = typer.Typer()
 _RESULTS = RESULTS / "rank1"
 _RIVALS = (

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -21,10 +20,7 @@ from leanbayes.lab.recipe import Budget, Recipe
 from leanbayes.lab.recipe_files import read_recipe
 from leanbayes.lab.train import build_module
 from leanbayes.prediction.predict import predict
-
-__all__ = ["CostSettings", "measure_costs"]
-
-Work = Callable[[], object]
+from research.measuring.harness import Work, measure
 
 
 @dataclass(frozen=True)
@@ -59,11 +55,10 @@ def measure_costs(settings: CostSettings, out: Path) -> dict[str, Any]:
     try:
         recipes = [read_recipe(name, budget=settings.budget) for name in settings.recipes]
         works = {recipe.name: _works(recipe, settings.images) for recipe in recipes}
-        turns = _turns(works, settings.rounds)
-        found = {"settings": asdict(settings), "costs": _relative(turns), **surroundings()}
+        found = {"settings": asdict(settings), "costs": _relative(works, settings.rounds)}
+        write_json(out, {**found, **surroundings()})
     finally:
         torch.set_num_threads(threads)
-    write_json(out, found)
     return found
 
 
@@ -92,28 +87,16 @@ def _batch(model: nn.Module, recipe: Recipe, images: int) -> tuple[Tensor, Tenso
     return torch.randn(images, *shapes[0]), torch.randint(outputs, (images,))
 
 
-def _turns(works: Mapping[str, Mapping[str, Work]], rounds: int) -> dict[str, dict[str, Any]]:
-    """CPU seconds of every work in every round; the first round is not counted."""
-    turns: dict[str, dict[str, Any]] = {name: {} for name in works}
-    for number in range(rounds + 1):
-        for name, kinds in works.items():
-            for kind, work in kinds.items():
-                started = time.process_time()
-                work()
-                if number:
-                    turns[name].setdefault(kind, []).append(time.process_time() - started)
-    return turns
-
-
-def _relative(turns: Mapping[str, Mapping[str, list[float]]]) -> dict[str, dict[str, Any]]:
-    first = next(iter(turns.values()))
-    return {
-        name: {
-            kind: {
-                "ratio": median(a / b for a, b in zip(seconds, first[kind], strict=True)),
-                "milliseconds": 1000 * median(seconds),
-            }
-            for kind, seconds in kinds.items()
-        }
-        for name, kinds in turns.items()
-    }
+def _relative(
+    works: Mapping[str, Mapping[str, Work]], rounds: int
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Costs of steps and predictions relative to the first network's, by network."""
+    first, *others = works
+    costs: dict[str, dict[str, dict[str, float]]] = {name: {} for name in works}
+    for kind, base in works[first].items():
+        methods = {name: works[name][kind] for name in others}
+        measured = measure(base, methods, rounds=rounds, clock=time.process_time)
+        costs[first][kind] = {"ratio": 1.0}
+        for name, cost in measured.items():
+            costs[name][kind] = {"ratio": cost.median, "low": cost.low, "high": cost.high}
+    return costs

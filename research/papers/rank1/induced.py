@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch.distributions import Cauchy, Distribution, HalfCauchy, Normal
 
-__all__ = ["tails"]
-
 
 def tails(
     thresholds: Sequence[float], *, scale: float = 0.3, draws: int = 400_000, seed: int = 0

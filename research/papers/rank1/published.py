@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["CIFAR10", "CIFAR100", "COLUMNS", "FEW_SAMPLES", "IMAGENET", "printed"]
-
 COLUMNS = ("nll", "accuracy", "ece", "cnll", "ca", "cece")
 
 Printed = Mapping[str, tuple[float, ...]]

@@ -23,8 +23,6 @@ from research.publishing.paper_blocks import OwnBlocks
 from research.publishing.study_file import StudyFile, Tell, read_study
 from research.publishing.tables import markdown_table
 
-__all__ = ["RISK", "excess", "judge_records", "records_blocks", "records_table"]
-
 RISK = "true risk"
 DATA = "ehr-cohort"
 COLUMNS = {

@@ -11,8 +11,6 @@ from research.papers.rank1.published import printed
 from research.publishing.cells import Cell, averaged
 from research.publishing.study_file import read_study
 
-__all__ = ["FOLDER", "Found", "read_runs"]
-
 FOLDER = "after"
 """Where studies of runs are, in the folder of results."""
 SEVERITIES = ("1", "2", "3", "4", "5")

@@ -28,8 +28,6 @@ from leanbayes.models.members import members
 from leanbayes.prediction.predict import Prediction, predict
 from research.publishing.study_file import StudyFile, Tell
 
-__all__ = ["FOREIGN", "Rank1Settings", "corrupted_kinds", "study_rank1"]
-
 FOREIGN: Mapping[str, str] = {"fashion-mnist": "mnist", "cifar10": "cifar100"}
 """From which data a run on these is to tell its own."""
 _SHOWN = ("nll", "accuracy", "ece")

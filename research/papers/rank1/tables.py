@@ -11,15 +11,6 @@ from research.papers.rank1.seed_means import Found
 from research.publishing.cells import Cell, seeds_of
 from research.publishing.tables import markdown_table
 
-__all__ = [
-    "SHOWN",
-    "ablation_table",
-    "cost_table",
-    "main_table",
-    "printed_table",
-    "samples_table",
-]
-
 SHOWN = {
     "nll": "NLL",
     "accuracy": "accuracy, %",
@@ -62,15 +53,7 @@ def _shown(found: Found, column: str) -> str:
     if column not in found.columns:
         return "–"
     cell = found.cell(column)
-    return str(_hundredfold(cell) if column in _SHARES else cell)
-
-
-def _hundredfold(cell: Cell) -> Cell:
-    ours, error, published = (
-        None if value is None else 100 * value for value in (cell.ours, cell.error, cell.published)
-    )
-    rounded = None if published is None else round(published, 6)
-    return replace(cell, ours=ours, error=error, published=rounded)
+    return str(cell.percent() if column in _SHARES else cell)
 
 
 def samples_table(runs: Runs) -> str:
@@ -96,7 +79,7 @@ def _of_samples(found: Found, column: str, beside: Mapping[str, float]) -> str:
     cell = found.cell(column)
     if found.name == "cifar10-wrn-gaussian":
         cell = replace(cell, published=beside.get(column))
-    return str(_hundredfold(cell) if column.endswith(_SHARES) else cell)
+    return str(cell.percent() if column.endswith(_SHARES) else cell)
 
 
 def cost_table(runs: Runs, costs: Mapping[str, Any] | None) -> str:

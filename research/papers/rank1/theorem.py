@@ -22,8 +22,6 @@ from torch import Tensor
 from leanbayes.lab.provenance import surroundings
 from research.publishing.study_file import StudyFile, Tell
 
-__all__ = ["TheoremSettings", "second_orders", "theorem"]
-
 
 @dataclass(frozen=True)
 class TheoremSettings:

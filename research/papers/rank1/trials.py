@@ -13,8 +13,6 @@ from leanbayes.lab.runs import Run
 from research.publishing.cells import Cell
 from research.publishing.tables import markdown_table
 
-__all__ = ["rate_of", "trials", "trials_table"]
-
 TITLES = {
     "deterministic": "deterministic",
     "mc-dropout": "MC dropout",

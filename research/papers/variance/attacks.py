@@ -23,8 +23,6 @@ from leanbayes.prediction.eval_mode import dropping_out, evaluating
 from research.publishing.study_file import StudyFile, Tell
 from research.publishing.tables import markdown_table
 
-__all__ = ["NETWORKS", "AttackSettings", "attack_runs", "attacks_table", "draw_attacks"]
-
 Gradient = Literal["averaged", "of_average"]
 GRADIENTS: tuple[Gradient, ...] = ("averaged", "of_average")
 ROLES = ("deterministic", "dropout", "variance")

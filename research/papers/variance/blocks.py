@@ -14,8 +14,6 @@ from research.publishing.cells import Cell
 from research.publishing.paper_blocks import OwnBlocks, Picture
 from research.publishing.study_file import read_study
 
-__all__ = ["study_blocks"]
-
 _GRADIENTS: Mapping[str, Literal["averaged", "of_average"]] = {
     "averaged": "averaged",
     "of_average": "of_average",

@@ -28,8 +28,6 @@ from research.papers.variance.trained_study import study_run
 from research.publishing.paper import RESULTS
 from research.publishing.study_file import show, write_study
 
-__all__ = ["app"]
-
 app = typer.Typer()
 _RESULTS = RESULTS / "variance"
 

@@ -16,8 +16,6 @@ from research.papers.variance.split_at_noise import cut_at
 from research.papers.variance.trained import Trained
 from research.publishing.rounding import rounded
 
-__all__ = ["densities"]
-
 _POINTS = 61
 _WIDTH = 2.5
 _LEAST = 1e-3

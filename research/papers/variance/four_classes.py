@@ -24,20 +24,6 @@ from research.publishing.rounding import rounded
 from research.publishing.study_file import StudyFile, Tell
 from research.publishing.tables import markdown_table
 
-__all__ = [
-    "BETWEEN",
-    "DUPLICATED",
-    "ORTHOGONAL",
-    "FourClasses",
-    "correlation_of",
-    "draw_activations",
-    "four_classes",
-    "kind_of",
-    "seeds_table",
-    "spreads_of",
-    "tell_seed",
-]
-
 CENTRES = ((3.0, 3.0), (3.0, 10.0), (10.0, 3.0), (10.0, 10.0))
 DUPLICATED, ORTHOGONAL, BETWEEN = "duplicated neurons", "orthogonal codes", "in between"
 _SAME, _APART, _SPLIT, _NORMAL = 0.9, 0.5, 2.0, 0.6745

@@ -29,17 +29,6 @@ from research.papers.variance.split_at_noise import draws
 from research.papers.variance.trained import Trained, arriving, as_json, one_sample
 from research.publishing.rounding import rounded
 
-__all__ = [
-    "accuracies",
-    "alphas",
-    "antithetic",
-    "controls",
-    "elbo",
-    "histograms",
-    "kl_of_log_alpha",
-    "pruning",
-]
-
 KEPT = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 """Shares of weights that a pruned layer keeps."""
 _ELBO_SAMPLES = 10

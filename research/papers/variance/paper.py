@@ -6,8 +6,6 @@ from research.papers.variance.blocks import study_blocks
 from research.papers.variance.trained_blocks import after_blocks
 from research.publishing.paper import Paper, Work, read_checklist, read_claims
 
-__all__ = ["PAPER"]
-
 _HERE = Path(__file__).parent
 
 PAPER = Paper(

@@ -7,8 +7,6 @@ from typing import Any
 
 from leanbayes.lab.plots import COLOURS, DASHED, _figure, _legend, _look, _on, _png
 
-__all__ = ["draw_densities", "draw_histogram", "draw_phases", "draw_pruning"]
-
 Study = Mapping[str, Any]
 
 _WIDE = (10.4, 3.6)

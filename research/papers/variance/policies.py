@@ -15,8 +15,6 @@ from leanbayes.lab.files import read_object, write_json
 from leanbayes.lab.path_names import path_name
 from research.publishing.tables import markdown_table
 
-__all__ = ["curves_of_policies", "keep_policy", "read_policy", "table_of_policies"]
-
 _POINTS = 50
 _KEYS = {"environment", "settings", "last_100", "runs"}
 

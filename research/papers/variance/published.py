@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["TABLE_1", "TABLE_2", "TABLE_3", "printed"]
-
 Printed = Mapping[str, Mapping[str, float]]
 
 _ONE = ("elbo.elbo", "elbo.data", "elbo.kl", "accuracy.mean", "accuracy.ensemble")

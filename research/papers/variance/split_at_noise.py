@@ -14,15 +14,6 @@ from leanbayes.errors import choose
 from leanbayes.lab.architectures.base import Chain
 from leanbayes.models.random_maps import random_maps
 
-__all__ = [
-    "Cut",
-    "cut",
-    "cut_at",
-    "draws",
-    "has_dropout",
-    "with_batch_statistics",
-]
-
 
 class Cut(NamedTuple):
     """A network in two parts that share its weights: ``after(before(x))`` is the network.

@@ -9,23 +9,11 @@ from research.papers.variance.published import TABLE_1, TABLE_2, TABLE_3, printe
 from research.publishing.cells import Cell, count
 from research.publishing.tables import markdown_table
 
-__all__ = [
-    "alphas",
-    "antithetic",
-    "batch_statistics",
-    "controls",
-    "levels",
-    "numbers",
-    "pruned",
-    "table_1",
-    "table_2",
-    "table_3",
-]
-
 Study = Mapping[str, Any]
 Studies = Mapping[str, Study | None]
 """By name of the recipe; ``None`` if it was not studied."""
 
+_DIGITS = 6
 _ACCURACY = {
     "accuracy.sample": "one sample",
     "accuracy.mean": "means",
@@ -161,12 +149,7 @@ def _begin(name: str, study: Study | None) -> list[str]:
 
 
 def _percent(cells: Mapping[str, Cell], columns: tuple[str, ...]) -> list[str]:
-    return [str(_times(100.0, cells.get(column, Cell()))) for column in columns]
-
-
-def _times(factor: float, cell: Cell) -> Cell:
-    values = (cell.ours, cell.error, cell.published)
-    return Cell(*(None if v is None else float(f"{factor * v:.6g}") for v in values))
+    return [str(cells.get(column, Cell()).percent(_DIGITS)) for column in columns]
 
 
 def _plain(cells: Mapping[str, Cell], columns: tuple[str, ...]) -> list[str]:
@@ -253,7 +236,7 @@ def controls(studies: Studies) -> str:
 def _bare(study: Study, columns: tuple[str, ...]) -> list[str]:
     """Numbers of ours alone, in per cent."""
     cells = dict(_cells(study))
-    return [str(_times(100.0, cells[column])) for column in columns]
+    return [str(cells[column].percent(_DIGITS)) for column in columns]
 
 
 def pruned(studies: Studies) -> str:
@@ -265,10 +248,10 @@ def pruned(studies: Studies) -> str:
     for name, study in known.items():
         for by, title in (("scale", "σ"), ("snr", "\\|μ\\| / σ")):
             at_random = by == "snr" and study["pruning"]["snr_at_random"]
-            points = (str(_times(100.0, _cell(point))) for point in study["pruning"][by])
+            points = (str(_cell(point).percent(_DIGITS)) for point in study["pruning"][by])
             title += ", all alike, so at random" * at_random
             sparse = study["pruning"]["sparse"]
-            left = f"{_share(sparse['kept'])} % kept: {_times(100.0, _cell(sparse))}"
+            left = f"{_share(sparse['kept'])} % kept: {_cell(sparse).percent(_DIGITS)}"
             lines.append([_begin(name, study)[0], title, *points, left if by == "snr" else ""])
     return markdown_table(header, lines)
 

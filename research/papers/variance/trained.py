@@ -18,8 +18,6 @@ from leanbayes.prediction.predict import Prediction, predict
 from research.papers.variance.split_at_noise import cut, draws, has_dropout
 from research.publishing.rounding import rounded
 
-__all__ = ["Trained", "arriving", "as_json", "one_sample"]
-
 _BATCH = 1000
 
 

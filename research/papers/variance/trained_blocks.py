@@ -13,8 +13,6 @@ from research.papers.variance.published import TABLE_1, TABLE_2, TABLE_3
 from research.publishing.cells import Cell
 from research.publishing.paper_blocks import OwnBlocks, Picture
 
-__all__ = ["FOLDER", "after_blocks", "read_trained"]
-
 FOLDER = "after"
 """Where studies are, in the folder of results."""
 

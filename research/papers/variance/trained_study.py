@@ -21,8 +21,6 @@ from research.papers.variance.densities import densities
 from research.papers.variance.split_at_noise import cut, draws, has_dropout, with_batch_statistics
 from research.papers.variance.trained import Trained
 
-__all__ = ["study_run"]
-
 Parts = dict[str, Callable[[], Any]]
 
 _PUBLISHED_BATCH = 200

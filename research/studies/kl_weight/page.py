@@ -13,8 +13,6 @@ from leanbayes.lab import plots
 from leanbayes.saving.files import replace_file
 from research.publishing.tables import markdown_table
 
-__all__ = ["Cell", "cells", "rule", "text", "write"]
-
 NAMES = {"concrete": "UCI concrete", "mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 METRICS = {
     "nll": "negative log likelihood",

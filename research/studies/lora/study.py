@@ -28,8 +28,6 @@ from research.studies.lora.network import Upper, lower_activations, pretrained, 
 from research.studies.lora.rows import ROWS, Inputs, Row, adapted, predicted, trained_tensors
 from research.studies.lora.texts import Sizes, Texts, read_texts
 
-__all__ = ["LoraSettings", "study_lora"]
-
 _FRIENDS = 100
 """Between the seeds of the networks of an ensemble."""
 

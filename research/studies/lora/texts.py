@@ -14,8 +14,6 @@ from pathlib import Path
 from leanbayes.errors import require
 from leanbayes.lab.data import fetch
 
-__all__ = ["Sizes", "Texts", "docstrings", "read_texts", "without_order"]
-
 Labelled = Sequence[tuple[str, int]]
 _DOCSTRING = 400
 """How many characters a docstring has at least to be a text."""

@@ -17,8 +17,6 @@ from research.publishing.study_file import read_study
 from research.publishing.tables import markdown_table
 from research.studies.overview.study import CHOICES, COSTS, METHODS
 
-__all__ = ["caption", "how", "makers", "picture", "table", "write"]
-
 _SHOWN = ("plain network", "k-tied")
 _HIGHEST = 30
 _GROUPS = ("clothes (known)", "digits (foreign)")

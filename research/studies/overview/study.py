@@ -21,19 +21,6 @@ from research.measuring.harness import as_json, measure
 from research.measuring.machine import facts
 from research.publishing.study_file import StudyFile, Tell
 
-__all__ = [
-    "CHOICES",
-    "COSTS",
-    "METHODS",
-    "Images",
-    "Method",
-    "Settings",
-    "read_images",
-    "study_costs",
-    "study_methods",
-    "train",
-]
-
 CHOICES, COSTS = "choices", "costs"
 """The parts of a study that say which settings were chosen, and what a step costs."""
 

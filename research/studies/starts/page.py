@@ -17,8 +17,6 @@ from research.studies.starts.study import WAYS, Way
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["best_way", "text", "write"]
-
 Study = Mapping[str, Any]
 Parts = Sequence[Mapping[str, Any]]
 PUBLISHED = next(iter(WAYS))

@@ -21,8 +21,6 @@ from leanbayes.training.parameter_groups import parameter_groups
 from research.measuring.schedule import Schedule
 from research.publishing.study_file import StudyFile, Tell
 
-__all__ = ["NETWORKS", "WAYS", "Settings", "Way", "study_starts", "train"]
-
 
 @dataclass(frozen=True)
 class Settings:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["DROPOUT", "HMC", "KFAC", "LOG_LIKELIHOOD", "RMSE", "SETS", "Printed"]
-
 SETS = {
     "boston": "boston-housing",
     "concrete": "concrete",

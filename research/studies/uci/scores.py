@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from research.publishing.cells import Cell, averaged
 
-__all__ = ["Measured"]
-
 
 @dataclass(frozen=True)
 class Measured:

@@ -21,8 +21,6 @@ from leanbayes.sklearn.posterior_names import NAMED_FAMILIES
 from research.publishing.study_file import StudyFile, Tell
 from research.studies.uci.published import SETS
 
-__all__ = ["COVERAGE", "Row", "fit_splits", "score"]
-
 COVERAGE = 0.9
 
 

@@ -14,8 +14,6 @@ from research.studies.uci.published import DROPOUT, HMC, KFAC, LOG_LIKELIHOOD, R
 from research.studies.uci.scores import Measured
 from research.studies.uci.trials import trials_table
 
-__all__ = ["makers", "read_rows"]
-
 Key = tuple[str, str]
 """A posterior and its noise."""
 
@@ -83,15 +81,10 @@ def _beside(
 def _intervals(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
     """Shares of test targets inside, in percent."""
     lines = [
-        [name, *(_percent(sets[d].cell("coverage")) if d in sets else "–" for d in SETS)]
+        [name, *(str(sets[d].cell("coverage").percent()) if d in sets else "–" for d in SETS)]
         for name, sets in _ours(rows, noise)
     ]
     return markdown_table(["", *SETS], lines) if lines else "Not measured yet."
-
-
-def _percent(cell: Cell) -> str:
-    assert cell.ours is not None
-    return str(Cell(100 * cell.ours, 100 * cell.error if cell.error else None))
 
 
 def _differences(rows: Mapping[Key, Mapping[str, Measured]], first: str, second: str) -> str:

@@ -11,8 +11,6 @@ from research.publishing.tables import markdown_table
 from research.studies.uci.published import SETS
 from research.studies.uci.scores import Measured
 
-__all__ = ["trials_table"]
-
 
 def trials_table(file: Path) -> str:
     """Log likelihoods of every trial minus those of what it was tried against, split by split."""

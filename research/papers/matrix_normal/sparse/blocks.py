@@ -22,8 +22,6 @@ from research.publishing.cells import Cell
 from research.publishing.paper_blocks import OwnBlocks, Picture
 from research.publishing.tables import markdown_table
 
-__all__ = ["sparse_blocks"]
-
 _STEPS, _SPEED = "matrix_normal", "compaction"
 """Benchmarks."""
 

@@ -23,8 +23,6 @@ from leanbayes.prediction.eval_mode import evaluating
 from leanbayes.training.parameter_groups import count_parameters
 from research.papers.matrix_normal.sparse.study import Judge, empty_layers_allowed, relevance_of
 
-__all__ = ["COMPACTED", "MOST_LOST", "group_pruned", "smaller", "study_compaction"]
-
 COMPACTED = (2.0, 3.0, 4.0, 5.0, 6.0)
 """Thresholds of log α from which on groups become zero."""
 MOST_LOST = 0.005

@@ -11,8 +11,6 @@ from leanbayes.lab.recipe import Published
 from research.publishing.paper import RECIPES
 from research.publishing.results import recipes_by_budget
 
-__all__ = ["COMPACTION", "SPARSITY", "Sparse", "Study", "family", "printed", "title"]
-
 Study = Mapping[str, Any]
 SPARSITY, COMPACTION = "sparsity", "compaction"
 """Folders of studies, in the folder of results."""

@@ -12,8 +12,6 @@ from research.papers.matrix_normal.sparse.files import Study
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
-__all__ = ["draw_curves", "draw_sweep"]
-
 History = Mapping[str, Sequence[float | None]]
 _PANELS = {
     "test/accuracy": "test accuracy, %",

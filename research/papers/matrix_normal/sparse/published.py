@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ITERATION", "TABLE_1", "TABLE_2", "Printed"]
-
 ITERATION = 2.0
 """How many times as long as with independent weights an iteration takes (section 7)."""
 

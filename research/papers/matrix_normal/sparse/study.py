@@ -26,16 +26,6 @@ from leanbayes.layers import RandomMap
 from leanbayes.likelihoods import Likelihood
 from research.publishing.rounding import rounded
 
-__all__ = [
-    "GROUPS",
-    "LOG_ALPHA",
-    "LOG_ALPHAS",
-    "Judge",
-    "empty_layers_allowed",
-    "relevance_of",
-    "study_sparsity",
-]
-
 LOG_ALPHA = 3.0
 """What becomes zero by default: log α of 3 and more, as in sparse variational dropout."""
 LOG_ALPHAS = (-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0)

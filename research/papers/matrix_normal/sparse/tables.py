@@ -12,18 +12,6 @@ from research.publishing.cells import Cell, averaged, seeds_of
 from research.publishing.paper_blocks import NOT_RUN
 from research.publishing.tables import markdown_table
 
-__all__ = [
-    "NETWORKS",
-    "families_table",
-    "layers_table",
-    "network_table",
-    "noise_table",
-    "numbers",
-    "printed_table_1",
-    "printed_table_2",
-    "sweep_table",
-]
-
 Named = Mapping[str, Sequence[Study]]
 _NOT_RUN = "not yet run"
 NETWORKS = {"bayesian": "Bayesian", "plain": "its means alone"}

@@ -17,8 +17,6 @@ from research.publishing.cells import Cell, seeds_of
 from research.publishing.paper_blocks import OwnBlocks, Picture
 from research.publishing.tables import markdown_table
 
-__all__ = ["vae_blocks"]
-
 FOLDER = "vae"
 _ENCODERS = {"diag": "DIAG", "mn": "MN", "mv": "MV"}
 

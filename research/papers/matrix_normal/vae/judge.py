@@ -32,8 +32,6 @@ from leanbayes.lab.vae import (
 from leanbayes.metrics import Score
 from research.publishing.study_file import StudyFile
 
-__all__ = ["file_name", "judge_vae", "judged", "unpacked"]
-
 _PART = 500
 _SHADES = 15
 _SHOWN = 10
