@@ -1,4 +1,4 @@
-"""Doctest names, and one seed for every test: ``--seed N`` varies it."""
+"""Doctest names, one seed for every test (``--seed N``) and tests by item (``--checklist ID``)."""
 
 import pytest
 import torch
@@ -10,6 +10,15 @@ from leanbayes.kernels import kernels, without_native
 
 def pytest_addoption(parser):
     parser.addoption("--seed", type=int, default=42, help="seed of every test")
+    parser.addoption("--checklist", metavar="ID", help="run the tests of an item, for example KT1")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Keep the tests of one item of docs/checklist.md."""
+    if chosen := config.getoption("--checklist"):
+        shown = [i for i in items if any(chosen in m.args for m in i.iter_markers("checklist"))]
+        config.hook.pytest_deselected(items=[item for item in items if item not in shown])
+        items[:] = shown
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
+import lightning as L
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from matplotlib.figure import Figure
@@ -17,7 +18,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import leanbayes as lb
-import lightning as L
 from leanbayes.lightning import BayesianModule
 from leanbayes.metrics import auroc
 

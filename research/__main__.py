@@ -14,6 +14,7 @@ import typer
 from leanbayes.errors import choose
 from leanbayes.lab.console import one_line
 from leanbayes.lab.files import write_bytes
+from research import extensions  # noqa: F401
 from research import papers as folders
 from research.benchmarks.commands import app as benchmarks
 from research.benchmarks.commands import write_pages as write_performance

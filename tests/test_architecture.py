@@ -1,5 +1,6 @@
-"""The table "to add X, write Y" is true: each file works from an empty folder, and names exist."""
+"""The page on architecture is true: files to copy work from an empty folder, and names exist."""
 
+import ast
 import importlib
 import re
 import shutil
@@ -17,8 +18,10 @@ from leanbayes.lab import architectures, corruptions
 from leanbayes.lab.data import listing, load_dataset
 from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.from_recipe import build_model, load_data
+from leanbayes.lab.measurements import MEASUREMENTS
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import study, write_report
+from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.training import schedules
 from research import papers
@@ -159,6 +162,20 @@ def test_a_corruption(added):
     assert 0 < dark[0] < dark[1]
 
 
+def test_a_measurement(added, tmp_path):
+    mine = added("measurement", MEASUREMENTS, "mean_norm")
+    described = recipe(measurements=[{"kind": "mean_norm", "order": 1}])
+    assert described.measurements == (mine.MeanNorm(order=1.0),)
+    train(described, tmp_path / "run", progress=False)
+    run = Run(tmp_path / "run")
+    (norm,) = run.columns["norm/dense1"]
+    assert norm == pytest.approx(
+        float(run.load()[0].dense1.posterior.loc.detach().abs().sum()), rel=1e-5
+    )
+    with pytest.raises(ValueError, match=r"key 'ordre' is unknown; did you mean 'order'\?"):
+        recipe(measurements=[{"kind": "mean_norm", "ordre": 1}])
+
+
 def test_a_section_of_a_report(added, tmp_path):
     added("section", study.SECTIONS, "how_long")
     train(recipe(), tmp_path / "run", progress=False)
@@ -183,25 +200,56 @@ def test_the_table_has_a_row_and_this_file_a_test_for_every_file():
 
 
 def test_what_the_table_names_exists():
-    for name in re.findall(r"`@?lb\.([\w.]+)", PAGE.split("## The house")[0]):
+    for name in re.findall(r"`@?lb\.([\w.]+)", PAGE.split("\n## ")[0]):
         thing = lb
         for part in name.split("."):
             thing = getattr(thing, part)
 
 
-def test_rooms_on_the_page_and_in_the_picture_exist():
+def section(title):
+    """The part of the page under a heading."""
+    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+WHERE = re.findall(r"^\| (.+) \| \[.+\]\((.+)\) \| `(.+)` \|$", section("Where is what"), re.M)
+
+
+def test_where_is_what_has_thirty_rows():
+    assert len(WHERE) >= 30
+    assert len(WHERE) == section("Where is what").count("\n| ") - 1  # the head
+
+
+@pytest.mark.parametrize(("question", "file", "symbol"), WHERE)
+def test_what_is_looked_for_is_there(question, file, symbol):
+    assert question.endswith("?")
+    body = ast.parse((ROOT / "docs" / file).read_text(encoding="utf-8")).body
+    for part in symbol.split("."):
+        found = [node for node in body if part in defined(node)]
+        assert found, f"{file} has no {symbol}"
+        body = getattr(found[0], "body", [])
+
+
+def defined(node):
+    """The names that a statement defines."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return {node.name}
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def test_every_folder_and_module_of_the_package_is_on_the_page():
     package = Path(lb.__file__).parent
-    picture = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
-    drawn = {
-        name.strip()
-        for line in re.findall(r"class='modules'>([^<]+)<", picture)
-        for name in line.split("·")
+    there = {
+        path.stem
+        for path in package.iterdir()
+        if path.suffix == ".py" or any(path.glob("*.py")) or path.name == "recipes"
+        if not path.name.startswith("_")
     }
-    files = [f"{folder}/{{}}{end}" for folder in (package, package.parent) for end in (".py", "/")]
-    absent = [name for name in drawn if not any(Path(f.format(name)).exists() for f in files)]
-    assert drawn
-    assert not absent
-    rooms = {path.stem for path in package.iterdir() if not path.name.startswith(("_", "py."))}
-    assert rooms - {"lab", "recipes"} <= drawn
-    lab = {f"lab/{p.stem}" for p in (package / "lab").iterdir() if not p.name.startswith("_")}
-    assert lab <= drawn
+    assert set(re.findall(r"^\| `(\w+)` \|", section("The package"), re.MULTILINE)) == there
+
+
+def test_files_in_the_picture_exist():
+    picture = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    files = re.findall(r'class="file"[^>]*>([^<]+)<', picture)
+    assert len(files) > 10
+    assert not [file for file in files if not (Path(lb.__file__).parent / file).is_file()]

@@ -10,7 +10,6 @@ from torch.distributions import Normal
 from torch_layers import POSTERIOR, PRIOR, assert_unchanged, mlp, snapshot
 
 import leanbayes as lb
-from leanbayes import schedules
 from leanbayes.distributions import (
     KroneckerNormal,
     KTiedNormal,
@@ -20,6 +19,7 @@ from leanbayes.distributions import (
     Triangular,
 )
 from leanbayes.ops import Conv
+from leanbayes.training import schedules
 
 NAN = float("nan")
 

@@ -20,11 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
 import torch.nn.functional as F
 
 import leanbayes as lb
-import lightning as L
 from leanbayes.lab import runs
 from leanbayes.lab import train as training
 from leanbayes.lab.data import Dataset, Examples, Scaling, load_dataset

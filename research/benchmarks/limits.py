@@ -20,7 +20,6 @@ from leanbayes.kernels import (
     Folded,
     fold_k_tied,
     fold_scaled,
-    keep_memory,
     product,
     without_native,
 )
@@ -55,7 +54,6 @@ OF_PREDICTIONS = {
 def run(options: Options) -> dict[str, Any]:
     """Every part of steps, for both batches of the perceptron, and of a prediction."""
     steps = {name: _of_steps(name, options) for name in ("mlp_1024", "mlp_128")}
-    keep_memory()  # as predictions do
     predictions = {"mlp_1024": _of_predictions("mlp_1024", options)}
     layers = _of_layers("mlp_1024", options)
     return {**facts(), "steps": steps, "predictions": predictions, "layers": layers}

@@ -262,7 +262,7 @@ def _probed(name: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]
     if any(probe.keys() != probes[0].keys() for probe in probes):
         raise ValueError(f"seeds of {name} were probed at several steps; run them again")
     recipe = runs[0]["recipe"]
-    layer, printed = recipe["probe"]["layer"], (recipe.get("published") or {}).get("values", {})
+    layer, printed = _probed_layer(recipe), (recipe.get("published") or {}).get("values", {})
     title = f"{name}, {seeds_of([run['seed'] for run in runs])}"
     for step in probes[0]:
         seeds = [probe[step] for probe in probes]
@@ -276,6 +276,12 @@ def _probed(name: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]
             *map(Cell, others),
         ]
         yield [title, step, *map(str, cells)]
+
+
+def _probed_layer(recipe: Mapping[str, Any]) -> str:
+    """The layer of the measurement ``probe``, which was a key of its own in the first results."""
+    listed = {each["kind"]: each for each in recipe.get("measurements", ())}
+    return str((listed.get("probe") or recipe["probe"])["layer"])
 
 
 def _numbers(column: Iterable[float | None]) -> list[float]:

@@ -1,8 +1,8 @@
-"""What stands in the blocks of pages about all papers and all tests."""
+"""Blocks of the pages about all papers and all tests: list, checklist, attempts."""
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -11,14 +11,11 @@ from research.publishing.paper import DOCS, RECIPES, ROOT, Item, Paper
 from research.publishing.tables import markdown_table
 from research.publishing.trust_table import attempts_table
 
-_TEST = re.compile(r"^ *def (test_\w+)", re.MULTILINE)
-
 
 def list_makers(papers: Iterable[Paper], page: Path) -> Makers:
     """What makes the blocks of a page about all papers."""
     up = "../" * len(page.relative_to(DOCS).parents)
-    ids = [key for paper in papers for key in paper.checklist]
-    tests = tests_by_id(ids, ROOT / "tests")
+    tests = tests_by_id(ROOT / "tests")
     return {
         "papers": lambda _: "\n\n".join(_entry(paper, up) for paper in papers),
         "checklist": lambda _: "\n\n".join(_checklist(paper, tests, up) for paper in papers),
@@ -26,17 +23,22 @@ def list_makers(papers: Iterable[Paper], page: Path) -> Makers:
     }
 
 
-def tests_by_id(ids: Iterable[str], folder: Path) -> dict[str, dict[Path, int]]:
-    """How many tests have an item of a checklist in their name, by item and file."""
-    letters = "|".join(sorted({key.rstrip("0123456789") for key in ids}))
-    item = re.compile(rf"_((?:{letters})\d+)(?=_)", re.IGNORECASE)
+def tests_by_id(folder: Path) -> dict[str, dict[Path, int]]:
+    """Count the tests marked ``@pytest.mark.checklist(*ids)``, by id and file."""
     tests: dict[str, dict[Path, int]] = {}
     for file in sorted(folder.rglob("test_*.py")):
-        for name in _TEST.findall(file.read_text(encoding="utf-8")):
-            for key in item.findall(name):
-                files = tests.setdefault(key.upper(), {})
-                files[file] = files.get(file, 0) + 1
+        text = file.read_text(encoding="utf-8")
+        for key in _marked(text) if "mark.checklist(" in text else ():
+            files = tests.setdefault(key, {})
+            files[file] = files.get(file, 0) + 1
     return tests
+
+
+def _marked(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.checklist":
+                yield from map(ast.literal_eval, mark.args)
 
 
 def _entry(paper: Paper, up: str) -> str:

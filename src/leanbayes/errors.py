@@ -1,29 +1,15 @@
 """Errors in one sentence: what was given, what is needed, what to do."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
-
-__all__ = [
-    "LoadError",
-    "UnknownNameError",
-    "UntiledWarning",
-    "choose",
-    "nearest",
-    "require",
-    "require_choice",
-    "require_count",
-    "require_positive",
-    "require_seed",
-    "unknown",
-]
 
 T = TypeVar("T")
 _SEEDS = 2**64
+_LONGEST_REASON = 300
 
 
 class UnknownNameError(ValueError, KeyError):
@@ -31,6 +17,19 @@ class UnknownNameError(ValueError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class CheckoutOnlyError(UnknownNameError):
+    """A name of the papers' studies, which are in a checkout and not in the installed package.
+
+    Args:
+        kind: what the name stands for.
+        name: the name.
+    """
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.missing = f"{kind} {name!r} needs a checkout of leanbayes"
+        super().__init__(f"{self.missing}; there, import research.extensions")
 
 
 class LoadError(ValueError):
@@ -71,6 +70,41 @@ def choose(kind: str, given: str, table: Mapping[str, T]) -> T:
     if given not in table:
         raise unknown(kind, given, table)
     return table[given]
+
+
+def first_line(error: BaseException) -> str:
+    """The message of an exception in one line of readable length; its type if it has none."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
+
+
+@contextmanager
+def explained_as(
+    sentence: str,
+    *caught: type[Exception],
+    when: Callable[[Exception], bool] = lambda _: True,
+    into: type[Exception] = ValueError,
+) -> Iterator[None]:
+    """Replace an exception by one sentence for the user.
+
+    Args:
+        sentence: the new message; the first line of the old one stands for ``{reason}``.
+        caught: the exceptions to replace.
+        when: condition that an exception must meet, too.
+        into: the new exception.
+
+    Example:
+        >>> with explained_as("port must be a number ({reason})", ValueError):
+        ...     int("a")
+        Traceback (most recent call last):
+        ValueError: port must be a number (invalid literal for int() with base 10: 'a')
+    """
+    try:
+        yield
+    except caught as error:
+        if not when(error):
+            raise
+        raise into(sentence.replace("{reason}", first_line(error))) from error
 
 
 def require(condition: bool, message: str) -> None:

@@ -1,8 +1,9 @@
-"""Base classes and decorators for your own posteriors, priors, layers, likelihoods and so on.
+"""Base classes, ops and decorators for your own posteriors, priors, layers and likelihoods.
 
 Each decorator makes a class or function known by name, so that files and recipes can name it.
 """
 
+from leanbayes import ops
 from leanbayes.compression.prune import register_criterion
 from leanbayes.estimators import register_estimator
 from leanbayes.layers import Affine, Layer, LayerSpec, RandomMap, register_layer
@@ -25,6 +26,7 @@ __all__ = [
     "RandomMap",
     "Stored",
     "map_posteriors",
+    "ops",
     "random_maps",
     "register_criterion",
     "register_estimator",

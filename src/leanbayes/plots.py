@@ -20,22 +20,7 @@ from leanbayes.prediction.prediction import Prediction
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "COLOURS",
-    "DASHED",
-    "PALE",
-    "add_legend",
-    "coverage",
-    "densities",
-    "entropies",
-    "look",
-    "plain",
-    "rejection",
-    "reliability",
-    "spectra",
-    "style",
-    "whole_numbers",
-]
+__all__ = ["coverage", "densities", "entropies", "rejection", "reliability", "spectra"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 PALE = "#BBBBBB"
@@ -115,7 +100,7 @@ def rejection(
     require(bool(named), "there are no curves to draw; give at least one")
     axes = style(axes, "share of examples rejected", f"{of} on the others")
     for index, (name, curve) in enumerate(named.items()):
-        axes.plot(curve.rejected, curve.kept, **look(index, name))
+        axes.plot(curve.rejected, curve.kept, **line_style(index, name))
     axes.set_xlim(0, 1)
     add_legend(axes, len(named))
     return axes
@@ -160,7 +145,7 @@ def densities(
     for index, (name, group) in enumerate(finite.items()):
         counts = torch.histc(group, bins, low, low + width)
         heights = (counts / (max(len(group), 1) * width / bins)).tolist()
-        line = look(index, name)
+        line = line_style(index, name)
         axes.stairs(heights, edges, linewidth=1.8, **line)
         if index < 3:
             axes.stairs(heights, edges, fill=True, alpha=0.15, color=line["color"])
@@ -192,7 +177,7 @@ def spectra(
     axes = style(axes, "index of the singular value", "share of the sum of squares")
     for index, (name, value) in enumerate(values.items()):
         shares = _shares(value, of)
-        axes.plot(range(1, len(shares) + 1), shares, marker=".", **look(index, name))
+        axes.plot(range(1, len(shares) + 1), shares, marker=".", **line_style(index, name))
     axes.set_yscale("log")
     whole_numbers(axes)
     add_legend(axes, len(values))
@@ -233,15 +218,15 @@ def whole_numbers(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def look(index: int, name: str) -> dict[str, Any]:
-    """A line's label and look: colours first, then other styles, for 28 lines that differ."""
+def line_style(index: int, name: str) -> dict[str, Any]:
+    """Label and style of a line: colors first, then dashes, for 28 lines that differ."""
     rounds, colour = divmod(index, len(COLOURS))
     line = _STYLES[rounds % len(_STYLES)]
-    return {"label": plain(name), "color": COLOURS[colour], "linestyle": line}
+    return {"label": label_text(name), "color": COLOURS[colour], "linestyle": line}
 
 
-def plain(name: str) -> str:
-    """A label as it is written: matplotlib hides a leading underscore and typesets dollars."""
+def label_text(name: str) -> str:
+    """A label as it is written; matplotlib hides a leading underscore and typesets dollars."""
     return name.replace("$", r"\$").lstrip("_") or "layer"
 
 

@@ -4,8 +4,6 @@ A new prior is one spec under ``@register_prior`` and, for a closed form, one
 :func:`~leanbayes.distributions.kl.cross_entropy`.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable

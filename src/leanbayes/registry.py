@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from leanbayes.errors import choose, nearest, require
+from leanbayes.errors import CheckoutOnlyError, choose, nearest, require
 
 __all__ = ["Registry", "argument_names"]
 
@@ -23,6 +23,7 @@ class Registry(Mapping[str, T]):
 
     Args:
         kind: what the things are, for error messages.
+        checkout_only: names that ``import research.extensions`` registers in a checkout.
 
     Example:
         >>> shapes = Registry[type]("shape")
@@ -33,8 +34,8 @@ class Registry(Mapping[str, T]):
         leanbayes.errors.UnknownNameError: shape 'Cirle' is unknown; did you mean 'Circle'?
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, checkout_only: Iterable[str] = ()) -> None:
+        self.kind, self.checkout_only = kind, frozenset(checkout_only)
         self._things: dict[str, T] = {}
 
     @overload
@@ -82,11 +83,21 @@ class Registry(Mapping[str, T]):
             if type(value) is thing:
                 return name
         raise ValueError(
-            f"{type(value).__name__} is no registered {self.kind}, and a file names only those; "
-            f"decorate its class with lb.register_{self.kind}"
+            f"{type(value).__name__} is not a registered {self.kind}, and a file names only those; "
+            f"decorate its class with lb.extend.register_{self.kind}"
         )
 
+    def is_missing(self, name: str) -> bool:
+        """Whether a name is that of an extension which was not imported."""
+        return name in self.checkout_only and name not in self._things
+
+    def require_installed(self, name: str) -> None:
+        """Raise if a name is that of an extension which was not imported."""
+        if self.is_missing(name):
+            raise CheckoutOnlyError(self.kind, name)
+
     def __getitem__(self, name: str) -> T:
+        self.require_installed(name)
         return choose(self.kind, name, self._things)
 
     def __iter__(self) -> Iterator[str]:
@@ -104,7 +115,7 @@ def argument_names(made: Callable[..., Any]) -> list[str]:
 
     Example:
         >>> argument_names(Registry)
-        ['kind']
+        ['kind', 'checkout_only']
     """
     parameters = inspect.signature(made).parameters.values()
     return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

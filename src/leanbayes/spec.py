@@ -9,9 +9,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from leanbayes.display import short_repr
 from leanbayes.errors import nearest, require
-
-__all__ = ["RENAMED", "Spec"]
 
 RENAMED = {"Dropout": "VariationalDropout"}
 """Kinds that files and recipes of earlier versions name otherwise."""
@@ -29,6 +28,11 @@ class Spec:
         >>> KTied(rank=3).to_dict()["kind"]
         'KTied'
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__repr__" not in cls.__dict__:  # the dataclass decorator leaves what is there
+            cls.__repr__ = short_repr  # type: ignore[method-assign]
 
     def to_dict(self) -> dict[str, Any]:
         """The spec as JSON-ready values, with its class name under ``kind``."""

@@ -9,22 +9,33 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import typer
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "run_app"]
 
 _LAB = (
     *("PIL", "lightning", "matplotlib", "numpy", "optuna", "pooch", "pydantic"),
     *("rich", "sklearn", "tensorboard", "typer", "yaml"),
 )
-_EXTRAS = {**dict.fromkeys(_LAB, "lab"), "gymnasium": "rl", "torch_uncertainty_assets": "frost"}
+_EXTRAS = {
+    **dict.fromkeys(_LAB, "lab"),
+    "gymnasium": "research",
+    "torch_uncertainty_assets": "frost",
+}
 _EXTRAS |= dict.fromkeys(("onnx", "onnxscript"), "onnx")
 
 
 def main() -> None:
-    """Run the command; without the extra that it needs, say how to get it."""
+    """Run the command."""
+    run_app(app)
+
+
+def run_app(make: "Callable[[], typer.Typer]") -> None:
+    """Run an application; without the extra that it needs, say how to get it."""
     try:
-        app()()
+        make()()
     except ImportError as error:
         missing = (error.__cause__ if isinstance(error.__cause__, ImportError) else error).name
         extra = _EXTRAS.get((missing or "").partition(".")[0])

@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -21,8 +20,6 @@ from rich.table import Table
 from leanbayes_cli.errors import console, in_a_sentence
 from leanbayes_cli.evaluate import Run, Samples, evaluate, show_metrics
 from leanbayes_cli.new_and_export import export, new
-
-__all__ = ["register"]
 
 Settings = Annotated[
     list[str] | None,
@@ -54,7 +51,6 @@ def register(application: typer.Typer) -> None:
         (export, "runs/digits -o digits.onnx"),
         (sweep, "k_tied/mnist-mlp-k2 --trials 8"),
         (report, "runs/a runs/b -o report.html"),
-        (explore, "CartPole-v0 --policy variance --seeds 9"),
     ):
         example = f"Example: leanbayes {command.__name__} {example}"
         application.command(epilog=example)(in_a_sentence(command))
@@ -211,10 +207,10 @@ def train(
 ) -> None:
     """Train one recipe and evaluate it; everything lies in one run folder."""
     from leanbayes.lab.launch import loggers_by_name
-    from leanbayes.lab.recipe_files import read_recipe
+    from leanbayes.lab.recipe_files import recipe_to_train
     from leanbayes.lab.train import train as run
 
-    resolved = read_recipe(recipe, budget=budget, settings=_settings(settings))
+    resolved = recipe_to_train(recipe, budget=budget, settings=_settings(settings))
     folder = out or Path("runs") / resolved.name
     result = run(
         resolved,
@@ -248,10 +244,10 @@ def sweep(
     trials: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
 ) -> None:
     """Choose among the recipe's choices on the validation set; several processes may help."""
-    from leanbayes.lab.recipe_files import read_recipe
+    from leanbayes.lab.recipe_files import recipe_to_train
     from leanbayes.lab.sweep import sweep as search
 
-    resolved = read_recipe(recipe, budget=budget, settings=_settings(settings))
+    resolved = recipe_to_train(recipe, budget=budget, settings=_settings(settings))
     folder = out or Path("sweeps") / resolved.name
     chosen = search(resolved, folder, trials=trials)
     console().print_json(json.dumps(chosen, default=str), ensure_ascii=True)
@@ -274,53 +270,6 @@ def report(
         console(stderr=True).print(problem, soft_wrap=True)
     if any(Folder(run).damage for run in runs):
         sys.exit(1)
-
-
-def explore(
-    environment: Annotated[str, typer.Argument(help="A name that gymnasium knows.")],
-    policy: Annotated[
-        Literal["deterministic", "noise", "variance"],
-        typer.Option(help="What the weights of the second hidden layer are."),
-    ] = "variance",
-    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 9,
-    episodes: Annotated[int | None, typer.Option(min=1, help="Of every seed.")] = None,
-    environments: Annotated[
-        int | None, typer.Option(min=2, help="Episodes between two updates.")
-    ] = None,
-    lr: Annotated[float | None, typer.Option(help="The first learning rate.")] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="The longest episode, if not the environment's.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="runs/ENVIRONMENT-POLICY.json if not given.")
-    ] = None,
-) -> None:
-    """Train a policy by REINFORCE, its weights drawn once an episode, with several seeds.
-
-    The file is written after every seed; a stopped study goes on with the same command.
-    """
-    from leanbayes.lab.explore import explore as study
-    from leanbayes.rl import PolicyGradient
-
-    options = {"episodes": episodes, "environments": environments, "lr": lr, "steps": steps}
-    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
-    path = out or Path("runs") / f"{environment.replace('/', '-')}-{policy}.json"
-    settings = PolicyGradient(policy, **given)
-    done = study(environment, settings, path, seeds=seeds, tell=_show_seed)
-    mean = done["last_100"]
-    console().print(
-        f"mean over {len(done['runs'])} seeds {mean['value']:.1f} ± {mean['error']:.1f}: {path}",
-        soft_wrap=True,
-    )
-
-
-def _show_seed(run: Mapping[str, Any]) -> None:
-    score, episodes = run["last_100"], len(run["returns"])
-    console().print(
-        f"seed {run['seed']}: return {score['value']:.1f} ± {score['error']:.1f} over the last "
-        f"{min(100, episodes)} of {episodes} episodes, {run['seconds']:.0f} s",
-        soft_wrap=True,
-    )
 
 
 def _settings(pairs: list[str] | None) -> dict[str, Any]:

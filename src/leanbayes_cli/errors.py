@@ -1,4 +1,4 @@
-"""What a command tells its user: results, mistakes in one sentence, and the way on after a stop."""
+"""Messages of a command: results, mistakes in one sentence, and how to resume."""
 
 import functools
 import os
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from leanbayes.lab.console import PlainConsole
 
-__all__ = ["console", "in_a_sentence"]
+_RESEARCH = ["python", "-m", "research.lab"]
+"""The same commands in a checkout, with the extensions of the papers."""
 
 
 def console(**options: Any) -> "PlainConsole":
@@ -26,13 +27,16 @@ def in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         from leanbayes.lab.console import one_line
+        from leanbayes.lab.files import DiskFullError
         from leanbayes.lab.interrupts import exit_code, interruptible, stopped_by
 
         try:
             with interruptible():
                 command(*args, **kwargs)
+        except DiskFullError as error:
+            sys.exit(f"leanbayes: {one_line(error)}, then {_way_on(command.__name__)}")
         except (ValueError, OSError, RuntimeError) as error:
-            sys.exit(f"leanbayes: {one_line(error)}")
+            sys.exit(f"leanbayes: {_in_a_checkout(error) or one_line(error)}")
         except KeyboardInterrupt as stopped:
             if os.environ.get("LOCAL_RANK", "0") == "0":  # one of several processes says it
                 way_on = _way_on(command.__name__)
@@ -42,6 +46,12 @@ def in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
+def _in_a_checkout(error: Exception) -> str:
+    """How to run in a checkout what needs one; empty if it is another error."""
+    missing = getattr(error, "missing", "")  # of a CheckoutOnlyError
+    return missing and f"{missing}; there, run: {shlex.join([*_RESEARCH, *sys.argv[1:]])}"
+
+
 def _way_on(command: str) -> str:
     """How to go on after a stop, as the very command where one process was started by hand."""
     if command not in ("train", "sweep", "explore"):
@@ -49,4 +59,12 @@ def _way_on(command: str) -> str:
     resume = ["--resume"] if command == "train" and "--resume" not in sys.argv else []
     if any(variable in os.environ for variable in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS")):
         return " ".join(["start it again", *(["with --resume"] if resume else [])])
-    return f"go on with: {shlex.join(['leanbayes', *sys.argv[1:], *resume])}"
+    return f"go on with: {shlex.join([*_program(), *sys.argv[1:], *resume])}"
+
+
+def _program() -> list[str]:
+    """How this process was started: as ``leanbayes``, or as a module of a checkout."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    module = "" if spec is None else spec.name.removesuffix(".__main__")
+    in_checkout = module.partition(".")[0] == _RESEARCH[-1].partition(".")[0]
+    return [*_RESEARCH[:-1], module] if in_checkout else ["leanbayes"]

@@ -1,4 +1,4 @@
-"""How good a trained run is: the command ``evaluate`` and its table.
+"""The command ``evaluate`` and its table of metrics.
 
 Annotations are read by typer, so they are ordinary objects here.
 """
@@ -11,8 +11,6 @@ import typer
 from rich.table import Table
 
 from leanbayes_cli.errors import console
-
-__all__ = ["Run", "Samples", "show_metrics"]
 
 Run = Annotated[Path, typer.Argument(help="A run folder, as train writes it.")]
 Samples = Annotated[int, typer.Option(min=1, help="Predictive draws (of every member).")]

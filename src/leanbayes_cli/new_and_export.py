@@ -12,8 +12,6 @@ import typer
 from leanbayes_cli.errors import console
 from leanbayes_cli.evaluate import Run
 
-__all__ = ["export", "new"]
-
 
 def new(
     table: Annotated[Path, typer.Argument(help="A CSV file, one example a row.")],

@@ -1,4 +1,4 @@
-"""What is left of a network is counted [matrix normal, tables 1–2]: checklist item MN9."""
+"""What is left of a network is counted [matrix normal, tables 1–2]."""
 
 import re
 
@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
-from leanbayes.analysis.sparsity import Left, multiply_adds
+from leanbayes.analysis.sparsity import Remaining, multiply_adds
 from leanbayes.lab.architectures import ARCHITECTURES
 
 FAMILIES = [
@@ -31,8 +31,9 @@ def convolutional():
     )
 
 
+@pytest.mark.checklist("MN9")
 @pytest.mark.parametrize("posterior", FAMILIES, ids=repr)
-def test_MN9_weights_rows_and_columns_are_those_of_the_mask(posterior):
+def test_weights_rows_and_columns_are_those_of_the_mask(posterior):
     model = lb.convert(convolutional(), posterior, lb.priors.GroupARD())
     model = lb.prune(model, by="snr", keep=0.3)
     model = lb.prune(model, by="snr", groups="row", keep=0.5)
@@ -47,7 +48,8 @@ def test_MN9_weights_rows_and_columns_are_those_of_the_mask(posterior):
     assert report.total.weights.left == sum(row.weights.left for row in report.layers)
 
 
-def test_MN9_the_published_network_has_the_published_totals():
+@pytest.mark.checklist("MN9")
+def test_the_published_network_has_the_published_totals():
     """62 270 weights; at twice the width 4 527 inputs and 540 outputs of twelve convolutions."""
     vgg = ARCHITECTURES["vgg-small"]
     once = lb.analysis.sparsity_report(lb.convert(vgg(width=1), lb.KTied(), lb.priors.Normal(1.0)))
@@ -60,7 +62,8 @@ def test_MN9_the_published_network_has_the_published_totals():
     assert twice.dropped() == "-".join(["0"] * len(twice.layers))
 
 
-def test_MN9_percentages_are_printed_as_in_the_paper():
+@pytest.mark.checklist("MN9")
+def test_percentages_are_printed_as_in_the_paper():
     model = lb.convert(nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 10)), *_priors())
     with torch.no_grad():
         model[0].posterior.mask[:3] = False
@@ -125,8 +128,8 @@ def test_plain_layers_count_by_their_zeros_and_biases_do_not_count():
     )
     report = lb.analysis.sparsity_report(model)
     assert [row.name for row in report.layers] == ["0", "1"]
-    assert report["0"].weights == Left(5, 6)
-    assert report["1"].weights == Left(4, 4)
+    assert report["0"].weights == Remaining(5, 6)
+    assert report["1"].weights == Remaining(4, 4)
 
 
 def test_mixtures_and_recurrent_layers_have_rows_too():

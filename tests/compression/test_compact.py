@@ -12,7 +12,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.analysis.sparsity import sparsity_report
-from leanbayes.compression.compaction.cut_layers import Weighted
+from leanbayes.compression.compaction.cut_layers import LayerWithWeights
 from leanbayes.lab.architectures import build
 from leanbayes.testing import threshold
 
@@ -115,12 +115,12 @@ def test_a_random_bayesian_network_computes_the_same_or_is_kept_and_named(seed):
 
 
 def test_the_random_networks_catch_a_constant_that_is_lost(monkeypatch):
-    monkeypatch.setattr(Weighted, "shift", lambda self, values, which: self.bias * 0)
+    monkeypatch.setattr(LayerWithWeights, "shift", lambda self, values, which: self.bias * 0)
     assert sum(_differs(seed) for seed in range(10)) >= 3
 
 
 def test_the_random_networks_catch_a_border_that_is_forgotten(monkeypatch):
-    monkeypatch.setattr(Weighted, "has_border", False)
+    monkeypatch.setattr(LayerWithWeights, "has_border", False)
     assert sum(_differs(seed) for seed in range(30)) >= 2
 
 
@@ -132,7 +132,7 @@ def _differs(seed):
 
 
 def test_a_result_that_is_wrong_for_the_example_is_not_given(monkeypatch):
-    monkeypatch.setattr(Weighted, "shift", lambda self, values, which: self.bias * 0)
+    monkeypatch.setattr(LayerWithWeights, "shift", lambda self, values, which: self.bias * 0)
     net = nn.Sequential(switched_off(nn.Linear(3, 4), [0, 1]), nn.Sigmoid(), nn.Linear(4, 2))
     x = torch.randn(5, 3)
     small, report = lb.compact(net, x)

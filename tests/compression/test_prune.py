@@ -1,6 +1,4 @@
-"""Pruning, and what it costs [variance, figure 5 and section 7]: checklist items VN15, VN19 and
-VN22.
-"""
+"""Pruning, and what it costs [variance, figure 5 and section 7]."""
 
 import copy
 import math
@@ -492,7 +490,8 @@ def accuracy(model, digits):
     return (lb.predict(model, x, samples=20, seed=0).labels == y).double().mean().item()
 
 
-def test_VN15_most_of_a_variance_layer_is_pruned_by_scale(variance_layer, digits):
+@pytest.mark.checklist("VN15")
+def test_most_of_a_variance_layer_is_pruned_by_scale(variance_layer, digits):
     curve = lb.compression.pruning_curve(variance_layer, [digits[2:]], keep=(1.0, 0.2, 0.05))
     whole, fifth, twentieth = (point.metrics["accuracy"].value for point in curve.points)
     assert whole > 0.9
@@ -500,7 +499,8 @@ def test_VN15_most_of_a_variance_layer_is_pruned_by_scale(variance_layer, digits
     assert twentieth > whole - 0.03
 
 
-def test_VN22_signal_to_noise_destroys_a_variance_layer(variance_layer, digits):
+@pytest.mark.checklist("VN22")
+def test_signal_to_noise_destroys_a_variance_layer(variance_layer, digits):
     """It keeps what hardly varies; where all means are zero it ranks nothing."""
     exact = isinstance(variance_layer[2].posterior.spec, lb.posteriors.ZeroMean)
     for by in ("snr", "log_alpha"):
@@ -515,7 +515,8 @@ def test_VN22_signal_to_noise_destroys_a_variance_layer(variance_layer, digits):
             lb.prune(variance_layer, by="snr", threshold=1e-9)
 
 
-def test_VN19_what_a_variance_layer_knows_is_in_the_place_of_its_scales(variance_layer, digits):
+@pytest.mark.checklist("VN19")
+def test_what_a_variance_layer_knows_is_in_the_place_of_its_scales(variance_layer, digits):
     whole = accuracy(variance_layer, digits)
     assert accuracy(lb.analysis.permute_scales(variance_layer), digits) < 0.3
     assert accuracy(lb.analysis.zero_means(variance_layer), digits) > whole - 0.02

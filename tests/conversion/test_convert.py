@@ -278,10 +278,11 @@ def test_the_plan_says_what_will_be_done():
     net = Net()
     planned = lb.plan(net, POSTERIOR, PRIOR, overrides={"head": {"posterior": lb.KTied(3)}})
     assert [names for names, _, _ in planned.layers][-2:] == [("again", "stem_twin"), ("head",)]
-    lines = str(planned).splitlines()
+    head, *lines = str(planned).splitlines()
+    assert head.split() == ["layer", "kind", "posterior", "prior"]
     assert len(lines) == 7
     assert "again, stem_twin" in lines[3]
-    assert "KTied(rank=3" in lines[4]
+    assert "KTied(rank=3)" in lines[4]
     assert "A layer with several names draws at every call" in lines[5]
     assert converted_names(net) == set()
 

@@ -143,7 +143,8 @@ def test_independent_weights_lose_far_more_than_the_tolerance(regression):
     assert regression.log_evidence - regression.best_of_independent_weights > 100 * TOLERANCE
 
 
-def test_MN6_the_exact_posterior_explains_the_evidence_at_every_weight(regression):
+@pytest.mark.checklist("MN6")
+def test_the_exact_posterior_explains_the_evidence_at_every_weight(regression):
     """``log p(y | W) + log p(W) − log q(W)`` is the log evidence whatever ``W``."""
     q = regression.posterior
     w = q.rsample((10,))
@@ -154,14 +155,16 @@ def test_MN6_the_exact_posterior_explains_the_evidence_at_every_weight(regressio
     torch.testing.assert_close(explained, regression.log_evidence.expand(10), rtol=0, atol=ROUNDING)
 
 
-def test_MN6_the_elbo_of_the_exact_posterior_is_the_log_evidence(regression):
+@pytest.mark.checklist("MN6")
+def test_the_elbo_of_the_exact_posterior_is_the_log_evidence(regression):
     q = regression.posterior
     kl = torch.distributions.kl_divergence(q, regression.prior()())
     elbo = regression.expected_log_likelihood(q) - kl
     torch.testing.assert_close(elbo, regression.log_evidence, rtol=0, atol=ROUNDING)
 
 
-def test_MN6_at_the_exact_posterior_the_elbo_has_the_evidence_gradient_of_the_prior(regression):
+@pytest.mark.checklist("MN6")
+def test_at_the_exact_posterior_the_elbo_has_the_evidence_gradient_of_the_prior(regression):
     q, learned = regression.posterior, regression.prior().requires_grad_()
     alpha = learned.column_precision
     by_kl = torch.autograd.grad(-torch.distributions.kl_divergence(q, learned()), alpha)[0]
@@ -171,8 +174,9 @@ def test_MN6_at_the_exact_posterior_the_elbo_has_the_evidence_gradient_of_the_pr
     torch.testing.assert_close(by_kl, by_evidence, rtol=ROUNDING, atol=ROUNDING)
 
 
+@pytest.mark.checklist("MN6")
 @pytest.mark.parametrize("name", REACH_THE_POSTERIOR)
-def test_MN6_the_trained_matrix_normal_reaches_the_log_evidence(name, regression):
+def test_the_trained_matrix_normal_reaches_the_log_evidence(name, regression):
     """So does the matrix normal plus a diagonal, as its diagonal vanishes."""
     layer = regression.model(FAMILIES[name])
     elbo = train(regression, layer)
@@ -183,21 +187,24 @@ def test_MN6_the_trained_matrix_normal_reaches_the_log_evidence(name, regression
     torch.testing.assert_close(q.covariance(), exact.covariance(), rtol=0, atol=1e-3)
 
 
+@pytest.mark.checklist("MN6")
 @pytest.mark.parametrize("name", REACH_ANY_INDEPENDENT_NORMAL)
-def test_MN6_independent_weights_reach_their_own_optimum_below_the_evidence(name, regression):
+def test_independent_weights_reach_their_own_optimum_below_the_evidence(name, regression):
     elbo = train(regression, regression.model(FAMILIES[name]))
     assert elbo == pytest.approx(float(regression.best_of_independent_weights), abs=TOLERANCE)
 
 
+@pytest.mark.checklist("MN6")
 @pytest.mark.parametrize("name", RESTRICTED)
-def test_MN6_restricted_independent_weights_stay_below_that_optimum(name, regression):
+def test_restricted_independent_weights_stay_below_that_optimum(name, regression):
     layer = regression.model(FAMILIES[name])
     start = regression.elbo(layer)
     elbo = train(regression, layer)
     assert start < elbo <= regression.best_of_independent_weights + ROUNDING
 
 
-def test_MN6_factors_of_low_rank_come_between(regression):
+@pytest.mark.checklist("MN6")
+def test_factors_of_low_rank_come_between(regression):
     """A diagonal plus rank two is not every covariance of five weights."""
     elbo = train(regression, regression.model(lb.posteriors.MatrixNormal(rank=2)))
     assert regression.best_of_independent_weights + TOLERANCE < elbo

@@ -52,7 +52,7 @@ def test_moments_of_the_outputs(posterior, op):
     example, learned, mean, covariance = case(posterior, op)
     q, x = learned(), example.input()
     if example.op.groups > 1 and not q.independent:
-        with pytest.raises(ValueError, match=r"use estimator=lb\.weights"):
+        with pytest.raises(ValueError, match=r"use estimator=lb\.estimators\.weights"):
             q.moments(x, example.op)
         return
     outputs = dense_op(example, x)

@@ -44,18 +44,20 @@ def both(kind, shape, spread=1.0):
     return *laws, MultivariateNormal(zeros, laws[0].covariance()).entropy()
 
 
+@pytest.mark.checklist("MN7")
 @pytest.mark.parametrize("spread", [0.0, 1.0, 4.0])
 @over_shapes
 @over_kinds
-def test_MN7_pivots_lie_between_minkowski_and_the_exact_entropy(kind, shape, spread):
+def test_pivots_lie_between_minkowski_and_the_exact_entropy(kind, shape, spread):
     for _ in range(20):
         minkowski, pivots, exact = both(kind, shape, spread)
         assert minkowski.entropy() <= pivots.entropy() + 1e-9
         assert pivots.entropy() <= exact + 1e-9
 
 
+@pytest.mark.checklist("MN7")
 @over_shapes
-def test_MN7_pivots_are_those_of_the_dense_factor(shape):
+def test_pivots_are_those_of_the_dense_factor(shape):
     for kind in KINDS:
         _, pivots, _ = both(kind, shape)
         kronecker = torch.kron(pivots.rows.dense, pivots.columns.dense)
@@ -65,8 +67,9 @@ def test_MN7_pivots_are_those_of_the_dense_factor(shape):
         torch.testing.assert_close(pivots.entropy(), entropy, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.checklist("MN7")
 @over_shapes
-def test_MN7_pivots_are_exact_for_independent_weights(shape):
+def test_pivots_are_exact_for_independent_weights(shape):
     _, pivots, exact = both("diagonal", shape, spread=3.0)
     torch.testing.assert_close(pivots.entropy(), exact)
     lower = Triangular(torch.diag(pivots.rows.scale)), Triangular(torch.diag(pivots.columns.scale))
@@ -77,8 +80,9 @@ def test_MN7_pivots_are_exact_for_independent_weights(shape):
         assert loose.entropy() < exact - 0.01
 
 
+@pytest.mark.checklist("MN7")
 @pytest.mark.parametrize("tiny", [1e-8, 1e8])
-def test_MN7_pivots_are_exact_where_one_part_vanishes(tiny):
+def test_pivots_are_exact_where_one_part_vanishes(tiny):
     rows, columns = factor("triangular", 4), factor("triangular", 3)
     scale = tiny * (0.5 + torch.rand(4, 3))
     q = KroneckerNormal(torch.zeros(4, 3), rows, columns, scale, bound="pivots")
@@ -86,8 +90,9 @@ def test_MN7_pivots_are_exact_where_one_part_vanishes(tiny):
     torch.testing.assert_close(q.entropy(), exact, rtol=0, atol=1e-6)
 
 
+@pytest.mark.checklist("MN7")
 @pytest.mark.parametrize("kind", ["triangular", "low_rank"])
-def test_MN7_the_gradient_of_the_pivots_bound_is_right(kind):
+def test_the_gradient_of_the_pivots_bound_is_right(kind):
     scale, second = (0.3 + torch.rand(3)).requires_grad_(), torch.randn(3, 2).requires_grad_()
     diagonal = (0.3 + torch.rand(3, 2)).requires_grad_()
     lower = torch.randn(3, 3).tril(-1).requires_grad_()
@@ -105,7 +110,8 @@ def test_MN7_the_gradient_of_the_pivots_bound_is_right(kind):
     assert torch.autograd.gradcheck(entropy, (scale, second, lower, diagonal))
 
 
-def test_MN7_the_family_takes_the_bound_as_an_option(tmp_path):
+@pytest.mark.checklist("MN7")
+def test_the_family_takes_the_bound_as_an_option(tmp_path):
     weight, prior = torch.randn(4, 3), Normal(torch.tensor(0.0), torch.tensor(0.5))
     made = {}
     for diagonal in (True, "pivots"):

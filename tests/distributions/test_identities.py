@@ -247,7 +247,7 @@ def test_a_mask_of_ones_changes_no_law_of_the_outputs_of_independent_weights(pos
     if q.independent:
         assert_same_outputs(masked, q, op, x)
     else:
-        with pytest.raises(ValueError, match=r"use estimator=lb\.weights"):
+        with pytest.raises(ValueError, match=r"use estimator=lb\.estimators\.weights"):
             masked.moments(x, op)
 
 

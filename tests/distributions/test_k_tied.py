@@ -1,4 +1,4 @@
-"""The k-tied Normal [k-tied]: checklist items KT1–KT5, KT8, KT11, KT12 and KT17."""
+"""The k-tied Normal [k-tied]."""
 
 import math
 from collections import OrderedDict
@@ -43,11 +43,12 @@ def assert_same_gradients(value, expected, parameters):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
-# KT1: the standard deviations are a positive low-rank product of exponentiated logs
+# the standard deviations are a positive low-rank product of exponentiated logs
 
 
+@pytest.mark.checklist("KT1")
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_KT1_scale_is_a_positive_low_rank_product(rank):
+def test_scale_is_a_positive_low_rank_product(rank):
     posterior = tied(rank)
     q = posterior()
     assert (q.scale > 0).all()
@@ -56,8 +57,9 @@ def test_KT1_scale_is_a_positive_low_rank_product(rank):
     torch.testing.assert_close(q.scale, dense_scale(posterior), rtol=1e-12, atol=0)
 
 
+@pytest.mark.checklist("KT1")
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_KT1_no_stored_value_makes_a_scale_that_is_not_positive(rank):
+def test_no_stored_value_makes_a_scale_that_is_not_positive(rank):
     posterior = tied(rank)
     with torch.no_grad():
         for factor in (posterior.u, posterior.v):
@@ -67,8 +69,9 @@ def test_KT1_no_stored_value_makes_a_scale_that_is_not_positive(rank):
     assert scale.isfinite().all()
 
 
+@pytest.mark.checklist("KT1")
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_KT1_gradient_of_a_log_factor_sums_over_its_row(rank):
+def test_gradient_of_a_log_factor_sums_over_its_row(rank):
     posterior = tied(rank)
     upstream = randn(9, 8)
     u, v = posterior.u.detach().exp(), posterior.v.detach().exp()
@@ -77,8 +80,9 @@ def test_KT1_gradient_of_a_log_factor_sums_over_its_row(rank):
     torch.testing.assert_close(posterior.v.grad, v * (u @ upstream), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.checklist("KT1")
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_KT1_local_variance_is_that_of_the_dense_scale(rank):
+def test_local_variance_is_that_of_the_dense_scale(rank):
     posterior, x, upstream = tied(rank), randn(6, 8), randn(6, 9)
     variance = posterior().moments(x, Linear()).variance
     dense = x.square() @ dense_scale(posterior).square().T
@@ -87,11 +91,12 @@ def test_KT1_local_variance_is_that_of_the_dense_scale(rank):
     assert_same_gradients((variance * upstream).sum(), (dense * upstream).sum(), factors)
 
 
-# KT2: the scale starts at 0.01 whatever the rank
+# the scale starts at 0.01 whatever the rank
 
 
+@pytest.mark.checklist("KT2")
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
-def test_KT2_scale_starts_at_one_hundredth_for_any_rank(rank):
+def test_scale_starts_at_one_hundredth_for_any_rank(rank):
     starts = [lb.KTied(rank)(torch.zeros(100, 100).double(), Linear()) for _ in range(200)]
     mean_of_log_normal = 0.01 * math.exp((0.1**2 + 0.1**2) / 2)
     means = torch.stack([posterior().scale.detach().mean() for posterior in starts])
@@ -103,23 +108,25 @@ def test_KT2_scale_starts_at_one_hundredth_for_any_rank(rank):
         assert_mean((logs - centre).square(), 0.1**2, f"jitter of log {name}")
 
 
-def test_KT2_mean_field_scale_starts_normal_around_one_hundredth():
+@pytest.mark.checklist("KT2")
+def test_mean_field_scale_starts_normal_around_one_hundredth():
     scale = lb.MeanField()(torch.zeros(200, 200).double(), Linear())().scale.detach().flatten()
     assert_mean(scale, 0.01, "first scale")
     assert_mean((scale - 0.01).square(), 0.001**2, "spread of the first scale")
 
 
-# KT3: KL from N(0, σ_p²) and from the He prior N(0, 2 / fan_in)
+# KL from N(0, σ_p²) and from the He prior N(0, 2 / fan_in)
 
 LAYERS = {"dense": (lambda: nn.Linear(6, 5), 6), "conv": (lambda: nn.Conv2d(3, 5, (2, 3)), 18)}
 
 
+@pytest.mark.checklist("KT3")
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize(
     "prior", [lb.priors.Normal(0.2), lb.priors.Normal(0.3), lb.priors.He()], ids=repr
 )
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_KT3_kl_is_that_of_independent_normals(rank, prior, layer):
+def test_kl_is_that_of_independent_normals(rank, prior, layer):
     make, fan_in = LAYERS[layer]
     std = math.sqrt(2 / fan_in) if isinstance(prior, lb.priors.He) else prior.scale
     model = lb.convert(make().double(), lb.KTied(rank, UNEVEN), prior)
@@ -134,8 +141,9 @@ def test_KT3_kl_is_that_of_independent_normals(rank, prior, layer):
     torch.testing.assert_close(lb.kl(model), dense, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.checklist("KT3")
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_KT3_kl_vanishes_with_its_gradient_where_posterior_and_prior_agree(rank):
+def test_kl_vanishes_with_its_gradient_where_posterior_and_prior_agree(rank):
     net = nn.Linear(4, 3).double()
     nn.init.zeros_(net.weight)
     model = lb.convert(net, lb.KTied(rank, scale=0.3), lb.priors.Normal(0.3))
@@ -145,7 +153,7 @@ def test_KT3_kl_vanishes_with_its_gradient_where_posterior_and_prior_agree(rank)
         torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-12)
 
 
-# KT4: the published parameter counts
+# the published parameter counts
 
 
 def mlp():
@@ -192,21 +200,24 @@ COUNTS = {
 }
 
 
+@pytest.mark.checklist("KT4")
 @pytest.mark.parametrize("rank", [None, 1, 2, 3])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_KT4_parameters_are_as_many_as_published(network, rank):
+def test_parameters_are_as_many_as_published(network, rank):
     make, options = NETWORKS[network]
     posterior = lb.MeanField() if rank is None else lb.KTied(rank)
     model = lb.convert(make(), posterior, lb.priors.Normal(0.3), **options)
     assert lb.count_parameters(model).total == COUNTS[network][rank or 0]
 
 
-def test_KT4_lenet_takes_an_image_to_a_hundred_classes():
+@pytest.mark.checklist("KT4")
+def test_lenet_takes_an_image_to_a_hundred_classes():
     make, options = NETWORKS["lenet"]
     model = lb.convert(make(), lb.KTied(2), lb.priors.Normal(0.3), **options)
     assert model(torch.rand(2, 3, 32, 32)).shape == (2, 100)
 
 
+@pytest.mark.checklist("KT4")
 @pytest.mark.parametrize(
     ("posterior", "scales"),
     [
@@ -217,13 +228,13 @@ def test_KT4_lenet_takes_an_image_to_a_hundred_classes():
     ],
     ids=["mean_field", "matrix_normal", "diagonal_factors", "1_tied", "2_tied", "3_tied"],
 )
-def test_KT4_scales_of_every_family_are_as_many_as_published(posterior, scales):
+def test_scales_of_every_family_are_as_many_as_published(posterior, scales):
     m, n = 30, 20
     model = lb.convert(nn.Linear(m, n), posterior, lb.priors.Normal(0.3))
     assert lb.count_parameters(model) == (m * n, scales(m, n), n)
 
 
-# KT5: one tied factor is a matrix normal with diagonal factors; more are no matrix normal
+# one tied factor is a matrix normal with diagonal factors; more are no matrix normal
 
 
 def random_tied(rank, rows=5, columns=4):
@@ -237,7 +248,8 @@ def kronecker_values(q):
     return torch.linalg.svdvals(blocks.reshape(rows**2, columns**2))
 
 
-def test_KT5_rank_one_is_the_diagonal_matrix_normal():
+@pytest.mark.checklist("KT5")
+def test_rank_one_is_the_diagonal_matrix_normal():
     q = random_tied(1)
     twin = KroneckerNormal(q.loc, DiagonalLowRank(q.u[0]), DiagonalLowRank(q.v[0]))
     kronecker = torch.kron(torch.diag(q.u[0].square()), torch.diag(q.v[0].square()))
@@ -251,26 +263,29 @@ def test_KT5_rank_one_is_the_diagonal_matrix_normal():
     torch.testing.assert_close(kl_divergence(q, prior), kl_divergence(twin, prior))
 
 
+@pytest.mark.checklist("KT5")
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_KT5_kronecker_rank_is_that_of_the_variance(rank):
+def test_kronecker_rank_is_that_of_the_variance(rank):
     values = kronecker_values(random_tied(rank, rows=9, columns=8))
     terms = rank * (rank + 1) // 2
     assert int((values > 1e-12 * values[0]).sum()) == terms
 
 
+@pytest.mark.checklist("KT5")
 @pytest.mark.parametrize("rank", [2, 3])
-def test_KT5_no_matrix_normal_equals_a_higher_rank(rank):
+def test_no_matrix_normal_equals_a_higher_rank(rank):
     q = random_tied(rank)
     values = kronecker_values(q)
     distance_to_nearest_kronecker_product = values[1:].square().sum().sqrt()
     assert distance_to_nearest_kronecker_product > 1e-4 * values[0]
 
 
-# KT8: a convolution's kernel as a matrix with one row a filter, and back
+# a convolution's kernel as a matrix with one row a filter, and back
 
 
+@pytest.mark.checklist("KT8")
 @pytest.mark.parametrize("kernel", [(3, 3), (5, 2), (1, 1)], ids=str)
-def test_KT8_kernel_and_matrix_are_the_same_numbers(kernel):
+def test_kernel_and_matrix_are_the_same_numbers(kernel):
     height, width, cin, cout = *kernel, 3, 4
     hwio = randn(height, width, cin, cout)
     oihw, op = hwio.permute(3, 2, 0, 1), Conv(kernel)
@@ -288,8 +303,9 @@ def truncated(matrix, rank):
     return (u[:, :rank] * s[:rank]) @ vh[:rank]
 
 
+@pytest.mark.checklist("KT8")
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_KT8_truncation_is_the_same_in_both_layouts_and_not_without_the_permutation(rank):
+def test_truncation_is_the_same_in_both_layouts_and_not_without_the_permutation(rank):
     hwio = randn(3, 2, 5, 6).exp()
     oihw, op = hwio.permute(3, 2, 0, 1).contiguous(), Conv((3, 2))
     ours = op.unmatrix(truncated(op.matrix(oihw), rank)).permute(2, 3, 1, 0)
@@ -299,8 +315,9 @@ def test_KT8_truncation_is_the_same_in_both_layouts_and_not_without_the_permutat
     assert not torch.allclose(unpermuted, papers, rtol=1e-3)
 
 
+@pytest.mark.checklist("KT8")
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_KT8_tied_convolution_has_the_moments_of_its_dense_kernel(rank):
+def test_tied_convolution_has_the_moments_of_its_dense_kernel(rank):
     op = Conv((3, 2), stride=(2, 1), padding=(1, 0))
     posterior, x = lb.KTied(rank, UNEVEN)(randn(4, 3, 3, 2), op), randn(2, 3, 6, 5)
     u, v = posterior.u, posterior.v.unflatten(-1, (3, 3, 2))
@@ -314,11 +331,12 @@ def test_KT8_tied_convolution_has_the_moments_of_its_dense_kernel(rank):
     assert_same_gradients((moments.variance * upstream).sum(), (dense * upstream).sum(), factors)
 
 
-# KT11: the KL's weight rises every hundred batches
+# the KL's weight rises every hundred batches
 
 
+@pytest.mark.checklist("KT11")
 @pytest.mark.parametrize(("rate", "full"), [(5e-5, 20_000), (5e-6, 200_000)])
-def test_KT11_annealing_rises_every_hundred_batches(rate, full):
+def test_annealing_rises_every_hundred_batches(rate, full):
     schedule, weight = lb.training.schedules.Stepwise(rate=rate, every=100), Fraction(0)
     for step in range(0, full + 200, 100):
         for offset in (0, 1, 99):
@@ -327,12 +345,14 @@ def test_KT11_annealing_rises_every_hundred_batches(rate, full):
     assert schedule(full - 1) < 1 == schedule(full)
 
 
-def test_KT11_three_hundred_epochs_of_the_mlp_end_before_the_full_weight():
+@pytest.mark.checklist("KT11")
+def test_three_hundred_epochs_of_the_mlp_end_before_the_full_weight():
     batches = 300 * math.ceil(50_000 / 1024)
     assert lb.training.schedules.Stepwise()(batches) == pytest.approx(0.735)
 
 
-def test_KT11_annealing_may_start_from_a_fraction_and_weighs_only_the_kl():
+@pytest.mark.checklist("KT11")
+def test_annealing_may_start_from_a_fraction_and_weighs_only_the_kl():
     schedule = lb.training.schedules.Stepwise(rate=5e-5, every=100, start=0.1)
     assert [schedule(t) for t in (0, 99, 18_000, 10**6)] == pytest.approx([0.1, 0.1, 1.0, 1.0])
     parts = lb.elbo(torch.tensor(2.0), torch.tensor(500.0), data_size=100, weight=schedule(0))
@@ -340,7 +360,7 @@ def test_KT11_annealing_may_start_from_a_fraction_and_weighs_only_the_kl():
     assert parts.kl.item() == pytest.approx(5.0)
 
 
-# KT12: the LSTM ties its kernel and its recurrent kernel and keeps them over time
+# the LSTM ties its kernel and its recurrent kernel and keeps them over time
 
 
 def recording(drawn):
@@ -351,7 +371,8 @@ def recording(drawn):
     return estimator
 
 
-def test_KT12_one_draw_of_both_kernels_serves_all_steps_and_examples():
+@pytest.mark.checklist("KT12")
+def test_one_draw_of_both_kernels_serves_all_steps_and_examples():
     net, drawn, x = nn.LSTM(3, 4, batch_first=True).double(), [], randn(5, 7, 3)
     model = lb.convert(net, lb.KTied(2, UNEVEN), lb.priors.Normal(0.3), recording(drawn))
     y, (h, c) = model(x)
@@ -364,7 +385,8 @@ def test_KT12_one_draw_of_both_kernels_serves_all_steps_and_examples():
     assert not torch.allclose(model(x)[0], y)
 
 
-def test_KT12_both_kernels_are_tied_and_biases_are_points():
+@pytest.mark.checklist("KT12")
+def test_both_kernels_are_tied_and_biases_are_points():
     model = lb.convert(nn.LSTM(3, 4), lb.KTied(2), lb.priors.Normal(0.3))
     maps = dict(lb.extend.random_maps(model))
     assert set(maps) == {"maps.weight_ih_l0", "maps.weight_hh_l0"}
@@ -372,7 +394,8 @@ def test_KT12_both_kernels_are_tied_and_biases_are_points():
     assert lb.count_parameters(model) == (16 * 3 + 16 * 4, 2 * (16 + 3) + 2 * (16 + 4), 2 * 16)
 
 
-def test_KT12_tied_lstm_learns_to_remember_the_first_step():
+@pytest.mark.checklist("KT12")
+def test_tied_lstm_learns_to_remember_the_first_step():
     x = torch.randn(512, 6, 1).sign()
     labels = (x[:, 0, 0] > 0).long()
     lstm = lb.convert(nn.LSTM(1, 16, batch_first=True), lb.KTied(2), lb.priors.Normal(0.3))
@@ -388,7 +411,7 @@ def test_KT12_tied_lstm_learns_to_remember_the_first_step():
     assert (head(lstm(x)[0][:, -1]).argmax(-1) == labels).double().mean() > 0.9
 
 
-# KT17: predictions average the probabilities of a hundred weight samples
+# predictions average the probabilities of a hundred weight samples
 
 
 def tied_classifier(classes=3):
@@ -398,8 +421,9 @@ def tied_classifier(classes=3):
     )
 
 
+@pytest.mark.checklist("KT17")
 @pytest.mark.parametrize("coherent", [False, True])
-def test_KT17_ensemble_averages_probabilities_not_logits(coherent):
+def test_ensemble_averages_probabilities_not_logits(coherent):
     model, x, y = tied_classifier(), randn(10, 4), torch.arange(10) % 3
     prediction = lb.predict(model, x, samples=100, coherent=coherent)
     assert prediction.samples.shape == (100, 10, 3)
@@ -412,7 +436,8 @@ def test_KT17_ensemble_averages_probabilities_not_logits(coherent):
     assert not np.allclose(probabilities, special.softmax(logits.mean(0), -1), rtol=0.01)
 
 
-def test_KT17_every_coherent_sample_is_one_weight_for_the_whole_data_set():
+@pytest.mark.checklist("KT17")
+def test_every_coherent_sample_is_one_weight_for_the_whole_data_set():
     model, x = tied_classifier(), randn(20, 4)
     samples = lb.predict(model, x, samples=100, coherent=True, batch_size=7).samples
     weights = torch.linalg.lstsq(x.expand(100, 20, 4), samples).solution
@@ -420,7 +445,8 @@ def test_KT17_every_coherent_sample_is_one_weight_for_the_whole_data_set():
     assert torch.pdist(weights.flatten(1)).min() > 1e-6
 
 
-def test_KT17_ensemble_converges_to_the_expected_probability():
+@pytest.mark.checklist("KT17")
+def test_ensemble_converges_to_the_expected_probability():
     model, x = tied_classifier(classes=2), randn(5, 4)
     prediction = lb.predict(model, x, samples=2000)
     q = model.posterior()

@@ -70,7 +70,7 @@ def test_mean_variance_and_channel_covariance(posterior, op):
     example = OPS[op]
     q, x = learned_posterior(posterior, op)(), example.input()[:1]
     if posterior in CORRELATED and example.op.groups > 1:
-        with pytest.raises(ValueError, match=r"use estimator=lb\.weights"):
+        with pytest.raises(ValueError, match=r"use estimator=lb\.estimators\.weights"):
             outputs_of_local(q, example, x)
         return
     assert_same_law(q, example, x)

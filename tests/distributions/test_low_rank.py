@@ -167,7 +167,7 @@ def test_a_random_start_depends_on_the_seed_alone():
                 Conv((2,), groups=2),
                 Usage(3, reused=True),
             )(torch.randn(3, 2, 5)),
-            r"use estimator=lb\.weights",
+            r"use estimator=lb\.estimators\.weights",
         ),
     ],
 )

@@ -137,12 +137,13 @@ def assert_same_gradients(a: Tensor, b: Tensor, leaves: list[Tensor]):
         close(zeros if of_a is None else of_a, zeros if of_b is None else of_b)
 
 
-# MN1: density, entropy, sampling
+# density, entropy, sampling
 
 
+@pytest.mark.checklist("MN1")
 @over_shapes
 @over_factors
-def test_MN1_density_and_entropy_are_those_of_scipy(kind, shape):
+def test_density_and_entropy_are_those_of_scipy(kind, shape):
     case = Case(kind, shape)
     w = torch.randn(3, *shape)
     mean, rows, columns = (t.detach().numpy() for t in (case.loc, case.rows, case.columns))
@@ -150,16 +151,18 @@ def test_MN1_density_and_entropy_are_those_of_scipy(kind, shape):
     close(case.q.entropy().detach(), stats.matrix_normal.entropy(rows, columns))
 
 
+@pytest.mark.checklist("MN1")
 @over_factors
-def test_MN1_density_and_entropy_have_the_gradients_of_a_dense_normal(kind):
+def test_density_and_entropy_have_the_gradients_of_a_dense_normal(kind):
     case, w = Case(kind), torch.randn(4, 3)
     assert_same_gradients(case.q.log_prob(w), case.dense.log_prob(w.flatten()), case.leaves)
     assert_same_gradients(case.q.entropy(), case.dense.entropy(), case.leaves)
 
 
+@pytest.mark.checklist("MN1")
 @with_and_without_diagonal
 @over_factors
-def test_MN1_samples_have_the_mean_and_the_kronecker_covariance(kind, diagonal):
+def test_samples_have_the_mean_and_the_kronecker_covariance(kind, diagonal):
     case = Case(kind, diagonal=diagonal)
     w = case.q.rsample((SAMPLES,)).detach()
     assert_mean(w, case.loc.detach(), "mean of samples")
@@ -170,7 +173,8 @@ def test_MN1_samples_have_the_mean_and_the_kronecker_covariance(kind, diagonal):
     close(case.q.variance.flatten(), case.covariance.diagonal())
 
 
-def test_MN1_the_scale_ambiguity_of_the_factors_changes_nothing():
+@pytest.mark.checklist("MN1")
+def test_the_scale_ambiguity_of_the_factors_changes_nothing():
     case, w = Case("triangular"), torch.randn(4, 3)
     rows, columns = Triangular(7 * case.row_tensors[0]), Triangular(case.column_tensors[0] / 7)
     rescaled = KroneckerNormal(case.loc, rows, columns)
@@ -178,12 +182,13 @@ def test_MN1_the_scale_ambiguity_of_the_factors_changes_nothing():
     close(rescaled.entropy(), case.q.entropy())
 
 
-# MN2: KL from a diagonal prior
+# KL from a diagonal prior
 
 
+@pytest.mark.checklist("MN2")
 @over_shapes
 @over_factors
-def test_MN2_kl_from_a_diagonal_prior(kind, shape):
+def test_kl_from_a_diagonal_prior(kind, shape):
     case = Case(kind, shape)
     prior_scale = (0.3 + torch.rand(shape)).requires_grad_()
     prior_loc = torch.randn(shape)
@@ -194,7 +199,8 @@ def test_MN2_kl_from_a_diagonal_prior(kind, shape):
     assert_same_gradients(kl, expected, [*case.leaves, prior_scale])
 
 
-def test_MN2_kl_follows_algorithm_1_with_its_corrections():
+@pytest.mark.checklist("MN2")
+def test_kl_follows_algorithm_1_with_its_corrections():
     """Squared prior scales in the trace, halved once, and the missing −nm [matrix normal, algorithm
     1].
     """
@@ -211,7 +217,8 @@ def test_MN2_kl_follows_algorithm_1_with_its_corrections():
     assert not torch.isclose(kl_divergence(case.q, Normal(0.0, s)), as_printed)
 
 
-def test_MN2_kl_is_zero_only_at_the_prior():
+@pytest.mark.checklist("MN2")
+def test_kl_is_zero_only_at_the_prior():
     case = Case("diagonal")
     scale = torch.outer(case.row_tensors[0], case.column_tensors[0])
     close(kl_divergence(case.q, Normal(case.loc, scale)), 0.0)
@@ -222,19 +229,21 @@ def test_MN2_kl_is_zero_only_at_the_prior():
     assert kl_divergence(correlated.q, marginal) > 0
 
 
+@pytest.mark.checklist("MN2")
 @pytest.mark.parametrize("rank", [None, 0])
-def test_MN2_kl_is_zero_where_the_recipe_starts_at_its_prior(rank):
+def test_kl_is_zero_where_the_recipe_starts_at_its_prior(rank):
     weight = torch.zeros(4, 3)
     q = lb.posteriors.MatrixNormal(scale=0.3, rank=rank)(weight, Linear())
     close(kl_divergence(q(), lb.priors.Normal(0.3)(weight)()), 0.0)
 
 
-# MN3: the law of the outputs
+# the law of the outputs
 
 
+@pytest.mark.checklist("MN3")
 @with_and_without_diagonal
 @over_factors
-def test_MN3_outputs_of_a_dense_layer_have_covariance_quadratic_form_times_rows(kind, diagonal):
+def test_outputs_of_a_dense_layer_have_covariance_quadratic_form_times_rows(kind, diagonal):
     case, x = Case(kind, diagonal=diagonal), torch.randn(2, 3)
     moments = case.q.moments(x, Linear())
     close(moments.mean, x @ case.loc.mT)
@@ -249,9 +258,10 @@ def test_MN3_outputs_of_a_dense_layer_have_covariance_quadratic_form_times_rows(
     assert_mean(products, case.outputs_covariance(x).detach(), "covariance of local outputs")
 
 
+@pytest.mark.checklist("MN3")
 @with_and_without_diagonal
 @over_factors
-def test_MN3_outputs_of_a_convolution_have_that_covariance_at_every_patch(kind, diagonal):
+def test_outputs_of_a_convolution_have_that_covariance_at_every_patch(kind, diagonal):
     case, op = Case(kind, (3, 8), diagonal), Conv((2, 2), stride=(1, 2))
     x = torch.randn(2, 2, 3, 4)
     moments = case.q.moments(x, op)
@@ -260,7 +270,8 @@ def test_MN3_outputs_of_a_convolution_have_that_covariance_at_every_patch(kind, 
     close(moments.covariance(op).reshape(-1, 3, 3), case.outputs_covariance(patches))
 
 
-def test_MN3_noise_is_finite_where_the_printed_square_root_is_not():
+@pytest.mark.checklist("MN3")
+def test_noise_is_finite_where_the_printed_square_root_is_not():
     """The paper's ``√(xᵀAx)`` is NaN wherever ``xᵀAx < 0``; ``‖Aᵀx‖`` never is."""
     lower = torch.tensor([[1.0, 0.0], [-5.0, 1.0]])
     x = torch.tensor([[1.0, 1.0]])
@@ -271,11 +282,12 @@ def test_MN3_noise_is_finite_where_the_printed_square_root_is_not():
     assert moments.rsample(Linear()).isfinite().all()
 
 
-# MN4: independent automatic relevance determination
+# independent automatic relevance determination
 
 
+@pytest.mark.checklist("MN4")
 @over_factors
-def test_MN4_ard_is_the_optimum_over_independent_precisions(kind):
+def test_ard_is_the_optimum_over_independent_precisions(kind):
     case = Case(kind)
     second = case.loc**2 + case.covariance.diagonal().reshape(case.shape)
     log_precision = (-second.log()).detach().requires_grad_()
@@ -290,8 +302,9 @@ def test_MN4_ard_is_the_optimum_over_independent_precisions(kind):
         assert kl(log_precision + 0.3 * torch.randn(case.shape)) > optimum
 
 
+@pytest.mark.checklist("MN4")
 @over_factors
-def test_MN4_ard_costs_the_hadamard_gap_more_than_independent_weights(kind):
+def test_ard_costs_the_hadamard_gap_more_than_independent_weights(kind):
     case = Case(kind)
     variance = case.covariance.diagonal()
     independent = 0.5 * (1 + case.loc.flatten() ** 2 / variance).log().sum()
@@ -304,7 +317,7 @@ def test_MN4_ard_costs_the_hadamard_gap_more_than_independent_weights(kind):
         assert gap > 1e-3
 
 
-# MN5: relevances of rows and columns
+# relevances of rows and columns
 
 
 def layer_with_group_prior() -> lb.extend.Affine:
@@ -315,7 +328,8 @@ def layer_with_group_prior() -> lb.extend.Affine:
     return lb.convert(layer, lb.posteriors.MatrixNormal(scale=0.3), lb.priors.GroupARD(scale=0.5))
 
 
-def test_MN5_gradient_and_block_updates_agree():
+@pytest.mark.checklist("MN5")
+def test_gradient_and_block_updates_agree():
     model = layer_with_group_prior()
     minimise(model.kl, list(model.prior.parameters()))
     by_gradient, kl_by_gradient = model.prior().scale, model.kl()
@@ -327,7 +341,8 @@ def test_MN5_gradient_and_block_updates_agree():
         close(model.kl(), kl_by_gradient, 1e-6)
 
 
-def test_MN5_block_updates_are_the_printed_ones_and_never_raise_the_kl():
+@pytest.mark.checklist("MN5")
+def test_block_updates_are_the_printed_ones_and_never_raise_the_kl():
     case = Case("triangular")
     second = (case.loc**2 + case.covariance.diagonal().reshape(case.shape)).detach()
     prior = GroupRelevanceNormal(0.5 + torch.rand(4), 0.5 + torch.rand(3))
@@ -344,7 +359,8 @@ def test_MN5_block_updates_are_the_printed_ones_and_never_raise_the_kl():
         before = after
 
 
-def test_MN5_only_the_products_of_relevances_count():
+@pytest.mark.checklist("MN5")
+def test_only_the_products_of_relevances_count():
     case, tau, gamma = Case("triangular"), torch.rand(4) + 0.5, torch.rand(3) + 0.5
     rescaled = kl_divergence(case.q, GroupRelevanceNormal(9 * tau, gamma / 9))
     close(kl_divergence(case.q, GroupRelevanceNormal(tau, gamma)), rescaled)
@@ -352,16 +368,17 @@ def test_MN5_only_the_products_of_relevances_count():
     close(kl_divergence(case.q, Normal(0.0, scale)), rescaled)
 
 
-# MN7: plus a diagonal
+# plus a diagonal
 
 
 def exact_entropy(covariance: Tensor) -> Tensor:
     return MultivariateNormal(torch.zeros(len(covariance)), covariance).entropy()
 
 
+@pytest.mark.checklist("MN7")
 @over_shapes
 @over_factors
-def test_MN7_entropy_lies_between_the_simple_bounds_and_the_exact_one(kind, shape):
+def test_entropy_lies_between_the_simple_bounds_and_the_exact_one(kind, shape):
     case = Case(kind, shape, diagonal=True)
     exact = exact_entropy(case.covariance)
     simple = [exact_entropy(case.kronecker), exact_entropy(torch.diag(case.scale.flatten() ** 2))]
@@ -376,7 +393,8 @@ def test_MN7_entropy_lies_between_the_simple_bounds_and_the_exact_one(kind, shap
         close(bound, minkowski)
 
 
-def test_MN7_the_bound_is_exact_where_the_parts_are_proportional():
+@pytest.mark.checklist("MN7")
+def test_the_bound_is_exact_where_the_parts_are_proportional():
     scale = torch.outer(0.5 + torch.rand(4), 0.5 + torch.rand(3))
     rows, columns = scale[:, 0] / scale[0, 0], scale[0]
     q = KroneckerNormal(
@@ -385,17 +403,19 @@ def test_MN7_the_bound_is_exact_where_the_parts_are_proportional():
     close(q.entropy(), exact_entropy(torch.diag(5 * scale.flatten() ** 2)))
 
 
+@pytest.mark.checklist("MN7")
 @pytest.mark.parametrize("tiny", ["diagonal", "kronecker"])
-def test_MN7_the_bound_is_exact_where_one_part_vanishes(tiny):
+def test_the_bound_is_exact_where_one_part_vanishes(tiny):
     case = Case("triangular", diagonal=True)
     with torch.no_grad():
         (case.scale if tiny == "diagonal" else case.row_tensors[0]).mul_(1e-9)
     close(case.q.entropy(), exact_entropy(case.covariance), 1e-6)
 
 
+@pytest.mark.checklist("MN7")
 @pytest.mark.parametrize("ard", [True, False], ids=["ard", "group_ard"])
 @over_factors
-def test_MN7_the_kl_is_too_large_by_what_the_entropy_is_too_small(kind, ard):
+def test_the_kl_is_too_large_by_what_the_entropy_is_too_small(kind, ard):
     case = Case(kind, diagonal=True)
     second = case.loc**2 + case.covariance.diagonal().reshape(case.shape)
     prior = (
@@ -410,11 +430,12 @@ def test_MN7_the_kl_is_too_large_by_what_the_entropy_is_too_small(kind, ard):
     assert (excess > 1e-3) == (kind != "diagonal")
 
 
-# MN11: exponential annealing of the KL
+# exponential annealing of the KL
 
 
+@pytest.mark.checklist("MN11")
 @pytest.mark.parametrize("start", [1e-4, 1e-3, 0.1])
-def test_MN11_exponential_annealing_multiplies_the_weight_by_the_same_factor_each_epoch(start):
+def test_exponential_annealing_multiplies_the_weight_by_the_same_factor_each_epoch(start):
     schedule = lb.training.schedules.Exponential(300, start=start)
     weights = torch.tensor([schedule(epoch) for epoch in range(301)])
     assert schedule(0) == pytest.approx(start)
@@ -422,17 +443,19 @@ def test_MN11_exponential_annealing_multiplies_the_weight_by_the_same_factor_eac
     assert [schedule(epoch) for epoch in (300, 301, 1000)] == [1.0, 1.0, 1.0]
 
 
-def test_MN11_the_schedule_weighs_the_kl_of_the_objective():
+@pytest.mark.checklist("MN11")
+def test_the_schedule_weighs_the_kl_of_the_objective():
     weight = lb.training.schedules.Exponential(10, start=0.01)(5)
     nll, kl = torch.tensor(2.0), torch.tensor(300.0)
     close(lb.elbo(nll, kl, data_size=100, weight=weight).loss, 2.0 + 0.1 * 3.0)
 
 
-# MN13: a matrix of one column is a vector
+# a matrix of one column is a vector
 
 
+@pytest.mark.checklist("MN13")
 @pytest.mark.parametrize("shape", [(5, 1), (1, 5)], ids=["|z|×1", "1×|z|"])
-def test_MN13_one_column_or_row_is_the_full_multivariate_normal(shape):
+def test_one_column_or_row_is_the_full_multivariate_normal(shape):
     lower, loc, one = *random_factor("triangular", 5), torch.randn(5), Triangular(torch.eye(1))
     factors = (Triangular(lower), one) if shape == (5, 1) else (one, Triangular(lower))
     q, mvn = (
@@ -448,21 +471,23 @@ def test_MN13_one_column_or_row_is_the_full_multivariate_normal(shape):
     assert_mean(centred[:, :, None] * centred[:, None, :], lower @ lower.mT, "covariance")
 
 
+@pytest.mark.checklist("MN13")
 @pytest.mark.parametrize(
     ("shape", "published"), [((20, 2), 253), ((3, 3), 21), ((40, 1), 860), ((9, 1), 54)], ids=str
 )
-def test_MN13_numbers_per_latent_matrix_are_the_published_ones(shape, published):
+def test_numbers_per_latent_matrix_are_the_published_ones(shape, published):
     """A matrix of one column has one number more: its 1×1 factor, which is not identified."""
     learned = lb.posteriors.MatrixNormal()(torch.zeros(shape), Linear())
     numbers = sum(p.numel() for p in learned.parameters())
     assert numbers == published + (shape[1] == 1)
 
 
-# MN14: one learnt prior variance
+# one learnt prior variance
 
 
+@pytest.mark.checklist("MN14")
 @pytest.mark.parametrize("learn", ["layer", "model"])
-def test_MN14_the_optimal_prior_variance_is_the_mean_second_moment(learn):
+def test_the_optimal_prior_variance_is_the_mean_second_moment(learn):
     net = nn.Sequential(nn.Linear(3, 4), nn.ELU(), nn.Linear(4, 2))
     nn.init.normal_(net[2].weight, std=2.0)
     model = lb.convert(

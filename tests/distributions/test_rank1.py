@@ -74,12 +74,13 @@ def written_out(layer: nn.Module, r: Tensor, s: Tensor, bias: Tensor | None = No
     return layer
 
 
-# R1: equation 1
+# equation 1
 
 
+@pytest.mark.checklist("R1")
 @over_estimators
 @pytest.mark.parametrize("name", LAYERS)
-def test_R1_a_layer_acts_as_the_weight_written_out(name, estimator):
+def test_a_layer_acts_as_the_weight_written_out(name, estimator):
     make, shape = LAYERS[name]
     layer, drawn = make(), []
     x = torch.randint(5, shape) if name == "embedding" else torch.randn(shape)
@@ -94,8 +95,9 @@ def test_R1_a_layer_acts_as_the_weight_written_out(name, estimator):
         close(y[n], written_out(layer, r, s, bias)(x[n : n + 1])[0])
 
 
+@pytest.mark.checklist("R1")
 @pytest.mark.parametrize("name", LAYERS)
-def test_R1_drawn_weights_are_the_weight_written_out(name):
+def test_drawn_weights_are_the_weight_written_out(name):
     layer = LAYERS[name][0]()
     model = lb.convert(layer, replace(RECIPE, factors="fixed"), lb.priors.Flat())
     q = model.posterior()
@@ -104,9 +106,10 @@ def test_R1_drawn_weights_are_the_weight_written_out(name):
         close(weight, torch.stack(explicit))
 
 
+@pytest.mark.checklist("R1")
 @over_estimators
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_R1_a_recurrent_network_acts_as_the_weights_written_out(kind, estimator):
+def test_a_recurrent_network_acts_as_the_weights_written_out(kind, estimator):
     """One pair of factors a sequence, for the input and for the recurrent matrix of each layer."""
     network = kind(3, 4, num_layers=2, bidirectional=True, batch_first=True)
     drawn, x = [], torch.randn(BATCH, 5, 3)
@@ -128,11 +131,12 @@ def test_R1_a_recurrent_network_acts_as_the_weights_written_out(kind, estimator)
         close(final[:, n], wanted[:, 0])
 
 
-# R2: factors of its own for every example; a batch tiled for the members
+# factors of its own for every example; a batch tiled for the members
 
 
+@pytest.mark.checklist("R2")
 @pytest.mark.parametrize("name", ["dense", "conv2d", "conv_transpose2d"])
-def test_R2_every_example_has_factors_of_its_own(name):
+def test_every_example_has_factors_of_its_own(name):
     make, shape = LAYERS[name]
     model = lb.convert(make(), lb.Rank1(MEMBERS, rate=0.3), lb.priors.Normal(0.1, loc=1.0))
     y = model(torch.randn(shape)[:1].expand(shape)).flatten(1)
@@ -143,7 +147,8 @@ def test_R2_every_example_has_factors_of_its_own(name):
     close(y[::2], y[1::2])
 
 
-def test_R2_examples_of_a_member_are_independent_and_each_has_the_law_of_random_weights():
+@pytest.mark.checklist("R2")
+def test_examples_of_a_member_are_independent_and_each_has_the_law_of_random_weights():
     q = lb.Rank1(1, rate=0.3)(torch.randn(2, 3), Linear())()
     x, samples = torch.randn(3), 20_000
     by_weights = q.rsample((samples,)).detach() @ x
@@ -157,7 +162,8 @@ def test_R2_examples_of_a_member_are_independent_and_each_has_the_law_of_random_
     assert_mean(first * second, 0.0, "covariance of two examples")
 
 
-def test_R2_a_tiled_batch_meets_every_member_in_turn():
+@pytest.mark.checklist("R2")
+def test_a_tiled_batch_meets_every_member_in_turn():
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     model = lb.convert(net, lb.Rank1(MEMBERS, "fixed", signs=0.5), lb.priors.Flat())
     x = torch.randn(2, 3)
@@ -172,7 +178,7 @@ def test_R2_a_tiled_batch_meets_every_member_in_turn():
         model(x)
 
 
-# R3, R4: kinds of factors and their KL
+# kinds of factors and their KL
 
 
 SCIPY = {
@@ -207,8 +213,9 @@ def sum_of_factor_kls(learned: lb.extend.Learned, kind: str, prior: str) -> floa
     return sum(quadrature_kl(SCIPY[kind](*pair), p) for pair in numbers)
 
 
+@pytest.mark.checklist("R3")
 @pytest.mark.parametrize("kind", SCIPY)
-def test_R3_random_factors_have_the_kl_of_their_kind(kind):
+def test_random_factors_have_the_kl_of_their_kind(kind):
     weight = torch.randn(2, 1)
     learned = lb.Rank1(2, kind, rate=0.2, kl="sum")(weight, Linear())
     shapes = {"r_loc": (2, 2), "r_scale": (2, 2), "s_loc": (2, 1), "s_scale": (2, 1)}
@@ -222,15 +229,17 @@ def test_R3_random_factors_have_the_kl_of_their_kind(kind):
     assert ((learned().rsample((500,)) / weight).min() > 0) == positive
 
 
+@pytest.mark.checklist("R3")
 @pytest.mark.parametrize(("kind", "prior"), [("normal", "cauchy"), ("lognormal", "halfcauchy")])
-def test_R3_factors_of_another_kind_than_their_prior_are_compared_by_sampling(kind, prior):
+def test_factors_of_another_kind_than_their_prior_are_compared_by_sampling(kind, prior):
     learned = lb.Rank1(2, kind, rate=0.2, kl="sum")(torch.randn(2, 1), Linear())
     q, p = learned(), PRIORS[prior](torch.zeros(2, 1))()
     drawn = torch.stack([td.kl_divergence(q, p) for _ in range(1000)]).detach()
     assert_mean(drawn, sum_of_factor_kls(learned, kind, prior), f"KL of {kind} from {prior}")
 
 
-def test_R3_fixed_factors_are_batch_ensemble():
+@pytest.mark.checklist("R3")
+def test_fixed_factors_are_batch_ensemble():
     layer, x = nn.Linear(3, 4), torch.randn(BATCH, 3)
     model = lb.convert(layer, lb.Rank1(MEMBERS, "fixed", signs=0.5), lb.priors.Flat())
     q = model.posterior()
@@ -241,7 +250,8 @@ def test_R3_fixed_factors_are_batch_ensemble():
     close(td.kl_divergence(q, td.Normal(torch.tensor(1.0), torch.tensor(0.5))), map_penalty)
 
 
-def test_R3_normal_factors_without_spread_are_batch_ensemble():
+@pytest.mark.checklist("R3")
+def test_normal_factors_without_spread_are_batch_ensemble():
     x, weight = torch.randn(BATCH, 3), torch.randn(4, 3)
     r, s = torch.randn(MEMBERS, 4), torch.randn(MEMBERS, 3)
     narrow = Rank1Mixture(weight, td.Normal(r, 1e-12), td.Normal(s, 1e-12))
@@ -251,8 +261,9 @@ def test_R3_normal_factors_without_spread_are_batch_ensemble():
         close(drawn(x), expected, 1e-9)
 
 
+@pytest.mark.checklist("R3")
 @pytest.mark.parametrize(("r", "s"), [("normal", "none"), ("none", "normal"), ("none", "none")])
-def test_R3_factors_on_one_side_leave_the_other_alone(r, s):
+def test_factors_on_one_side_leave_the_other_alone(r, s):
     q = lb.Rank1(1, (r, s), rate=0.2)(torch.randn(4, 3), Linear())()
     drawn = q.rsample((5,)) / q.weight
     for present, axis in ((r, -2), (s, -1)):
@@ -263,8 +274,9 @@ def test_R3_factors_on_one_side_leave_the_other_alone(r, s):
 CAUCHY_PAIRS = [(0.0, 1.0, 0.0, 1.0), (0.3, 0.5, -1.0, 2.0), (5.0, 0.01, 1.0, 0.1)]
 
 
+@pytest.mark.checklist("R4")
 @pytest.mark.parametrize("pair", CAUCHY_PAIRS, ids=str)
-def test_R4_cauchy_kl_is_its_closed_form_and_its_integral(pair):
+def test_cauchy_kl_is_its_closed_form_and_its_integral(pair):
     x0, g0, x1, g1 = (torch.tensor(value) for value in pair)
     q, p = td.Cauchy(x0, g0), td.Cauchy(x1, g1)
     kl = td.kl_divergence(q, p)
@@ -275,13 +287,14 @@ def test_R4_cauchy_kl_is_its_closed_form_and_its_integral(pair):
     assert (kl == 0) == (pair[:2] == pair[2:])
 
 
-# R5: first values
+# first values
 
 
+@pytest.mark.checklist("R5")
 @pytest.mark.parametrize(
     ("rate", "published"), [(1e-3, 0.0316), (1e-6, 1e-3), (0.1, 1 / 3), (0.3, 0.655)]
 )
-def test_R5_scales_start_at_the_dropout_rate(rate, published):
+def test_scales_start_at_the_dropout_rate(rate, published):
     weight = torch.zeros(5000, 1)
     heavy = lb.Rank1(1, "cauchy", rate=rate)(weight, Linear()).value("r_scale")
     close(heavy, math.sqrt(rate / (1 - rate)) * torch.ones(1, 5000), 1e-6)
@@ -293,9 +306,10 @@ def test_R5_scales_start_at_the_dropout_rate(rate, published):
     assert_mean(jitter.square(), truncated.var(), "jitter of the stored scale")
 
 
+@pytest.mark.checklist("R5")
 @pytest.mark.parametrize("shape", [(5000, 1), (1, 5000)], ids=["r", "s"])
 @pytest.mark.parametrize("signs", [0.5, 0.75, 1.0, -0.5, -1.0, 0.0])
-def test_R5_factors_start_at_random_signs_or_around_one(signs, shape):
+def test_factors_start_at_random_signs_or_around_one(signs, shape):
     learned = lb.Rank1(2, signs=signs)(torch.zeros(shape), Linear())
     loc = learned.value("r_loc" if shape[0] > 1 else "s_loc").detach().flatten()
     assert len(loc) == 10_000
@@ -307,11 +321,12 @@ def test_R5_factors_start_at_random_signs_or_around_one(signs, shape):
         assert_mean((loc - 1) ** 2, signs**2, "variance of first factors")
 
 
-# R6: clipping
+# clipping
 
 
+@pytest.mark.checklist("R6")
 @pytest.mark.parametrize("estimator", [lb.estimators.weights, lb.estimators.local])
-def test_R6_heavy_tails_are_clipped_at_ten(estimator):
+def test_heavy_tails_are_clipped_at_ten(estimator):
     wide = td.Cauchy(torch.zeros(1, 200), torch.full((1, 200), 30.0).requires_grad_())
     clipped, free = (Rank1Mixture(torch.eye(200), wide, None, clip=c) for c in (10.0, None))
     x, usage = torch.ones(4, 200), Usage(4, reused=False)
@@ -325,7 +340,7 @@ def test_R6_heavy_tails_are_clipped_at_ten(estimator):
     assert lb.Rank1().clip == 10.0
 
 
-# R7, R8: the four losses of appendix E
+# the four losses of appendix E
 
 LOSSES = (
     lb.training.mean_logits_nll,
@@ -335,7 +350,8 @@ LOSSES = (
 )
 
 
-def test_R7_losses_are_equations_11_to_14():
+@pytest.mark.checklist("R7")
+def test_losses_are_equations_11_to_14():
     logits, y = 3 * torch.randn(7, 5, 4), torch.randint(4, (5,))
     probs = logits.exp() / logits.exp().sum(-1, keepdim=True)
     of_label = probs[:, torch.arange(5), y]
@@ -355,7 +371,8 @@ def test_R7_losses_are_equations_11_to_14():
         close(loss(same, y), F.cross_entropy(logits[0], y))
 
 
-def test_R7_averaged_parameters_are_not_the_mixture_in_regression():
+@pytest.mark.checklist("R7")
+def test_averaged_parameters_are_not_the_mixture_in_regression():
     """Two samples at ±3 around the target: their average is right, their mixture is not."""
     outputs, y, likelihood = (
         torch.tensor([[[3.0]], [[-3.0]]]),
@@ -376,8 +393,9 @@ def test_R7_averaged_parameters_are_not_the_mixture_in_regression():
     )
 
 
+@pytest.mark.checklist("R8")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_R8_losses_and_gradients_are_finite_at_logits_of_a_thousand(dtype):
+def test_losses_and_gradients_are_finite_at_logits_of_a_thousand(dtype):
     right, wrong = [1000.0, -1000.0], [-1000.0, 1000.0]
     cases = {
         (0, 0): (0.0, 0.0, 0.0, 0.0),
@@ -394,10 +412,11 @@ def test_R8_losses_and_gradients_are_finite_at_logits_of_a_thousand(dtype):
             assert logits.grad.isfinite().all()
 
 
-# R9: KL of a mixture
+# KL of a mixture
 
 
-def test_R9_the_mean_over_members_bounds_the_kl_of_the_mixture():
+@pytest.mark.checklist("R9")
+def test_the_mean_over_members_bounds_the_kl_of_the_mixture():
     """The sum, as in the reference code, is the members times larger."""
     prior = td.Normal(torch.tensor(1.0), torch.tensor(0.5))
     r = td.Normal(torch.tensor([[-1.0], [0.7], [1.2]]), torch.tensor([[0.3], [0.2], [0.4]]))
@@ -413,8 +432,9 @@ def test_R9_the_mean_over_members_bounds_the_kl_of_the_mixture():
     assert 0 < exact < average - 0.1
 
 
+@pytest.mark.checklist("R9")
 @pytest.mark.parametrize("kl", ["mean", "sum"])
-def test_R9_the_prior_of_the_shared_weights_counts_once(kl):
+def test_the_prior_of_the_shared_weights_counts_once(kl):
     layer = nn.Linear(3, 4)
     recipes = (
         replace(RECIPE, factors="fixed", signs=0.0, kl=kl, weight_scale=w) for w in (None, 0.5)
@@ -423,10 +443,11 @@ def test_R9_the_prior_of_the_shared_weights_counts_once(kl):
     close(lb.kl(penalised) - lb.kl(plain), -td.Normal(0.0, 0.5).log_prob(layer.weight).sum())
 
 
-# R10: theorem 1
+# theorem 1
 
 
-def test_R10_multiplicative_noise_in_s_fluctuates_as_noise_in_the_weights():
+@pytest.mark.checklist("R10")
+def test_multiplicative_noise_in_s_fluctuates_as_noise_in_the_weights():
     """With ``E ΔW_ij ΔW_kl = W_ij Σ_jl W_kl`` (indices j, l; the paper prints j, k)."""
     width, depth = 3, 3
     weights = [torch.randn(width, width) for _ in range(depth)]
@@ -458,7 +479,8 @@ def test_R10_multiplicative_noise_in_s_fluctuates_as_noise_in_the_weights():
     assert (misprinted - rank_one).abs() > 1e-6
 
 
-def test_R10_sampled_factors_have_that_covariance():
+@pytest.mark.checklist("R10")
+def test_sampled_factors_have_that_covariance():
     weight, scale = torch.randn(3, 3), 0.1 + 0.2 * torch.rand(1, 3)
     q = Rank1Mixture(weight, torch.ones(1, 3), td.Normal(torch.ones(1, 3), scale))
     change = q.rsample((20_000,)) - weight
@@ -467,7 +489,7 @@ def test_R10_sampled_factors_have_that_covariance():
     assert_mean(products, torch.einsum("ij,jl,kl->ijkl", weight, sigma, weight), "covariance")
 
 
-# R20: the priors that factors induce on weights
+# the priors that factors induce on weights
 
 
 def induced(r: td.Distribution, s: td.Distribution | None, sigma: float = 0.7) -> Tensor:
@@ -476,10 +498,11 @@ def induced(r: td.Distribution, s: td.Distribution | None, sigma: float = 0.7) -
     return (q.rsample((400_000,)) * sigma * torch.randn(400_000, 1, 1)).flatten()
 
 
+@pytest.mark.checklist("R20")
 @pytest.mark.parametrize(
     ("kind", "factor", "scale"), [("normal", td.Normal, 0.3), ("lognormal", td.LogNormal, 0.15)]
 )
-def test_R20_factors_give_weights_more_kurtosis_than_a_normal(kind, factor, scale):
+def test_factors_give_weights_more_kurtosis_than_a_normal(kind, factor, scale):
     one = torch.ones(1, 1)
     w = induced(factor(one, scale * one), factor(one, scale * one))
     second, fourth = (SCIPY[kind](1.0, scale).moment(order) ** 2 for order in (2, 4))
@@ -488,9 +511,10 @@ def test_R20_factors_give_weights_more_kurtosis_than_a_normal(kind, factor, scal
     assert fourth / second**2 > 1.1
 
 
+@pytest.mark.checklist("R20")
 @pytest.mark.parametrize("tau", [0.1, 1.0])
 @pytest.mark.parametrize("kind", [lb.priors.HalfCauchy, lb.priors.Cauchy])
-def test_R20_cauchy_factors_give_the_horseshoe(kind, tau):
+def test_cauchy_factors_give_the_horseshoe(kind, tau):
     """``w | λ ~ N(0, σ²λ²)``, λ half-Cauchy: mass at zero and in the tails at once."""
     w = induced(kind(tau)(torch.ones(1, 1))().expand((1, 1)), None).abs()
     scales = stats.halfcauchy(scale=0.7 * tau)
@@ -499,7 +523,8 @@ def test_R20_cauchy_factors_give_the_horseshoe(kind, tau):
         assert_mean((w > bound).double(), beyond, f"mass beyond {bound}")
 
 
-def test_R20_inverse_gamma_factors_give_student_t():
+@pytest.mark.checklist("R20")
+def test_inverse_gamma_factors_give_student_t():
     half = torch.full((1, 1), 1.5)
     root = td.transforms.PowerTransform(torch.tensor(0.5))
     w = induced(td.TransformedDistribution(td.InverseGamma(half, half), [root]), None).abs()
@@ -508,12 +533,13 @@ def test_R20_inverse_gamma_factors_give_student_t():
         assert_mean((w > bound).double(), beyond, f"mass beyond {bound}")
 
 
-# R22: the additive variant
+# the additive variant
 
 
+@pytest.mark.checklist("R22")
 @over_estimators
 @pytest.mark.parametrize("name", ["dense", "dense_sequence", "conv2d", "conv_transpose2d"])
-def test_R22_additive_factors_shift_inputs_and_outputs(name, estimator):
+def test_additive_factors_shift_inputs_and_outputs(name, estimator):
     make, shape = LAYERS[name]
     layer, x, drawn = make(), torch.randn(shape), []
     recipe = replace(RECIPE, perturb="add")
@@ -527,8 +553,9 @@ def test_R22_additive_factors_shift_inputs_and_outputs(name, estimator):
     close(lb.kl(model), expected)
 
 
+@pytest.mark.checklist("R22")
 @pytest.mark.parametrize("padding", [None, 0])
-def test_R22_an_embedding_reads_a_shifted_one_hot_vector_and_keeps_its_padding(padding):
+def test_an_embedding_reads_a_shifted_one_hot_vector_and_keeps_its_padding(padding):
     layer, x, drawn = nn.Embedding(5, 4, padding), torch.arange(BATCH)[:, None] % 5, []
     recipe = replace(RECIPE, perturb="add")
     y = lb.convert(layer, recipe, lb.priors.Normal(0.1), recording(lb.estimators.auto, drawn))(x)[

@@ -1,4 +1,4 @@
-"""Variance networks [variance]: checklist items VN1, VN2, VN4–VN11 and VN17 (its dense part)."""
+"""Variance networks [variance]."""
 
 import math
 
@@ -73,7 +73,7 @@ def assert_same_gradients(value, expected, parameters):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
-# VN1: dense and convolutional variance layers, and the moments of their outputs
+# dense and convolutional variance layers, and the moments of their outputs
 
 
 def covariance_of_outputs(op, x, scale):
@@ -87,11 +87,12 @@ def covariance_of_outputs(op, x, scale):
     return torch.einsum("bjl,ij,cjm,ik->bilckm", *terms).flatten(3).flatten(0, 2)
 
 
+@pytest.mark.checklist("VN1")
 @pytest.mark.parametrize(
     "estimator", [lb.estimators.weights, lb.estimators.local], ids=["weights", "local"]
 )
 @pytest.mark.parametrize("layer", OPS)
-def test_VN1_outputs_have_zero_mean_and_the_analytic_covariance(layer, estimator):
+def test_outputs_have_zero_mean_and_the_analytic_covariance(layer, estimator):
     """Local noise keeps every variance and drops what examples and positions share."""
     op, weight_shape, input_shape = OPS[layer]
     posterior, x = lb.posteriors.ZeroMean()(randn(weight_shape), op), randn(input_shape)
@@ -105,8 +106,9 @@ def test_VN1_outputs_have_zero_mean_and_the_analytic_covariance(layer, estimator
     assert_mean(y.unsqueeze(-1) * y.unsqueeze(-2), expected, "covariance of the outputs")
 
 
+@pytest.mark.checklist("VN1")
 @pytest.mark.parametrize("layer", OPS)
-def test_VN1_moments_and_their_gradients_are_the_analytic_ones(layer):
+def test_moments_and_their_gradients_are_the_analytic_ones(layer):
     op, weight_shape, input_shape = OPS[layer]
     posterior, x = lb.posteriors.ZeroMean()(randn(weight_shape), op), randn(input_shape)
     moments = posterior().moments(x, op)
@@ -118,7 +120,7 @@ def test_VN1_moments_and_their_gradients_are_the_analytic_ones(layer):
     assert_same_gradients(ours, oracle, [posterior.scale])
 
 
-# VN2: the weight scaling rule fails; VN4: Bernoulli and uniform noise
+# the weight scaling rule fails; Bernoulli and uniform noise
 
 
 def digits():
@@ -133,12 +135,13 @@ def accuracy(model, x, y, estimator):
         return (lb.predict(model, x, samples=20).labels == y).double().mean()
 
 
+@pytest.mark.checklist("VN2")
 @pytest.mark.parametrize(
     "posterior",
     [lb.posteriors.ZeroMean(), lb.posteriors.VariationalDropout()],
     ids=["variance", "dropout"],
 )
-def test_VN2_mean_propagation_is_chance_for_a_variance_network_alone(posterior):
+def test_mean_propagation_is_chance_for_a_variance_network_alone(posterior):
     x, y, test_x, test_y = digits()
     hidden, head = nn.Linear(100, 100, bias=False), nn.Linear(100, 10)
     net = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), hidden, nn.ReLU(), head)
@@ -153,8 +156,9 @@ def test_VN2_mean_propagation_is_chance_for_a_variance_network_alone(posterior):
         assert mean_propagation == (test_y == only_guess).double().mean() < 0.2
 
 
+@pytest.mark.checklist("VN4")
 @pytest.mark.parametrize("noise", ["normal", "bernoulli", "uniform"])
-def test_VN4_lenet_trained_by_moment_matching_works_when_sampled(noise):
+def test_lenet_trained_by_moment_matching_works_when_sampled(noise):
     x, y, test_x, test_y = digits()
     lenet = nn.Sequential(
         nn.Unflatten(1, (1, 8, 8)),
@@ -170,8 +174,9 @@ def test_VN4_lenet_trained_by_moment_matching_works_when_sampled(noise):
     assert accuracy(model, test_x, test_y, lb.estimators.weights) > 0.8
 
 
+@pytest.mark.checklist("VN4")
 @pytest.mark.parametrize(("noise", "share"), [("bernoulli", 1.0), ("uniform", 1 / 3)])
-def test_VN4_samples_have_the_published_law_and_moment_matching_its_variance(noise, share):
+def test_samples_have_the_published_law_and_moment_matching_its_variance(noise, share):
     theta, op, x = 0.7, Linear(), randn(1, 2)
     q = lb.posteriors.ZeroMean(noise, theta * math.sqrt(share))(randn(1, 2), op)()
     w = q.rsample((20_000,)).detach()
@@ -189,9 +194,10 @@ def test_VN4_samples_have_the_published_law_and_moment_matching_its_variance(noi
     assert stats.kstest(sampled, output.cdf).pvalue < FAILURE_RATE
 
 
-# VN5: KL from the log-uniform prior, exact and approximate
+# KL from the log-uniform prior, exact and approximate
 
 
+@pytest.mark.checklist("VN5")
 @pytest.mark.parametrize(
     ("log_alpha", "exact", "approximate"),
     [
@@ -203,7 +209,7 @@ def test_VN4_samples_have_the_published_law_and_moment_matching_its_variance(noi
         (8.0, 1.677e-4, 1.684e-4),
     ],
 )
-def test_VN5_log_uniform_kl_has_the_known_values(log_alpha, exact, approximate):
+def test_log_uniform_kl_has_the_known_values(log_alpha, exact, approximate):
     q = of_alpha(log_alpha, mean=-0.3)
     for prior, value in (
         (LogUniformDensity(exact=True), exact),
@@ -212,8 +218,9 @@ def test_VN5_log_uniform_kl_has_the_known_values(log_alpha, exact, approximate):
         assert kl_divergence(q, prior).item() == pytest.approx(value, rel=6e-4)
 
 
+@pytest.mark.checklist("VN5")
 @pytest.mark.parametrize("log_alpha", [-12.0, -6.0, -4.86, -4.84, -4.0, -1.0, 0.0, 3.0, 8.0])
-def test_VN5_exact_kl_is_the_series_and_the_integral_and_its_slope_is_dawsons(log_alpha):
+def test_exact_kl_is_the_series_and_the_integral_and_its_slope_is_dawsons(log_alpha):
     stored = torch.full((1, 1), log_alpha, dtype=torch.float64, requires_grad=True)
     q = LocationScale.multiplicative(torch.full_like(stored, 0.3), stored)
     value = kl_divergence(q, LogUniformDensity(exact=True))
@@ -225,8 +232,9 @@ def test_VN5_exact_kl_is_the_series_and_the_integral_and_its_slope_is_dawsons(lo
     assert slope.item() == pytest.approx(-root * special.dawsn(root), rel=1e-9)
 
 
+@pytest.mark.checklist("VN5")
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-8), (torch.float32, 1e-4)])
-def test_VN5_approximation_is_the_published_formula_and_near_the_truth(dtype, tolerance):
+def test_approximation_is_the_published_formula_and_near_the_truth(dtype, tolerance):
     for stored in torch.tensor(LOG_ALPHAS, dtype=dtype):
         q = LocationScale.multiplicative(torch.ones(1, 1, dtype=dtype), stored.reshape(1, 1))
         approximate = kl_divergence(q, LogUniformDensity()).item()
@@ -236,15 +244,16 @@ def test_VN5_approximation_is_the_published_formula_and_near_the_truth(dtype, to
         assert abs(approximate - exact) < min(0.0095, 0.035 * exact)
 
 
-# VN6: the Student t prior, by one sample
+# the Student t prior, by one sample
 
 
 def student(df):
     return lb.priors.StudentT(df)(torch.zeros(1, 1, dtype=torch.float64))()
 
 
+@pytest.mark.checklist("VN6")
 @pytest.mark.parametrize("log_alpha", [-4.0, 0.0, 4.0])
-def test_VN6_student_t_tends_to_the_log_uniform_plus_a_constant(log_alpha):
+def test_student_t_tends_to_the_log_uniform_plus_a_constant(log_alpha):
     df, q = 1e-16, of_alpha(log_alpha, shape=(200, 200))
     one_sample = (cross_entropy(student(df), q) - q.entropies()).flatten()
     expected = exact_kl(log_alpha) + UNNORMALISED + math.log(2 / df)
@@ -252,8 +261,9 @@ def test_VN6_student_t_tends_to_the_log_uniform_plus_a_constant(log_alpha):
     assert kl_divergence(q, student(df)) != kl_divergence(q, student(df))
 
 
+@pytest.mark.checklist("VN6")
 @pytest.mark.parametrize("df", [0.5, 3.0])
-def test_VN6_one_sample_kl_and_its_gradient_are_unbiased(df):
+def test_one_sample_kl_and_its_gradient_are_unbiased(df):
     def true_kl(std):
         return -expectation(stats.t(df).logpdf, normal(0.4, std)) - stats.norm(0, std).entropy()
 
@@ -266,8 +276,9 @@ def test_VN6_one_sample_kl_and_its_gradient_are_unbiased(df):
     assert_mean(gradient.flatten(), slope, "gradient of the one-sample KL")
 
 
+@pytest.mark.checklist("VN6")
 @pytest.mark.parametrize("scale", [1e-6, 1e-2, 1.0, 1e4])
-def test_VN6_student_t_is_finite_in_float32_with_the_published_df(scale):
+def test_student_t_is_finite_in_float32_with_the_published_df(scale):
     model = lb.convert(nn.Linear(30, 20), lb.MeanField(scale), lb.priors.StudentT(df=1e-16))
     value = lb.kl(model)
     assert value.dtype == torch.float32
@@ -276,11 +287,12 @@ def test_VN6_student_t_is_finite_in_float32_with_the_published_df(scale):
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-# VN7: automatic relevance determination
+# automatic relevance determination
 
 
+@pytest.mark.checklist("VN7")
 @pytest.mark.parametrize("log_alpha", [-3.0, 0.0, 2.0])
-def test_VN7_ard_is_the_best_of_all_zero_mean_normal_priors(log_alpha):
+def test_ard_is_the_best_of_all_zero_mean_normal_priors(log_alpha):
     q, alpha = of_alpha(log_alpha, mean=0.6), math.exp(log_alpha)
 
     def kl_from(log_scale):
@@ -295,7 +307,8 @@ def test_VN7_ard_is_the_best_of_all_zero_mean_normal_priors(log_alpha):
     assert math.exp(2 * best.x) == pytest.approx((1 + alpha) * 0.6**2, rel=1e-3)
 
 
-def test_VN7_gradient_is_that_of_the_kl_from_the_optimal_prior():
+@pytest.mark.checklist("VN7")
+def test_gradient_is_that_of_the_kl_from_the_optimal_prior():
     loc, scale = randn(3, 4).requires_grad_(), randn(3, 4).exp().requires_grad_()
     optimal = (loc**2 + scale**2).sqrt().detach()
     expected = kl_divergence(Normal(loc, scale), Normal(0.0, optimal)).sum()
@@ -304,7 +317,7 @@ def test_VN7_gradient_is_that_of_the_kl_from_the_optimal_prior():
     )
 
 
-# VN8: a larger α costs less under all three priors
+# a larger α costs less under all three priors
 
 
 def student_t_kl(q):
@@ -322,19 +335,21 @@ KLS = {
 }
 
 
+@pytest.mark.checklist("VN8")
 @pytest.mark.parametrize("prior", KLS)
-def test_VN8_kl_decreases_in_alpha_and_depends_on_nothing_else(prior):
+def test_kl_decreases_in_alpha_and_depends_on_nothing_else(prior):
     means = (-2.0, 0.1)
     kls = np.array([[KLS[prior](of_alpha(a, mean)) for a in LOG_ALPHAS] for mean in means])
     assert (np.diff(kls) < 0).all()
     np.testing.assert_allclose(kls[0], kls[1], rtol=1e-6)
 
 
-# VN9: a zero-mean weight costs a constant under the log-uniform prior
+# a zero-mean weight costs a constant under the log-uniform prior
 
 
+@pytest.mark.checklist("VN9")
 @pytest.mark.parametrize("std", [1e-4, 0.1, 1.0, 30.0])
-def test_VN9_zero_mean_weight_costs_the_same_for_any_variance(std):
+def test_zero_mean_weight_costs_the_same_for_any_variance(std):
     q = normal(0.0, std)
     unnormalised = expectation(lambda w: np.log(np.abs(w)), q) - q.entropy().item()
     assert unnormalised == pytest.approx(-2.05412, abs=1e-5)
@@ -343,10 +358,11 @@ def test_VN9_zero_mean_weight_costs_the_same_for_any_variance(std):
     assert_mean(log_ratio, 0.0, "KL with the library's constant")
 
 
+@pytest.mark.checklist("VN9")
 @pytest.mark.parametrize(
     "prior", [lb.priors.LogUniform(), lb.priors.LogUniform(exact=True), lb.priors.ARD()], ids=repr
 )
-def test_VN9_variance_layer_is_free_and_feels_no_force(prior):
+def test_variance_layer_is_free_and_feels_no_force(prior):
     model = lb.convert(nn.Linear(30, 20).double(), lb.posteriors.ZeroMean(), prior)
     value = lb.kl(model)
     (force,) = torch.autograd.grad(value, model.posterior.scale, materialize_grads=True)
@@ -354,7 +370,7 @@ def test_VN9_variance_layer_is_free_and_feels_no_force(prior):
     assert force.abs().max() < 1e-12
 
 
-# VN10: how far Gaussian dropout is from its variance layer
+# how far Gaussian dropout is from its variance layer
 
 
 def dropout_and_its_variance_layer(log_alpha, shape):
@@ -369,8 +385,9 @@ def distance_and_bound(count, log_alpha):
     return distance, math.sqrt(2 * count / (math.pi * alpha))
 
 
+@pytest.mark.checklist("VN10")
 @pytest.mark.parametrize("log_alpha", [-2.0, 0.0, 3.0, 7.0])
-def test_VN10_integral_over_one_weight_is_the_exact_distance_and_keeps_the_bound(log_alpha):
+def test_integral_over_one_weight_is_the_exact_distance_and_keeps_the_bound(log_alpha):
     p, q = dropout_and_its_variance_layer(log_alpha, (1, 1))
     width = abs(p.loc.item()) + 12 * p.scale.item()
     w = torch.linspace(-width, width, 400_001, dtype=torch.float64).reshape(-1, 1, 1)
@@ -381,9 +398,10 @@ def test_VN10_integral_over_one_weight_is_the_exact_distance_and_keeps_the_bound
     assert integral <= bound
 
 
+@pytest.mark.checklist("VN10")
 @pytest.mark.parametrize("log_alpha", [1.0, 3.0, 5.0])
 @pytest.mark.parametrize("shape", [(2, 3), (4, 10)])
-def test_VN10_likelihood_ratio_attains_the_distance_of_many_weights(shape, log_alpha):
+def test_likelihood_ratio_attains_the_distance_of_many_weights(shape, log_alpha):
     p, q = dropout_and_its_variance_layer(log_alpha, shape)
     distance, bound = distance_and_bound(math.prod(shape), log_alpha)
     gain = 0.0
@@ -394,7 +412,7 @@ def test_VN10_likelihood_ratio_attains_the_distance_of_many_weights(shape, log_a
     assert distance <= bound
 
 
-# VN11: five parameterizations, and the KL of a shared α
+# five parameterizations, and the KL of a shared α
 
 
 FORMULAS = {
@@ -404,10 +422,11 @@ FORMULAS = {
 ALPHAS = {"layer": 1, "neuron": 4, "weight": 24}
 
 
+@pytest.mark.checklist("VN11")
 @pytest.mark.parametrize("prior", FORMULAS)
 @pytest.mark.parametrize("layer", OPS)
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_VN11_shared_alpha_counts_once_for_every_weight(alpha, layer, prior):
+def test_shared_alpha_counts_once_for_every_weight(alpha, layer, prior):
     (op, shape, _), (prior, formula) = OPS[layer], FORMULAS[prior]
     posterior = lb.posteriors.VariationalDropout(alpha)(randn(shape), op)
     stored, loc = posterior.log_alpha, op.matrix(posterior.loc)
@@ -418,9 +437,10 @@ def test_VN11_shared_alpha_counts_once_for_every_weight(alpha, layer, prior):
     assert_same_gradients(kl_divergence(posterior(), prior), expected, [stored])
 
 
+@pytest.mark.checklist("VN11")
 @pytest.mark.parametrize("prior", FORMULAS)
 @pytest.mark.parametrize("layer", OPS)
-def test_VN11_additive_noise_has_free_variances(layer, prior):
+def test_additive_noise_has_free_variances(layer, prior):
     (op, shape, _), (prior, formula) = OPS[layer], FORMULAS[prior]
     posterior = lb.posteriors.VariationalDropout("additive", log_alpha=-2.0)(randn(shape), op)
     loc, log_variance = op.matrix(posterior.loc), posterior.scale
@@ -431,7 +451,8 @@ def test_VN11_additive_noise_has_free_variances(layer, prior):
     assert_same_gradients(kl_divergence(posterior(), prior), expected, parameters)
 
 
-def test_VN11_zero_mean_is_what_additive_noise_tends_to():
+@pytest.mark.checklist("VN11")
+def test_zero_mean_is_what_additive_noise_tends_to():
     posterior = lb.posteriors.ZeroMean()(randn(4, 6), Linear())
     assert posterior.names == ("scale",)
     zero_mean, w = posterior(), randn(5, 4, 6)
@@ -439,13 +460,14 @@ def test_VN11_zero_mean_is_what_additive_noise_tends_to():
     torch.testing.assert_close(nearly.log_prob(w), zero_mean.log_prob(w), rtol=1e-4, atol=0)
 
 
-# VN17: with tanh and without biases, everything above a dense variance layer has mean zero
+# with tanh and without biases, everything above a dense variance layer has mean zero
 
 
+@pytest.mark.checklist("VN17")
 @pytest.mark.parametrize(
     "estimator", [lb.estimators.local, lb.estimators.weights], ids=["local", "weights"]
 )
-def test_VN17_tanh_has_mean_zero_and_relu_has_not(estimator):
+def test_tanh_has_mean_zero_and_relu_has_not(estimator):
     op, x = Linear(), randn(1, 6)
     q = lb.posteriors.ZeroMean()(randn(5, 6), op)()
     with torch.no_grad():
@@ -455,11 +477,12 @@ def test_VN17_tanh_has_mean_zero_and_relu_has_not(estimator):
     assert_mean(h.relu(), std / math.sqrt(2 * math.pi), "mean ReLU activation")
 
 
+@pytest.mark.checklist("VN17")
 @pytest.mark.parametrize(
     ("activation", "bias", "odd"),
     [(nn.Tanh, False, True), (nn.Tanh, True, False), (nn.ReLU, False, False)],
 )
-def test_VN17_tanh_network_without_biases_is_odd_in_its_noise(activation, bias, odd):
+def test_tanh_network_without_biases_is_odd_in_its_noise(activation, bias, odd):
     """No draw and its mirror image, which are equally likely, then name the same class."""
     drawn = []
 

@@ -47,9 +47,10 @@ def test_local_k_tied_of_rank_two(layer):
     assert max(relative_flops(lb.KTied(rank=2), lb.estimators.local, layer)) <= K_TIED_LIMIT[layer]
 
 
+@pytest.mark.checklist("KT16")
 @pytest.mark.parametrize("estimator", [lb.estimators.local, lb.estimators.weights])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_KT16_a_tied_step_takes_no_more_arithmetic_than_a_mean_field_one(layer, estimator):
+def test_a_tied_step_takes_no_more_arithmetic_than_a_mean_field_one(layer, estimator):
     """Products alone; ``benchmarks`` has the time."""
     tied = relative_flops(lb.KTied(rank=2), estimator, layer)
     free = relative_flops(lb.MeanField(), estimator, layer)

@@ -12,8 +12,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Wa
 ANNEALED, EPOCHS, PRIOR = 8, 40, 0.3
 
 
+@pytest.mark.checklist("KT14")
 @pytest.mark.parametrize("posterior", ["MeanField", {"kind": "KTied", "rank": 2}], ids=str)
-def test_KT14_scales_move_after_annealing_and_end_above_half_the_prior(posterior, tmp_path):
+def test_scales_move_after_annealing_and_end_above_half_the_prior(posterior, tmp_path):
     recipe = check_recipe(
         {
             "name": "annealed",

@@ -1,4 +1,4 @@
-"""Inside the papers' networks: first weights, blocks, bags of entries, latent posteriors."""
+"""Inside the papers' networks: first weights and blocks."""
 
 import math
 from functools import cache
@@ -8,11 +8,9 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import truncnorm
 from torch import nn
-from torch.distributions import MultivariateNormal, kl_divergence
 
-from leanbayes.lab.architectures import build, standard_kl
+from leanbayes.lab.architectures import build
 from leanbayes.lab.architectures.residual import Bottleneck, PreActivationBlock
-from leanbayes.lab.architectures.vae import LatentMatrixNormal, LatentPosterior
 from leanbayes.testing import assert_mean
 
 torch.set_num_threads(1)
@@ -58,9 +56,6 @@ FIRST = [
     ("imdb-lstm", {}, "lstm.weight_ih_l0", flat(math.sqrt(6 / (128 + 512)))),
     ("imdb-lstm", {}, "dense.weight", flat(math.sqrt(6 / 129))),
     ("imdb-lstm", {"kernels": "he"}, "lstm.weight_hh_l0", he(128)),
-    ("ehr-rnn", {}, "hidden.weight", he(512)),
-    ("vae", {}, "encoder.dense1.weight", he(784)),
-    ("vae", {}, "decoder.dense1.weight", he(40)),
 ]
 
 
@@ -79,16 +74,14 @@ def test_first_weights_have_the_published_law(name, options, parameter, law):
         ("mlp", "dense1"),
         ("lenet5-caffe-all-vdo", "dense1"),
         ("vgg", "conv1"),
-        ("vae", "decoder.dense4"),
     ],
 )
 def test_biases_start_at_zero(name, pattern):
     assert not build(name).get_submodule(pattern).bias.any()
 
 
-@pytest.mark.parametrize("name", ["imdb-lstm", "ehr-rnn"])
-def test_lstm_starts_as_in_keras(name):
-    lstm = build(name).lstm
+def test_lstm_starts_as_in_keras():
+    lstm = build("imdb-lstm").lstm
     hidden = lstm.hidden_size
     gram = lstm.weight_hh_l0.mT @ lstm.weight_hh_l0
     torch.testing.assert_close(gram, torch.eye(hidden), atol=1e-5, rtol=0)
@@ -165,129 +158,3 @@ def test_bottleneck(inputs, stride):
     if inputs != 8 or stride != 1:
         shortcut = norm(block.shortcut_norm, F.conv2d(x, block.shortcut.weight, None, stride))
     torch.testing.assert_close(block(x), (y + shortcut).clamp_min(0))
-
-
-# health records
-
-
-def ehr(**options):
-    return build("ehr-rnn", vocabulary=50, ranges=50, codes=4, measurements=3, **options)
-
-
-def test_ehr_reads_bags_of_entries_until_the_last_day():
-    net, x = ehr(), torch.randint(1, 50, (2, 5, 7))
-    y = net(x)
-    later = torch.cat([x, torch.zeros(2, 3, 7).long()], 1)
-    torch.testing.assert_close(net(later), y)
-    shuffled = torch.cat([x[..., :4].flip(-1), x[..., 4:].roll(1, -1)], -1)
-    torch.testing.assert_close(net(shuffled), y)
-    assert not torch.allclose(net(x.flip(1)), y)
-    assert not torch.allclose(net(x.roll(4, -1)), y)
-
-
-def test_ehr_bag_is_the_mean_of_its_entries():
-    net = ehr().double()
-    seen = []
-    net.lstm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    net(torch.tensor([[[3, 0, 5, 0, 7, 0, 0], [0] * 7]]))
-    code, measurement = net.code_embedding.weight, net.measurement_embedding.weight
-    expected = torch.cat([(code[3] + code[5]) / 2, measurement[7]])
-    torch.testing.assert_close(seen[0][0], torch.stack([expected, torch.zeros_like(expected)]))
-
-
-def test_ehr_patient_without_entries_and_with_context():
-    net = ehr(context=2, outputs=3)
-    nothing = torch.zeros(2, 1 + 5, 7).long()
-    nothing[:, 0, :2] = torch.tensor([[0, 100], [100, 65]])
-    seen = []
-    net.hidden.register_forward_pre_hook(lambda _, args: seen.append(args[0][:, -2:]))
-    y = net(nothing)
-    torch.testing.assert_close(seen[0], torch.tensor([[0.0, 1.0], [1.0, 0.65]]))
-    assert torch.isfinite(y).all()
-    assert not torch.allclose(y[0], y[1])
-    with pytest.raises(ValueError, match="days have 6 entries, and 4 codes and 3 measurements"):
-        net(nothing[..., :6])
-    with pytest.raises(ValueError, match="a context of 8 numbers does not fit into a row of 7"):
-        ehr(context=8)
-
-
-def test_ehr_context_is_not_an_event():
-    """Ages are no codes: the days are read as they are without a context."""
-    net = ehr(context=1)
-    seen = []
-    net.lstm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    days = torch.randint(1, 50, (2, 5, 7))
-    for age in (20, 80):
-        net(torch.cat([torch.full((2, 1, 7), age), days], 1))
-    assert seen[0].shape[1] == 5
-    torch.testing.assert_close(seen[0], seen[1])
-
-
-def test_ehr_drops_bags_states_and_units_in_training_alone():
-    net = ehr(dropout=1.0)
-    x = torch.randint(1, 50, (2, 5, 7))
-    assert net(x).equal(net.dense.bias.expand(2))
-    assert not net.eval()(x).equal(net.dense.bias.expand(2))
-
-
-# the auto-encoder
-
-FAMILIES = [
-    ("diag", (40,), 80),
-    ("mn", (20, 2), 253),
-    ("mv", (40,), 860),
-    ("diag", (9,), 18),
-    ("mn", (3, 3), 21),
-    ("mv", (9,), 54),
-]
-
-
-@pytest.mark.parametrize(("family", "shape", "outputs"), FAMILIES)
-def test_vae_encoder_outputs_are_as_many_as_published(family, shape, outputs):
-    net = build("vae", family=family, shape=shape)
-    assert net.encoder(torch.zeros(1, 784)).shape == (1, outputs)
-    assert net.decoder.dense1.in_features == math.prod(shape)
-
-
-@pytest.mark.parametrize(("family", "shape"), [("diag", (6,)), ("mn", (3, 2)), ("mv", (6,))])
-def test_latent_posterior_against_a_dense_normal(family, shape):
-    latent = LatentPosterior(family, shape)
-    q = latent(torch.randn(4, latent.outputs).double() / 2)
-    if family == "mn":
-        tril = torch.stack([torch.kron(a, b) for a, b in zip(q.rows, q.columns, strict=True)])
-    else:
-        tril = torch.diag_embed(q.stddev) if family == "diag" else q.scale_tril
-    dense = MultivariateNormal(q.mean, scale_tril=tril)
-    z = dense.sample((5,))
-    for ours, theirs in (
-        (q.variance, dense.variance),
-        (q.entropy(), dense.entropy()),
-        (q.log_prob(z), dense.log_prob(z)),
-        (
-            standard_kl(q),
-            kl_divergence(
-                dense, MultivariateNormal(torch.zeros(6).double(), torch.eye(6).double())
-            ),
-        ),
-    ):
-        torch.testing.assert_close(ours, theirs)
-    centred = q.rsample((20_000,)) - q.mean
-    assert_mean(centred.unsqueeze(-1) * centred.unsqueeze(-2), dense.covariance_matrix, family)
-
-
-def test_MN13_a_column_of_a_matrix_normal_is_a_multivariate_normal():
-    latent = LatentPosterior("mv", (5,))
-    q = latent(torch.randn(3, latent.outputs).double())
-    twin = LatentMatrixNormal(q.mean.unsqueeze(-1), q.scale_tril, torch.ones(3, 1, 1).double())
-    z = q.sample()
-    torch.testing.assert_close(twin.log_prob(z), q.log_prob(z))
-    torch.testing.assert_close(standard_kl(twin), standard_kl(q))
-
-
-def test_mean_log_weight_is_the_evidence_lower_bound():
-    net, x = build("vae", family="mn", shape=(3, 3)).double(), torch.rand(2, 784).round().double()
-    for parameter in net.decoder.parameters():
-        nn.init.zeros_(parameter)  # every pixel is on with probability one half
-    with torch.no_grad():
-        bound = -784 * math.log(2) - standard_kl(net.posterior(x))
-        assert_mean(net.log_weights(x, 4000), bound, "evidence lower bound")

@@ -20,6 +20,7 @@ from leanbayes.lab.path_names import path_name
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.recipe_files import recipe_names
 from leanbayes.lab.report import write_report
+from leanbayes.lab.result_files import write_result
 from leanbayes.lab.runs import Run
 from leanbayes.lab.tables import read_table, write_table
 from leanbayes.lab.train import train
@@ -563,7 +564,7 @@ def test_a_damaged_file_of_compressed_runs(tmp_path, rows):
 
 def test_a_metric_that_is_no_number_is_shown_as_such(copied, tmp_path):
     result = {**GOOD, "metrics": {"nll": {"value": float("nan"), "error": float("nan")}}}
-    (copied / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    write_result(copied / "result.json", result)
     code, said = command("report", copied, "-o", tmp_path / "r.html")
     assert code == 0
     assert "negative log likelihood is nan" in said

@@ -107,7 +107,7 @@ def test_a_data_set_without_an_address_says_so(shop, offer):
         data.fetch("mnist", downloader=shop.copy)
 
 
-WITHOUT_ADDRESS = {"digits", "ehr-cohort", "imagenet", "mimic-iii", "mimic-iii-demo"}
+WITHOUT_ADDRESS = {"digits", "imagenet", *SOURCES.checkout_only}
 """Embedded or generated; or folders of tables, which PhysioNet gives to those who sign for them."""
 
 

@@ -1,5 +1,7 @@
 """Your own CSV and NPZ files."""
 
+import csv
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,8 @@ def test_the_split_depends_on_the_seed_alone(tmp_path, rng):
         ("a,b\n1,2\nx,3\n5,6\n", "has 'x' in column 'a', example 2; inputs are finite numbers"),
         ("a,b\n1,2\n,3\n5,6\n", "has '' in column 'a', example 2"),
         ("a,b\n1,2\nnan,3\n5,6\n", "has 'nan' in column 'a', example 2"),
+        ("a,b\n1,2\n1_0,3\n5,6\n", "has '1_0' in column 'a', example 2"),
+        ("a;b\n1,5;2\n2,5;3\n3,5;4\n", "has '1,5' in column 'a', example 1"),
     ],
 )
 def test_tables_that_cannot_be_used_say_why(tmp_path, text, message):
@@ -99,6 +103,22 @@ def test_tables_that_cannot_be_used_say_why(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         data.load_dataset(str(path))
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+@pytest.mark.parametrize("first", ['"size, in cm",kind,y', "size,kind,y", "0.5,1,2"])
+def test_cells_may_stand_between_semicolons_or_tabs(tmp_path, delimiter, first):
+    """The names of columns may hold commas, or there are none."""
+    rows = [[0.1 * i, i % 3, 2.5 * i] for i in range(10)]
+    paths = tmp_path / "commas.csv", tmp_path / "others.csv"
+    for path, between in zip(paths, (",", delimiter), strict=True):
+        head = between.join(next(csv.reader([first]))) if '"' not in first else None
+        head = head or between.join(['"size, in cm"', "kind", "y"])
+        path.write_text("\n".join([head, *(between.join(map(str, row)) for row in rows)]))
+    expected, found = (data.load_dataset(str(path), target=0) for path in paths)
+    assert torch.equal(found.train.x, expected.train.x)
+    assert torch.equal(found.train.y, expected.train.y)
+    assert [column.name for column in found.columns] == [c.name for c in expected.columns]
 
 
 def test_shares_that_leave_a_part_empty_are_refused(tmp_path):
@@ -157,3 +177,18 @@ def test_arrays_that_cannot_be_used_say_why(tmp_path, arrays, message):
     np.savez(tmp_path / "t.npz", **arrays)
     with pytest.raises(ValueError, match=message):
         data.load_dataset(str(tmp_path / "t.npz"))
+
+
+@pytest.mark.parametrize("flaw", ["packed", "encrypted"])
+def test_a_damaged_table_of_contents_is_one_sentence(tmp_path, flaw):
+    """A way of packing that does not exist, or a password."""
+    path = tmp_path / "t.npz"
+    np.savez(path, x=np.zeros((9, 2)), y=np.arange(9))
+    content = bytearray(path.read_bytes())
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        start = content.index(mark) + place
+        content[start if flaw == "encrypted" else start + 2] = 1 if flaw == "encrypted" else 77
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="truncated or damaged") as caught:
+        data.load_dataset(str(path))
+    assert "\n" not in str(caught.value)

@@ -26,8 +26,8 @@ from leanbayes.lab import timing
 from leanbayes.lab.demo import families, page, results, terminal
 from leanbayes.lab.demo.columns import columns, legend
 from leanbayes.lab.demo.conclusions import conclusions
-from leanbayes.lab.demo.processes import in_order
-from leanbayes.lab.demo.scores import auroc_by_image, over_seeds
+from leanbayes.lab.demo.processes import map_in_processes
+from leanbayes.lab.demo.results import auroc_by_image, over_seeds
 from leanbayes.lab.evaluation import foreign_auroc
 from leanbayes.lab.files import write_json
 from leanbayes.lab.from_recipe import build_model
@@ -95,7 +95,7 @@ def test_every_public_posterior_is_in_the_demo():
     shown = {type(family.posterior) for family in families.FAMILIES} - {type(None)}
     named = (getattr(posteriors, name) for name in posteriors.__all__)
     public = {thing for thing in named if isinstance(thing, type)}
-    assert shown == public - {lb.posteriors.Posterior, lb.posteriors.Pruned}
+    assert shown == public - {lb.posteriors.Posterior, lb.posteriors.Pruned, lb.posteriors.Scale}
 
 
 def test_families_have_names_of_their_own_and_groups_stand_together():
@@ -175,7 +175,7 @@ def test_several_processes_give_what_one_gives(run, tmp_path):
 
 
 def test_processes_end_when_the_work_is_left():
-    coming = in_order(time.sleep, [(0,), (60,), (60,)], processes=2)
+    coming = map_in_processes(time.sleep, [(0,), (60,), (60,)], processes=2)
     assert next(coming) is None
     coming.close()
     deadline = time.monotonic() + 20  # the pool's own thread may be the one that sees the end

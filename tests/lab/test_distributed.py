@@ -7,6 +7,7 @@ import time
 import warnings
 from pathlib import Path
 
+import lightning as L
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,6 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import leanbayes as lb
-import lightning as L
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.train import train
 from leanbayes.lightning import BayesianModule, PriorUpdates

@@ -7,9 +7,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from leanbayes.lab.files import told_if_full, write_bytes, write_text
+from leanbayes.export.onnx import write_onnx
+from leanbayes.lab.files import write_bytes, write_text
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.train import train
+from leanbayes.saving.files import DiskFullError, naming_full_disk
 from leanbayes_cli import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -63,11 +65,9 @@ def test_a_full_disk_is_said_and_a_resumed_run_ends_the_same(
 ):
     path = tmp_path / file
     fill(path)
-    with pytest.raises(OSError, match="no space is left in") as caught:
+    with pytest.raises(DiskFullError) as caught:
         train(recipe, tmp_path, progress=False)
-    said = str(caught.value)
-    assert f"in {path.parent} to write {path.name}; free some and go on with --resume" in said
-    assert "\n" not in said
+    assert str(caught.value) == f"no space is left in {path.parent} to write {path.name}; free some"
     assert checkpoints(tmp_path) == kept
     for name in kept:
         state = torch.load(tmp_path / "checkpoints" / name, weights_only=True)
@@ -84,9 +84,40 @@ def test_the_command_says_it_without_a_traceback(recipe, tmp_path):
     fill(out / "checkpoints" / "epoch-00001.ckpt")
     result = CliRunner().invoke(app(), ["train", str(file), "--out", str(out)])
     assert isinstance(result.exception, SystemExit)
-    assert str(result.exception).startswith(f"leanbayes: no space is left in {out}/checkpoints")
+    said = str(result.exception)
+    assert said.startswith(f"leanbayes: no space is left in {out}/checkpoints")
+    assert "; free some, then go on with: leanbayes" in said
+    assert said.endswith("--resume")
+    assert "\n" not in said
     assert "Traceback" not in result.output
     assert checkpoints(out) == ["epoch-00000.ckpt"]
+
+
+def test_a_command_without_resume_advises_none(recipe, reference, tmp_path):
+    train(recipe, tmp_path / "run", progress=False)
+    page = tmp_path / "report.html"
+    fill(page)
+    result = CliRunner().invoke(app(), ["report", str(tmp_path / "run"), "-o", str(page)])
+    assert str(result.exception) == (
+        f"leanbayes: no space is left in {tmp_path} to write report.html; free some, then start "
+        "it again"
+    )
+
+
+class _Network:
+    """What the package onnx makes, as far as it is written."""
+
+    def ByteSize(self):
+        return 100
+
+    def SerializeToString(self):
+        return bytes(100)
+
+
+def test_an_export_names_the_file(tmp_path):
+    fill(tmp_path / "m.onnx")
+    with pytest.raises(DiskFullError, match=f"no space is left in {tmp_path} to write m.onnx"):
+        write_onnx(_Network(), tmp_path / "m.onnx")
 
 
 def test_an_old_file_survives_a_write_that_does_not_fit(tmp_path):
@@ -100,7 +131,7 @@ def test_an_old_file_survives_a_write_that_does_not_fit(tmp_path):
 
 @pytest.mark.parametrize(("number", "told"), [(errno.EDQUOT, True), (errno.EACCES, False)])
 def test_a_quota_counts_as_a_full_disk_and_other_errors_stay(tmp_path, number, told):
-    with pytest.raises(OSError, match=r".") as caught, told_if_full(tmp_path / "a.txt"):
+    with pytest.raises(OSError, match=r".") as caught, naming_full_disk(tmp_path / "a.txt"):
         raise OSError(number, os.strerror(number))
     assert ("free some" in str(caught.value)) == told
     assert (caught.value.errno == number) != told

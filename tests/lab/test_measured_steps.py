@@ -15,6 +15,10 @@ from leanbayes.lightning import BayesianModule
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
 
+def probe(*steps, layer="dense1", **options):
+    return {"kind": "probe", "steps": steps, "layer": layer, **options}
+
+
 def recipe(**changes):
     values = {
         "name": "digits-probe",
@@ -25,7 +29,7 @@ def recipe(**changes):
         "estimator": "weights",
         "optimizer": {"lr": 3e-3},
         "training": {"epochs": 3, "batch_size": 100},
-        "probe": {"steps": [4, 30], "layer": "dense1", "window": 4},
+        "measurements": [probe(4, 30, window=4)],
         "evaluation": {"samples": 2},
     }
     return check_recipe({**values, **changes})
@@ -75,7 +79,7 @@ def test_a_ratio_that_is_not_finite_is_not_in_the_result(tmp_path):
         estimator="mean",
         optimizer={"name": "sgd", "lr": 1e-30},
         training={"epochs": 2, "batch_size": 2000},
-        probe={"steps": [2], "layer": "dense1", "window": 2},
+        measurements=[probe(2, window=2)],
     )
     result = train(still, tmp_path / "run", progress=False)
     assert result["probe"]["2"]["snr"]["median"]["dense1"] is None
@@ -84,7 +88,7 @@ def test_a_ratio_that_is_not_finite_is_not_in_the_result(tmp_path):
 
 
 def test_probing_does_not_change_the_training(result, tmp_path):
-    plain = train(recipe(probe=None), tmp_path / "run", progress=False)
+    plain = train(recipe(measurements=[]), tmp_path / "run", progress=False)
     for name, value in plain["metrics"].items():
         assert result["metrics"][name] == value
 
@@ -93,7 +97,7 @@ def test_a_stopped_run_has_the_same_probes(result, tmp_path, monkeypatch):
     """Also when it stops in the middle of a window, which begins before the third epoch."""
     folder = tmp_path / "run"
     steps = math.ceil(len(load_data(recipe()).train) / 100)
-    spec = recipe(probe={"steps": [2 * steps + 2], "layer": "dense1", "window": 4})
+    spec = recipe(measurements=[probe(2 * steps + 2, window=4)])
     whole = train(spec, tmp_path / "whole", progress=False)
 
     write = Run.write_metrics
@@ -115,20 +119,21 @@ def test_a_stopped_run_has_the_same_probes(result, tmp_path, monkeypatch):
 
 
 def test_a_layer_that_is_not_there_is_named(tmp_path):
-    spec = recipe(probe={"steps": [2], "layer": "dense"})
-    with pytest.raises(ValueError, match=r"probe\.layer 'dense' is unknown; did you mean"):
+    spec = recipe(measurements=[probe(2, layer="dense")])
+    with pytest.raises(ValueError, match="layer 'dense' of measurement 'probe' is unknown; did"):
         train(spec, tmp_path / "run", progress=False)
 
 
 def learnt(tmp_path, name, **changes):
     """The −ELBO after 150 steps with the whole KL."""
-    spec = recipe(probe={"steps": [150], "layer": "dense1"}, name=name, **changes)
+    spec = recipe(measurements=[probe(150)], name=name, **changes)
     spec = spec.model_copy(update={"training": spec.training.model_copy(update={"epochs": 15})})
     found = train(spec, tmp_path / name, progress=False)
     return found["metrics"]["negative_elbo_150"]["value"]
 
 
-def test_KT10_tied_scales_are_learnt_faster_and_what_part_adam_has(tmp_path):
+@pytest.mark.checklist("KT10")
+def test_tied_scales_are_learnt_faster_and_what_part_adam_has(tmp_path):
     """Adam moves a tied log scale twice as far as a free one, SGD hundreds of times.
 
     So a mean field whose scales have twice the rate nearly catches up under Adam, and under SGD
@@ -147,3 +152,9 @@ def test_KT10_tied_scales_are_learnt_faster_and_what_part_adam_has(tmp_path):
     tied_sgd = learnt(tmp_path, "tied-sgd", optimizer=sgd)
     full_sgd = learnt(tmp_path, "full-sgd", optimizer=sgd, **free)
     assert tied_sgd < full_sgd - 1.0
+
+
+def test_without_validation_examples_it_is_refused_before_training(tmp_path):
+    spec = recipe(data={"name": "digits", "options": {"validation": 0}})
+    with pytest.raises(ValueError, match="measurement 'probe' needs validation examples"):
+        train(spec, tmp_path / "run", progress=False)

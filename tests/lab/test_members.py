@@ -17,7 +17,7 @@ from leanbayes.lab.evaluation import evaluate, foreign_scores
 from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import write_report
-from leanbayes.lab.report.members import votes
+from leanbayes.lab.report.classes import votes
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 

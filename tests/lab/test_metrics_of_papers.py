@@ -1,4 +1,4 @@
-"""The metrics in the papers' tables on toys with closed forms (KT15), and by oracles (R18)."""
+"""The metrics in the papers' tables on toys with closed forms, and by oracles."""
 
 import itertools
 import math
@@ -47,8 +47,9 @@ def softmax(outputs):
     return values / values.sum(-1, keepdims=True)
 
 
+@pytest.mark.checklist("KT15")
 @pytest.mark.parametrize(("p", "right", "wrong"), [(0.8, 30, 10), (0.6, 90, 10), (0.99, 5, 15)])
-def test_kt15_a_constant_forecast_in_closed_form(p, right, wrong):
+def test_a_constant_forecast_in_closed_form(p, right, wrong):
     probs, y = constant_forecast(p, right, wrong)
     share, count = right / (right + wrong), right + wrong
     values = prediction_of(probs).metrics(y)
@@ -63,7 +64,8 @@ def test_kt15_a_constant_forecast_in_closed_form(p, right, wrong):
     assert values["ece"].value == pytest.approx(abs(p - share), abs=1e-6)  # all in one bin
 
 
-def test_kt15_both_conventions_of_the_brier_score():
+@pytest.mark.checklist("KT15")
+def test_both_conventions_of_the_brier_score():
     """With its constant it is 0 when perfect; as printed, without it, it is −1."""
     probs = torch.rand(EXAMPLES, CLASSES, dtype=torch.float64).softmax(-1)
     y = torch.randint(CLASSES, (EXAMPLES,))
@@ -78,14 +80,16 @@ def test_kt15_both_conventions_of_the_brier_score():
     assert metrics.brier(torch.eye(2), torch.tensor([1, 0])).value == 2.0
 
 
-def test_kt15_two_classes_give_twice_the_binary_score():
+@pytest.mark.checklist("KT15")
+def test_two_classes_give_twice_the_binary_score():
     on = torch.rand(EXAMPLES, dtype=torch.float64)
     y = torch.randint(2, (EXAMPLES,))
     ours = metrics.brier(torch.stack([1 - on, on], -1), y).value
     assert ours == pytest.approx(2 * brier_score_loss(y.numpy(), on.numpy()))
 
 
-def test_kt15_calibration_error_over_fifteen_bins_by_hand():
+@pytest.mark.checklist("KT15")
+def test_calibration_error_over_fifteen_bins_by_hand():
     prediction, y = random_samples()
     probs = softmax(prediction.samples.numpy()).mean(0)
     confidence, right = probs.max(1), probs.argmax(1) == y.numpy()
@@ -98,8 +102,9 @@ def test_kt15_calibration_error_over_fifteen_bins_by_hand():
     assert len(np.unique(bins)) > 5
 
 
+@pytest.mark.checklist("KT15")
 @pytest.mark.parametrize("share", [0.5, 0.9759])
-def test_kt15_standard_errors_are_those_of_repeated_test_sets(share):
+def test_standard_errors_are_those_of_repeated_test_sets(share):
     """The spread of the accuracy over test sets is what one test set says it is."""
     right = torch.rand(4000, EXAMPLES, dtype=torch.float64) < share
     accuracy = right.double().mean(1)
@@ -110,7 +115,8 @@ def test_kt15_standard_errors_are_those_of_repeated_test_sets(share):
     assert_mean(biased, exact**2, "squared standard error")
 
 
-def test_r18_nll_and_accuracy_against_scikit_learn():
+@pytest.mark.checklist("R18")
+def test_nll_and_accuracy_against_scikit_learn():
     prediction, y = random_samples()
     probs = softmax(prediction.samples.numpy()).mean(0)
     values = prediction.metrics(y)
@@ -135,7 +141,8 @@ def spread_by_draws(estimate, exact):
     return abs(estimate.error**2 / exact**2 - 1) / math.sqrt(2 / 99)
 
 
-def test_r18_areas_under_curves_against_scikit_learn(rare):
+@pytest.mark.checklist("R18")
+def test_areas_under_curves_against_scikit_learn(rare):
     logits, y = rare
     values = Prediction(logits, lb.likelihoods.Bernoulli()).metrics(y)
     by_hand = (1 / (1 + np.exp(-logits.numpy()))).mean(0)
@@ -144,7 +151,8 @@ def test_r18_areas_under_curves_against_scikit_learn(rare):
         assert values[name].error > 0
 
 
-def test_r18_calibration_of_an_outcome_is_that_of_its_two_classes(rare):
+@pytest.mark.checklist("R18")
+def test_calibration_of_an_outcome_is_that_of_its_two_classes(rare):
     logits, y = rare
     both = torch.stack([torch.zeros_like(logits), logits], -1)
     expected = Prediction(both).metrics(y.long())["ece"]
@@ -153,14 +161,16 @@ def test_r18_calibration_of_an_outcome_is_that_of_its_two_classes(rare):
     )
 
 
-def test_r18_areas_of_a_column_are_those_of_its_entries(rare):
+@pytest.mark.checklist("R18")
+def test_areas_of_a_column_are_those_of_its_entries(rare):
     logits, y = rare
     flat = Prediction(logits, lb.likelihoods.Bernoulli()).metrics(y)
     column = Prediction(logits.unsqueeze(-1), lb.likelihoods.Bernoulli()).metrics(y.unsqueeze(-1))
     assert {n: tuple(v) for n, v in column.items()} == {n: tuple(v) for n, v in flat.items()}
 
 
-def test_r18_the_error_of_an_area_is_that_of_its_ranks(rare):
+@pytest.mark.checklist("R18")
+def test_the_error_of_an_area_is_that_of_its_ranks(rare):
     """Of the share of pairs in order: variances of each side's shares (DeLong and others, 1988)."""
     logits, y = rare
     scores = (1 / (1 + np.exp(-logits.numpy()))).mean(0)
@@ -180,14 +190,16 @@ def test_there_is_no_area_of_many_outcomes_or_of_one_kind():
         )
 
 
-def test_kt15_the_error_of_a_calibration_error_far_from_zero():
+@pytest.mark.checklist("KT15")
+def test_the_error_of_a_calibration_error_far_from_zero():
     """All in one bin, it is a distance of two averages, and varies as an accuracy does."""
     probs, y = constant_forecast(0.99, 100, 300)
     found = prediction_of(probs).metrics(y)["ece"]
     assert spread_by_draws(found, math.sqrt(0.25 * 0.75 / 400)) < threshold(1)
 
 
-def test_r16_several_samples_have_a_diversity_and_one_has_none():
+@pytest.mark.checklist("R16")
+def test_several_samples_have_a_diversity_and_one_has_none():
     prediction, y = random_samples()
     labels = prediction.samples.argmax(-1).numpy()
     pairs = [(a != b).mean() for a, b in itertools.combinations(labels, 2)]
@@ -200,19 +212,22 @@ def test_r16_several_samples_have_a_diversity_and_one_has_none():
     assert not {"disagreement", "diversity", "kl_diversity"} & set(alone)
 
 
-def test_r16_samples_that_are_never_wrong_have_no_relative_diversity():
+@pytest.mark.checklist("R16")
+def test_samples_that_are_never_wrong_have_no_relative_diversity():
     y = torch.arange(4)
     values = Prediction(20 * torch.eye(4).expand(3, 4, 4)).metrics(y)
     assert values["disagreement"].value == 0
     assert "diversity" not in values
 
 
-def test_r18_means_are_over_what_every_result_has():
+@pytest.mark.checklist("R18")
+def test_means_are_over_what_every_result_has():
     some, all_right = {"nll": {"value": 1.0}, "diversity": {"value": 0.5}}, {"nll": {"value": 0.0}}
     assert corrupted_means({("blur", 1): some, ("blur", 2): all_right}) == {"nll": 0.5}
 
 
-def test_r18_corrupted_metrics_are_means_over_kinds_and_severities():
+@pytest.mark.checklist("R18")
+def test_corrupted_metrics_are_means_over_kinds_and_severities():
     results, table = {}, np.empty((len(CORRUPTIONS), len(SEVERITIES)))
     for (i, kind), (j, severity) in itertools.product(
         enumerate(CORRUPTIONS), enumerate(SEVERITIES)
@@ -230,7 +245,8 @@ def test_r18_corrupted_metrics_are_means_over_kinds_and_severities():
         corrupted_means(results)
 
 
-def test_r18_corruption_error_weighs_by_a_reference():
+@pytest.mark.checklist("R18")
+def test_corruption_error_weighs_by_a_reference():
     """Sums over severities first, then ratios, then their mean; 1 for the reference itself."""
     rng = np.random.default_rng(torch.initial_seed())
     ours, theirs = rng.uniform(0.1, 0.9, (2, len(CORRUPTIONS), len(SEVERITIES)))

@@ -2,12 +2,12 @@
 
 from functools import partial
 
+import lightning as L
 import pytest
 import torch
 from torch import nn
 
 import leanbayes as lb
-import lightning as L
 from leanbayes.lab.from_recipe import build_model, likelihood_of
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.train import build_module, train

@@ -158,6 +158,16 @@ def test_text_classes(tmp_path, monkeypatch):
     assert np.mean([a == row[0] for a, row in zip(labels, rows[1:], strict=True)]) > 0.8
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_table_between_semicolons_or_tabs(tmp_path, monkeypatch, delimiter):
+    monkeypatch.chdir(tmp_path)
+    lines = ["a,b,y", *(f"{i},{i % 7},{i * 1.5}" for i in range(40))]
+    (tmp_path / "t.csv").write_text("\n".join(lines).replace(",", delimiter))
+    result = run("new", "t.csv")
+    assert result.exit_code == 0, result.output
+    assert "from 2 columns" in result.output
+
+
 BAD = {
     "an empty file": ("", "is empty"),
     "names alone": ("a,b\n", "no column to learn from"),

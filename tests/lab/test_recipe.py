@@ -138,7 +138,8 @@ def test_settings_leave_the_given_values_alone():
     assert values == {"a": {"b": 1}}
 
 
-def test_R17_step_schedule_with_warm_up():
+@pytest.mark.checklist("R17")
+def test_step_schedule_with_warm_up():
     """Rank-1: one warm-up epoch, × 0.2 at epochs 100, 200 and 225 of 250."""
     steps = LearningRate(kind="steps", milestones=(100, 200, 225), factor=0.2, warmup=1)
     factors = [steps(epoch, 250) for epoch in (0, 1, 99, 100, 199, 200, 225, 249)]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
+import research.extensions  # noqa: F401
 from leanbayes.conversion.convert import plan
 from leanbayes.lab import recipe_files
 from leanbayes.lab.architectures import build
@@ -203,8 +204,9 @@ COUNTS = {
 }
 
 
+@pytest.mark.checklist("KT4", "KT13")
 @pytest.mark.parametrize("name", COUNTS)
-def test_KT4_KT13_parameters_are_as_many_as_published(name):
+def test_parameters_are_as_many_as_published(name):
     """The paper counts moving statistics, and leaves out the dense layer of the LSTM."""
     model = whole(RECIPES / f"{name}.yaml")
     statistics = sum(b.numel() for n, b in model.named_buffers() if "running" in n)
@@ -218,10 +220,11 @@ def random_weights(model):
     )
 
 
+@pytest.mark.checklist("MN8")
 @pytest.mark.parametrize(
     "file", sorted(RECIPES.glob("matrix_normal/cifar10-vgg-*")), ids=lambda path: path.stem
 )
-def test_MN8_weights_are_as_many_as_published(file):
+def test_weights_are_as_many_as_published(file):
     assert random_weights(whole(file)) == (246_940 if "-x2-" in file.stem else 62_270)
 
 
@@ -243,20 +246,23 @@ MILLIONS = {
 }
 
 
+@pytest.mark.checklist("R11")
 @pytest.mark.parametrize("row", MILLIONS)
-def test_R11_parameters_of_the_wide_network_in_millions(row):
+def test_parameters_of_the_wide_network_in_millions(row):
     model = whole(RECIPES / f"rank1/cifar10-wrn-{row}.yaml")
     total = lb.count_parameters(model).total / 1e6
     assert round(total, 1) == MILLIONS[row]
 
 
+@pytest.mark.checklist("R11")
 @pytest.mark.parametrize("row", ["gaussian", "cauchy"])
-def test_R11_parameters_of_resnet50_in_millions(row):
+def test_parameters_of_resnet50_in_millions(row):
     model = whole(RECIPES / f"rank1/imagenet-resnet50-{row}.yaml")
     assert round(lb.count_parameters(model).total / 1e6, 1) == 26.0
 
 
-def test_R11_the_whole_wide_network_takes_a_step():
+@pytest.mark.checklist("R11")
+def test_the_whole_wide_network_takes_a_step():
     """WRN-28-10 with four members and two images, of 16 pixels a side to be done in seconds."""
     recipe = read_recipe(RECIPES / "rank1/cifar10-wrn-gaussian.yaml")
     model = build_model(recipe).train()

@@ -7,11 +7,10 @@ import os
 import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,14 @@ from typer.testing import CliRunner
 import leanbayes as lb
 from leanbayes.lab.callbacks import FollowLearningRate
 from leanbayes.lab.checkpoints import Checkpoints
+from leanbayes.lab.from_recipe import build_model, likelihood_of
 from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.launch import WholeCheckpoints
+from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.sweep import sweep
-from leanbayes.lab.train import train
+from leanbayes.lab.train import build_module, train
 from leanbayes.lightning import BayesianModule, NonFiniteLossError
 from leanbayes.saving.files import remove_partial_files, replace_file
 from leanbayes_cli import app
@@ -157,13 +158,17 @@ def long_recipe(tmp_path):
     return file
 
 
-SIGNALS = [(signal.SIGTERM, "SIGTERM", 143), (signal.SIGINT, "Ctrl-C", 130)]
+SIGNALS = [
+    (signal.SIGTERM, "SIGTERM", 143),
+    (signal.SIGINT, "Ctrl-C", 130),
+    (signal.SIGHUP, "SIGHUP", 129),
+]
 
 
 @pytest.mark.tried(
     "Runs",
-    what="SIGTERM or Ctrl-C while a run trains",
-    holds="exit code 143 or 130, and one sentence with the very command that goes on",
+    what="SIGTERM, SIGHUP or Ctrl-C while a run trains",
+    holds="exit code 143, 129 or 130, and one sentence with the very command that goes on",
 )
 @pytest.mark.parametrize(("number", "name", "code"), SIGNALS)
 def test_a_stopped_training_says_so_and_how_to_go_on(tmp_path, long_recipe, number, name, code):
@@ -191,8 +196,8 @@ def test_a_shell_sees_the_exit_code(tmp_path, long_recipe):
 
 @pytest.mark.tried(
     "Runs",
-    what="SIGTERM or Ctrl-C during a sweep",
-    holds="exit code 143 or 130, the command that goes on, and no trial that others wait for",
+    what="SIGTERM, SIGHUP or Ctrl-C during a sweep",
+    holds="exit code 143, 129 or 130, the command that goes on, and no trial that others wait for",
 )
 @pytest.mark.parametrize(("number", "name", "code"), SIGNALS)
 def test_a_stopped_sweep_says_so_and_how_to_go_on(tmp_path, long_recipe, number, name, code):
@@ -205,9 +210,8 @@ def test_a_stopped_sweep_says_so_and_how_to_go_on(tmp_path, long_recipe, number,
     again = f"leanbayes sweep '{long_recipe}' --out {folder}"
     said = (tmp_path / "said").read_text()
     assert said == f"leanbayes: stopped by {name}; go on with: {again}\n"
-    with closing(sqlite3.connect(folder / "study.db")) as database:
-        states = {state for (state,) in database.execute("select state from trials")}
-    assert "RUNNING" not in states
+    with locked(folder / ".trial-0000.lock", "a trial that others wait for"):
+        pass
 
 
 def sends_sigterm(patch):
@@ -586,6 +590,51 @@ def test_a_run_whose_checkpoints_are_all_bad_is_not_thrown_away(stopped):
     assert Checkpoints(stopped / "checkpoints").paths() == paths
 
 
+@pytest.mark.tried(
+    "Runs",
+    what="a file of checksums that is truncated anywhere",
+    holds="whole checkpoints are gone on from, and damaged ones are not",
+)
+@pytest.mark.parametrize("left", [0, 1, 40, 100, 250, -1])
+def test_truncated_checksums_cost_no_checkpoint(stopped, left):
+    sums, folder = stopped / "checkpoints.sha256", Checkpoints(stopped / "checkpoints")
+    content = sums.read_bytes()
+    lines = content.splitlines(keepends=True)
+    sums.write_bytes(b"".join(lines[:2]) if left == 1 else content[:left])
+    flipped(folder.paths()[0])
+    module = build_module(recipe(), build_model(recipe()), likelihood_of(recipe()), 100)
+    assert folder.last(module, set_aside=False) == folder.path(2)
+    folder.path(2).unlink()
+    with pytest.raises(ValueError, match=r"epoch-00001\.ckpt is damaged"):
+        folder.last(module, set_aside=False)
+
+
+def test_a_new_checkpoint_completes_truncated_checksums(stopped, reference):
+    sums = stopped / "checkpoints.sha256"
+    sums.write_bytes(sums.read_bytes()[:40])
+    train(recipe(), stopped, resume=True, progress=False)
+    assert_ended_like(stopped, reference)
+    test_checksums_are_those_of_other_tools(stopped)
+
+
+@pytest.mark.tried(
+    "Runs",
+    what="a result.json with one digit changed",
+    holds="refused, unless it is of the first runs, which have no checksum",
+)
+def test_a_changed_result_is_refused(stopped):
+    result = train(recipe(), stopped, resume=True, progress=False)
+    file = stopped / "result.json"
+    assert Run(stopped).result == result
+    subprocess.run(["sha256sum", "-c", "result.sha256"], cwd=stopped, check=True)
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace(f'"epochs": {EPOCHS}', '"epochs": 77'), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"its checksum is not that in result\.sha256\); resume"):
+        Run(stopped).check_result()
+    (stopped / "result.sha256").unlink()
+    assert Run(stopped).result["epochs"] == 77
+
+
 def test_checksums_are_those_of_other_tools(stopped):
     subprocess.run(
         ["sha256sum", "--ignore-missing", "-c", "checkpoints.sha256"], cwd=stopped, check=True
@@ -612,22 +661,45 @@ def torn(file):
 @pytest.mark.tried(
     "Runs",
     what="a sweep whose study is torn or is something else",
-    holds="one sentence; without the file, finished trials are not trained again",
+    holds="the same result, or one sentence; finished trials are not trained again",
 )
-@pytest.mark.parametrize("damage", [torn, lambda file: file.write_text("a study" * 200)])
-def test_a_damaged_study_is_one_sentence(tmp_path, damage, monkeypatch):
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a study" * 200,
+        "a study\n" * 200,
+        "[]\n[]\n",
+        "{}\n",
+        '{"op_code": 4, "worker_id": "a"}\n\n',
+    ],
+)
+def test_a_damaged_study_is_one_sentence(tmp_path, content, monkeypatch):
     choices = recipe(1, choices={"optimizer.lr": [0.01, 0.02]})
     result = sweep(choices, tmp_path)
-    file = tmp_path / "study.db"
-    damage(file)
-    with pytest.raises(ValueError, match=r"study\.db is damaged \(.*\); remove it") as caught:
+    file = tmp_path / "study.journal"
+    whole = file.read_bytes()
+    at_epoch(monkeypatch, 0, lambda _: pytest.fail("trained again"))
+    torn(file)
+    assert sweep(choices, tmp_path) == result
+    file.write_text(content)
+    with pytest.raises(ValueError, match=r"study\.journal is damaged \(.*\); remove it") as caught:
         sweep(choices, tmp_path)
     assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match=r"study\.db is damaged .* choose another --out"):
+    with pytest.raises(ValueError, match=r"study\.journal is damaged .* choose another --out"):
         sweep(choices, tmp_path, 2)
     file.unlink()
-    at_epoch(monkeypatch, 0, lambda _: pytest.fail("trained again"))
     assert sweep(choices, tmp_path) == result
+    file.write_bytes(whole[: whole.index(b"\n") + 5])
+    assert sweep(choices, tmp_path) == result
+
+
+def test_a_study_of_an_earlier_version_is_one_sentence(tmp_path):
+    choices = recipe(1, choices={"optimizer.lr": [0.01, 0.02]})
+    (tmp_path / "study.db").write_bytes(b"SQLite format 3")
+    with pytest.raises(ValueError, match=r"study\.db is a study of an earlier .*; remove it"):
+        sweep(choices, tmp_path)
+    with pytest.raises(ValueError, match=r"study\.db is a study .*; choose another --out"):
+        sweep(choices, tmp_path, 2)
 
 
 # what a result says

@@ -1,14 +1,18 @@
 """A sweep: it finds the better choice, goes on after a stop, and shares its work."""
 
+import errno
 import json
+import math
 import multiprocessing
 import os
 import signal
+import sys
 import time
-from contextlib import contextmanager
 
 import pytest
 import torch
+from optuna.storages.journal import JournalFileBackend
+from typer.testing import CliRunner
 
 from leanbayes.lab import sweep as sweeps
 from leanbayes.lab.recipe import check_recipe
@@ -16,6 +20,7 @@ from leanbayes.lab.recipe_files import read_recipe
 from leanbayes.lab.sweep import sweep, with_choices
 from leanbayes.lab.tables import write_table
 from leanbayes.lightning import NonFiniteLossError
+from leanbayes_cli import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
@@ -82,6 +87,63 @@ def test_a_stopped_sweep_goes_on_where_it_was(tmp_path, monkeypatch):
     assert trained == ["trial-0001"]
 
 
+def test_an_exit_within_a_trial_stays_one_and_its_trial_is_taken_up(tmp_path, monkeypatch):
+    """Lightning turns signals into exits."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeps, "train", lambda *_, **__: sys.exit(3))
+        with pytest.raises(SystemExit, match="3"):
+            sweep(recipe(RATES), tmp_path)
+    monkeypatch.setattr(sweeps, "train", invented)
+    result = sweep(recipe(RATES), tmp_path)
+    assert [trial["state"] for trial in result["trials"]] == ["complete"] * 2
+
+
+def invented(recipe, out, **options):
+    """Stands for a training: the best rate is in the middle."""
+    value = abs(math.log10(recipe.optimizer.lr) + 2.2)
+    write_table(out / "metrics.csv", {"validation/nll": [2.0, value]})
+
+
+def test_a_killed_tpe_sweep_suggests_what_an_uninterrupted_one_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeps, "train", invented)
+    choices = recipe({"optimizer.lr": [10 ** (-i / 4) for i in range(2, 20)]})
+    whole = sweep(choices, tmp_path / "whole", 16)
+    for count in (3, 12):
+        counted(monkeypatch, dies_at=count - 1)
+        with pytest.raises(KeyboardInterrupt):
+            sweep(choices, tmp_path / "stopped", 16)
+        monkeypatch.setattr(sweeps, "train", invented)
+    assert sweep(choices, tmp_path / "stopped", 16) == whole
+    assert len({trial["value"] for trial in whole["trials"]}) > 5
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeps, "train", invented)
+    file = tmp_path / "recipe.yaml"
+    file.write_text(recipe(RATES).to_yaml(), encoding="utf-8")
+    append = JournalFileBackend.append_logs
+
+    def full(self, logs):
+        append(self, logs)
+        journal = tmp_path / "out" / "study.journal"
+        if journal.stat().st_size > 3000:
+            with journal.open("ab") as torn:
+                torn.write(b'{"op_code": 4, "wor')
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalFileBackend, "append_logs", full)
+        result = CliRunner().invoke(app(), ["sweep", str(file), "--out", str(tmp_path / "out")])
+    said = str(result.exception)
+    assert isinstance(result.exception, SystemExit)
+    assert said.startswith(
+        f"leanbayes: no space is left in {tmp_path / 'out'} to write study.journal"
+    )
+    assert "; free some, then go on with: leanbayes" in said
+    assert "--resume" not in said
+    assert sweep(recipe(RATES), tmp_path / "out") == sweep(recipe(RATES), tmp_path / "whole")
+
+
 def test_tpe_makes_so_many_trials_and_can_be_given_more(tmp_path, monkeypatch):
     trained = counted(monkeypatch)
     first = sweep(recipe(GRID), tmp_path, 2)
@@ -120,7 +182,7 @@ def test_a_trial_without_a_number_at_the_end_fails_once(tmp_path, monkeypatch):
     assert sweep(recipe(RATES), tmp_path) == result
     assert trained == ["trial-0000", "trial-0001"]
     assert [trial["state"] for trial in result["trials"]] == ["fail"] * 2
-    assert result["trials"][0]["reason"] == "validation/nll is no number in the last epoch"
+    assert result["trials"][0]["reason"] == "validation/nll is not a number in the last epoch"
     assert result["best"] is None
 
 
@@ -175,24 +237,6 @@ def _children(count, *args):
     return children
 
 
-def test_trials_are_taken_one_after_another(tmp_path, monkeypatch):
-    with sweeps._quiet_optuna(), sweeps._opened(tmp_path, recipe(GRID), None, "nll") as study:
-        held = []
-        alone = sweeps._alone
-
-        @contextmanager
-        def recorded(folder):
-            with alone(folder):
-                before = len(study.trials)
-                yield
-                held.append(len(study.trials) - before)
-
-        monkeypatch.setattr(sweeps, "_alone", recorded)
-        with pytest.warns(UserWarning, match="Heartbeat"):
-            study.ask()
-    assert held == [1]
-
-
 def test_two_processes_train_every_point_once(tmp_path):
     folder, log = tmp_path / "study", tmp_path / "log"
     children = _children(2, folder, log)
@@ -209,8 +253,7 @@ def test_two_processes_train_every_point_once(tmp_path):
     assert result["best"]["value"] == min(trial["value"] for trial in result["trials"])
 
 
-def test_the_trial_of_a_killed_process_is_taken_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweeps, "HEARTBEAT", 1)
+def test_the_trial_of_a_killed_process_is_taken_over(tmp_path):
     folder, log = tmp_path / "study", tmp_path / "log"
     (child,) = _children(1, folder, log)
     deadline = time.monotonic() + 60

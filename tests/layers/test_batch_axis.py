@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.layers.forward_pass import one_pass
+from leanbayes.layers.forward_pass import forward_pass
 
 TIME, BATCH, WIDTH, MEMBERS = 5, 3, 8, 4
 FACTORS = lb.priors.Normal(0.1, loc=1.0)
@@ -87,10 +87,12 @@ def test_steps_are_not_taken_for_examples(net):
     model = lb.convert(net(), lb.Rank1(MEMBERS), FACTORS)
     with pytest.raises(ValueError, match="batch_dim"):
         lb.predict(model, sequence(False), samples=2)
-    with pytest.raises(ValueError, match="batch_dim"):
-        model(lb.tile(sequence(False), MEMBERS))
+    steps = lb.tile(sequence(False), MEMBERS)
+    with pytest.raises(ValueError, match="batch_dim"), forward_pass(rows=len(steps)):
+        model(steps)
     tiled = lb.tile(sequence(False), MEMBERS, dim=1)
-    assert model(tiled).shape[:2] == (TIME, MEMBERS * BATCH)
+    with forward_pass(rows=tiled.shape[1]):
+        assert model(tiled).shape[:2] == (TIME, MEMBERS * BATCH)
 
 
 def test_a_time_first_lstm_is_predicted_member_by_member():
@@ -113,8 +115,10 @@ def test_positions_are_not_split_among_members(positions):
     tokens = torch.randint(10, (2, positions))
     with pytest.raises(ValueError, match="expand the input to the batch or exclude the layer"):
         lb.predict(model, tokens, samples=1)
-    with pytest.raises(ValueError, match="expand the input to the batch or exclude the layer"):
-        model(lb.tile(tokens, MEMBERS))
+    tiled = lb.tile(tokens, MEMBERS)
+    sentence = "expand the input to the batch or exclude the layer"
+    with pytest.raises(ValueError, match=sentence), forward_pass(rows=len(tiled)):
+        model(tiled)
     kept = lb.convert(WithPositions(), lb.Rank1(MEMBERS), FACTORS, exclude=["positions"])
     assert lb.predict(kept, tokens, samples=2).samples.shape == (2 * MEMBERS, 2, 2)
 
@@ -140,7 +144,7 @@ def test_one_label_for_each_example_is_a_batch():
 def test_positions_share_one_draw_where_there_is_one_member():
     """Factors for every position would be another matrix for each of them."""
     table = lb.convert(nn.Embedding(6, 2), lb.Rank1(1), FACTORS)
-    with torch.no_grad(), one_pass(rows=4):
+    with torch.no_grad(), forward_pass(rows=4):
         ratio = table(torch.arange(6)) / table.posterior().weight.T
     factor = ratio / ratio[:1]  # r cancels: what is left is s of each entry, equal in all channels
     torch.testing.assert_close(factor[:, 0], factor[:, 1])

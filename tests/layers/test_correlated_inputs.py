@@ -1,7 +1,8 @@
-"""Where inputs are correlated so are weights, and a matrix normal has the better bound (MN10)."""
+"""Where inputs are correlated so are weights, and a matrix normal has the better bound."""
 
 import math
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -44,7 +45,8 @@ def negative_elbo(model, x, y):
     return float(nll.mean()) + float(lb.kl(model)), error
 
 
-def test_mn10_a_matrix_normal_has_the_better_bound_where_inputs_are_correlated():
+@pytest.mark.checklist("MN10")
+def test_a_matrix_normal_has_the_better_bound_where_inputs_are_correlated():
     """By several nats; a diagonal Kronecker covariance, which correlates nothing, has not."""
     x, y = data()
     families = {

@@ -11,7 +11,7 @@ from torch_layers import LAYERS, POSTERIOR, PRIOR
 
 import leanbayes as lb
 from leanbayes.layers import KINDS, is_convertible
-from leanbayes.layers.forward_pass import Held, switch
+from leanbayes.layers.forward_pass import Held, set_estimators
 
 BARE = [name for name in LAYERS if is_convertible(LAYERS[name].module())]
 
@@ -161,12 +161,12 @@ def test_a_broken_kind_is_caught(kind, kinds):
 
 
 def test_what_is_not_registered_is_said():
-    with pytest.raises(AssertionError, match=r"call lb\.register_layer"):
+    with pytest.raises(AssertionError, match=r"call lb\.extend\.register_layer"):
         lb.testing.check_layer(Gated(3), torch.randn(5, 3))
 
 
 def test_registering_something_else_gives_a_sentence(kinds):
-    with pytest.raises(TypeError, match=r"subclass of lb\.Layer"):
+    with pytest.raises(TypeError, match=r"subclass of lb\.extend\.Layer"):
         lb.extend.register_layer(Gated)(nn.Linear)
     with pytest.raises(TypeError, match="give a class"):
         lb.extend.register_layer(Gated(3))
@@ -381,7 +381,7 @@ def test_a_size_that_cannot_be_is_refused(size):
 
 def test_a_map_of_ones_own_that_is_held_has_the_size_it_was_drawn_for():
     model, x = lb.convert(TRANSPOSED["1"][0](), POSTERIOR, PRIOR), torch.zeros(4, 2, 5)
-    with switch({model: Held(lambda x: torch.zeros(4, 3, 9), model.op)}):
+    with set_estimators({model: Held(lambda x: torch.zeros(4, 3, 9), model.op)}):
         assert model(x).shape == (4, 3, 9)
         with pytest.raises(TypeError, match="dataclass"):
             model(x, [10])

@@ -45,11 +45,12 @@ def drawn(model, batch):
     return found
 
 
-# R5: what the four factors of a cell are, and how they start
+# what the four factors of a cell are, and how they start
 
 
+@pytest.mark.checklist("R5")
 @over_kinds
-def test_R5_a_cell_has_factors_for_input_gates_state_and_gates_again(kind):
+def test_a_cell_has_factors_for_input_gates_state_and_gates_again(kind):
     """alpha, gamma, recurrent alpha and recurrent gamma of the reference code; a bias a member."""
     model, gates = convert(kind), GATES[kind] * HIDDEN
     shapes = {
@@ -66,9 +67,10 @@ def test_R5_a_cell_has_factors_for_input_gates_state_and_gates_again(kind):
     assert model.bias_ih_l0.shape == model.bias_hh_l0.shape == (MEMBERS, gates)
 
 
+@pytest.mark.checklist("R5")
 @over_kinds
 @pytest.mark.parametrize("signs", [0.5, 0.75, -0.5, 0.0])
-def test_R5_factors_start_at_random_signs_or_around_one(kind, signs):
+def test_factors_start_at_random_signs_or_around_one(kind, signs):
     model = convert(kind, lb.Rank1(MEMBERS, signs=signs), sizes=(300, 300))
     for name in ("r_loc", "s_loc"):
         loc = stored(model, name)
@@ -80,9 +82,10 @@ def test_R5_factors_start_at_random_signs_or_around_one(kind, signs):
             assert_mean((loc - 1) ** 2, signs**2, "variance of first factors")
 
 
+@pytest.mark.checklist("R5")
 @over_kinds
 @pytest.mark.parametrize("rate", [1e-3, 5e-7, 0.3])
-def test_R5_scales_start_at_the_dropout_rate(kind, rate):
+def test_scales_start_at_the_dropout_rate(kind, rate):
     scale = math.sqrt(rate / (1 - rate))
     heavy = convert(kind, lb.Rank1(MEMBERS, "cauchy", rate=rate), lb.priors.Cauchy(0.1, loc=1.0))
     for side in "rs":
@@ -95,12 +98,13 @@ def test_R5_scales_start_at_the_dropout_rate(kind, rate):
         assert 0 < float(jitter.abs().max()) <= 0.2 + 1e-3
 
 
-# R6: clipping is a choice
+# clipping is a choice
 
 
+@pytest.mark.checklist("R6")
 @over_kinds
 @pytest.mark.parametrize("factors", ["normal", "cauchy"])
-def test_R6_factors_are_clipped_or_not(kind, factors):
+def test_factors_are_clipped_or_not(kind, factors):
     for clip in (10.0, 2.0, None):
         posterior = lb.Rank1(MEMBERS, factors, rate=0.999, clip=clip)
         found = drawn(convert(kind, posterior, lb.priors.Flat()), 300).values()
@@ -108,8 +112,9 @@ def test_R6_factors_are_clipped_or_not(kind, factors):
         assert highest == clip if clip is not None else highest > 10
 
 
+@pytest.mark.checklist("R6")
 @over_kinds
-def test_R6_factors_that_are_not_clipped_saturate_gates_and_leave_all_finite(kind):
+def test_factors_that_are_not_clipped_saturate_gates_and_leave_all_finite(kind):
     posterior = lb.Rank1(MEMBERS, "cauchy", rate=0.9999, clip=None)
     model = convert(kind, posterior, lb.priors.Cauchy(0.1, loc=1.0))
     y, _ = model(100 * torch.randn(600, 7, IN).double())
@@ -119,7 +124,7 @@ def test_R6_factors_that_are_not_clipped_saturate_gates_and_leave_all_finite(kin
         assert parameter.grad.isfinite().all(), name
 
 
-# R9, R12: the KL, summed or averaged; priors on one side or both, around any mean
+# the KL, summed or averaged; priors on one side or both, around any mean
 
 
 def closed_form(posterior, prior_loc, prior_scale):
@@ -139,22 +144,22 @@ def closed_form(posterior, prior_loc, prior_scale):
     return total
 
 
+@pytest.mark.checklist("R9", "R12")
 @over_kinds
 @pytest.mark.parametrize(
     "factors", ["normal", ("normal", "none"), ("none", "normal"), ("normal", "fixed")]
 )
 @pytest.mark.parametrize("loc", [1.0, 0.5, 0.0])
-def test_R9_R12_the_kl_is_a_sum_or_a_mean_over_members_of_the_sides_that_are_random(
-    kind, factors, loc
-):
+def test_the_kl_is_a_sum_or_a_mean_over_members_of_the_sides_that_are_random(kind, factors, loc):
     for how, share in (("sum", 1.0), ("mean", 1 / MEMBERS)):
         model = convert(kind, lb.Rank1(MEMBERS, factors, kl=how), lb.priors.Normal(0.3, loc=loc))
         members = sum(closed_form(model.map(name).posterior, loc, 0.3) for name in MATRICES)
         torch.testing.assert_close(lb.kl(model), share * members.sum())
 
 
+@pytest.mark.checklist("R4")
 @over_kinds
-def test_R4_the_kl_of_cauchy_factors_is_its_closed_form(kind):
+def test_the_kl_of_cauchy_factors_is_its_closed_form(kind):
     model = convert(kind, lb.Rank1(MEMBERS, "cauchy", kl="sum"), lb.priors.Cauchy(0.2, loc=0.5))
     total = 0.0
     for name in MATRICES:
@@ -165,8 +170,9 @@ def test_R4_the_kl_of_cauchy_factors_is_its_closed_form(kind):
     torch.testing.assert_close(lb.kl(model), total)
 
 
+@pytest.mark.checklist("R9")
 @over_kinds
-def test_R9_the_prior_of_both_shared_matrices_counts_once(kind):
+def test_the_prior_of_both_shared_matrices_counts_once(kind):
     """An L2 of 1e-4 that is divided by the data, as in the published records code."""
     scale = 1 / math.sqrt(2e-4)
     with torch.random.fork_rng(devices=[]):
@@ -181,9 +187,10 @@ def test_R9_the_prior_of_both_shared_matrices_counts_once(kind):
     torch.testing.assert_close(slope, 2e-4 * weights[0])
 
 
+@pytest.mark.checklist("R12")
 @over_kinds
 @pytest.mark.parametrize("side", ["r", "s"])
-def test_R12_a_factor_on_one_side_leaves_the_other_alone(kind, side):
+def test_a_factor_on_one_side_leaves_the_other_alone(kind, side):
     factors = ("normal", "none") if side == "r" else ("none", "normal")
     model = convert(kind, lb.Rank1(MEMBERS, factors, signs=0.5, rate=0.3), lb.priors.Flat())
     for (_, which), factor in drawn(model, 6).items():
@@ -192,11 +199,12 @@ def test_R12_a_factor_on_one_side_leaves_the_other_alone(kind, side):
     assert len(set(map(tuple, y.flatten(1).tolist()))) == 6
 
 
-# R17, R21: learning rates and decay by role
+# learning rates and decay by role
 
 
+@pytest.mark.checklist("R17", "R21")
 @over_kinds
-def test_R17_R21_factors_have_a_rate_of_their_own_and_do_not_decay(kind):
+def test_factors_have_a_rate_of_their_own_and_do_not_decay(kind):
     model = convert(kind, num_layers=2)
     groups = parameter_groups(model, 0.1, multipliers={"factors": 0.575}, weight_decay=2e-4)
     rates = {g["role"]: (g["lr"], g["weight_decay"]) for g in groups}
@@ -217,7 +225,8 @@ def test_R17_R21_factors_have_a_rate_of_their_own_and_do_not_decay(kind):
     assert sum(role == "other" for role in found.values()) == 4  # biases
 
 
-def test_R21_a_multiplier_of_gradients_does_nothing_under_adam():
+@pytest.mark.checklist("R21")
+def test_a_multiplier_of_gradients_does_nothing_under_adam():
     """What the published records code does: Adam's steps do not depend on a gradient's length."""
     ends = []
     for factor in (1.0, 0.575):

@@ -9,6 +9,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.errors import UntiledWarning
+from leanbayes.layers.forward_pass import warn_untiled
 from leanbayes.lightning import BayesianModule
 
 X, Y = torch.randn(8, 3), torch.arange(8) % 2
@@ -43,7 +44,9 @@ def test_without_a_prior_factors_are_around_what_changes_nothing(posterior, prio
 
 @pytest.mark.parametrize("posterior", [lb.KTied(2), lb.Rank1(2, factors="lognormal")])
 def test_what_has_no_published_prior_asks_for_one(posterior):
-    with pytest.raises(ValueError, match=r"has no prior of its own; give one such as lb\.Normal"):
+    with pytest.raises(
+        ValueError, match=r"has no prior of its own; give one such as lb\.priors\.Normal"
+    ):
         lb.convert(nn.Linear(3, 2), posterior)
 
 
@@ -58,6 +61,28 @@ def test_an_ensemble_is_told_too():
     assert not said(lambda: ensemble(lb.tile(X, 2)))
 
 
+def test_positions_that_members_would_split_are_told_in_a_plain_loop():
+    table = lb.convert(nn.Embedding(10, 3), lb.Rank1(4))
+    assert said(lambda: table(torch.arange(8)))
+    assert not said(lambda: table(lb.tile(torch.arange(8), 4)))
+
+
+def test_a_mixture_behind_a_trained_layer_is_not_judged():
+    """Only an input that nothing trained has computed is equal for all members."""
+    model = nn.Sequential(nn.Linear(3, 3), mixture())
+    assert not said(lambda: model(X))
+    model[0].requires_grad_(False)
+    assert said(lambda: model(X))
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_numbers_that_cannot_be_read_are_not_judged(device):
+    model, x = mixture().to(device), X.to(device)
+    assert bool(said(lambda: model(x))) == (device == "cpu")
+    each = x.expand(2, -1, -1)
+    assert not said(lambda: torch.func.vmap(lambda x: warn_untiled(x, 0, 4) or x)(each))
+
+
 def tiled(model):
     return F.cross_entropy(model(lb.tile(X, 4)), lb.tile(Y, 4))
 
@@ -68,7 +93,12 @@ def tiled_and_changed(model):
     return model(x)
 
 
+def dropped(model):
+    return model(nn.Dropout(0.5)(lb.tile(X, 4)))
+
+
 QUIET = {
+    "input dropout": dropped,
     "tiled": tiled,
     "tiled and changed": tiled_and_changed,
     "eval mode": lambda model: model.eval()(X),

@@ -8,7 +8,7 @@ from torch_layers import POSTERIOR, PRIOR
 
 import leanbayes as lb
 from leanbayes.distributions import FixedMap
-from leanbayes.layers.forward_pass import Held, switch
+from leanbayes.layers.forward_pass import Held, set_estimators
 from leanbayes.ops import Linear
 
 TIME, BATCH, IN, HIDDEN = 5, 4, 3, 4
@@ -150,7 +150,7 @@ def test_a_drawn_sequence_runs_with_one_set_of_weights(name, packed):
         assert not torch.allclose(drawn["weight_hh_l0"], net.weight_hh_l0)
         net.load_state_dict(drawn)
         assert_same(model(x), net(x))
-        with switch(
+        with set_estimators(
             {layer: Held(opaque(layer.held), layer.op) for _, layer in lb.extend.random_maps(model)}
         ):
             assert_same(model(x), net(x))

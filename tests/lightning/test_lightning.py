@@ -1,12 +1,12 @@
 """The LightningModule and its callbacks: they train, resume to the same bits, and stop on NaN."""
 
+import lightning as L
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
-import lightning as L
 from leanbayes.lightning import BayesianModule, NonFiniteLossError, PriorUpdates, StopOnNonFinite
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")

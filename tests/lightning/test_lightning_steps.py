@@ -2,6 +2,7 @@
 
 import copy
 
+import lightning as L
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
-import lightning as L
 from leanbayes.lightning import BayesianModule
 from leanbayes.lightning.batches import parts_of
 

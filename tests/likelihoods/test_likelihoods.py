@@ -343,7 +343,7 @@ def test_what_is_wrong_with_a_description_is_one_sentence(values, sentence):
 
 def test_what_a_file_cannot_hold_is_said():
     with pytest.raises(
-        ValueError, match=r"_Laplace is no registered .* lb.extend.register_likelihood"
+        ValueError, match=r"_Laplace is not a registered .* lb.extend.register_likelihood"
     ):
         _Laplace().to_dict()
     forgetful = _with(__init__=lambda self, scale, shape: _Laplace.__init__(self, scale))

@@ -39,7 +39,8 @@ def test_nll_is_the_cross_entropy(predictions):
     assert metrics.nll(log_probs, y).value == pytest.approx(expected, rel=1e-12)
 
 
-def test_kt15_brier_is_one_more_than_the_published_form(predictions):
+@pytest.mark.checklist("KT15")
+def test_brier_is_one_more_than_the_published_form(predictions):
     log_probs, y = predictions
     p = log_probs.exp()
     published = [sum(v**2 for v in row) - 2 * row[c] for row, c in zip(p.tolist(), y, strict=True)]
@@ -112,7 +113,8 @@ def differ(a, b):
     return (a.argmax(-1) != b.argmax(-1)).double()
 
 
-def test_r16_disagreement_is_counted_over_all_pairs(samples):
+@pytest.mark.checklist("R16")
+def test_disagreement_is_counted_over_all_pairs(samples):
     log_probs, _ = samples
     expected = over_pairs(log_probs, differ).numpy()
     found = metrics.disagreement(log_probs)
@@ -121,14 +123,16 @@ def test_r16_disagreement_is_counted_over_all_pairs(samples):
     assert 0.5 < found.value < 1
 
 
-def test_r16_diversity_is_disagreement_over_errors(samples):
+@pytest.mark.checklist("R16")
+def test_diversity_is_disagreement_over_errors(samples):
     log_probs, y = samples
     wrong = (log_probs.argmax(-1) != y).double().mean()
     expected = over_pairs(log_probs, differ).mean() / wrong
     assert metrics.diversity(log_probs, y).value == pytest.approx(float(expected), rel=1e-12)
 
 
-def test_r16_diversity_in_closed_form():
+@pytest.mark.checklist("R16")
+def test_diversity_in_closed_form():
     """Two samples, each wrong on a tenth of the examples of its own: everything they may be."""
     y = torch.zeros(100, dtype=torch.long)
     labels = torch.zeros(2, 100, dtype=torch.long)
@@ -140,7 +144,8 @@ def test_r16_diversity_in_closed_form():
     assert metrics.diversity(same, y) == (0.0, 0.0)
 
 
-def test_r16_error_of_a_diversity_tells_how_it_varies_between_test_sets():
+@pytest.mark.checklist("R16")
+def test_error_of_a_diversity_tells_how_it_varies_between_test_sets():
     """The ratio's error is good to first order: to a few parts in the number of examples."""
 
     def draw():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.models.mc_dropout import MCDropout
+from leanbayes.layers.dropout import MCDropout
 from leanbayes.testing import assert_mean
 
 
@@ -206,3 +206,81 @@ def test_flipout_and_batch_ensemble_are_a_word_away():
 def test_mistakes_get_one_sentence(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
+
+
+def encoder(layers=0):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, batch_first=True)
+    layer.self_attn.dropout = 0.0
+    return nn.TransformerEncoder(layer, layers) if layers else layer
+
+
+@pytest.mark.parametrize("layers", [0, 2])
+def test_mc_dropout_draws_in_a_transformer(layers):
+    """Torch's fused kernels, which eval mode would take, have no dropout."""
+    model, x = lb.mc_dropout(encoder(layers)), torch.randn(4, 5, 8)
+    assert lb.predict(model, x, samples=8).samples.std(0).min() > 0
+    mask = torch.zeros(4, 5, dtype=torch.bool)
+    mask[:, 3:] = True
+    named = {"src": x, "src_key_padding_mask": mask}
+    assert lb.predict(model, named, samples=8).samples[:, :, :3].std(0).min() > 0
+
+
+class Functional(nn.Module):
+    def __init__(self, p=0.5):
+        super().__init__()
+        self.p, self.drop, self.layer = p, nn.Dropout(0.5), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(F.dropout(self.drop(x), self.p, self.training))
+
+
+def test_dropout_that_is_off_beside_mc_dropout_is_refused():
+    x = torch.randn(5, 4)
+    with pytest.raises(ValueError, match=r"calls F\.dropout with p=0\.5 and training=False"):
+        lb.predict(lb.mc_dropout(Functional()), x, samples=2)
+    lb.predict(lb.mc_dropout(Functional(p=0.0)), x, samples=2)
+    lb.predict(Functional(), x, samples=2)  # plain networks may do so
+
+
+class Skipped(nn.Module):
+    """Its random layer has no part in the output."""
+
+    def __init__(self, random):
+        super().__init__()
+        self.random, self.plain = random, nn.Linear(4, 2)
+
+    def forward(self, x):
+        self.random(x)
+        return self.plain(x)
+
+
+PRIOR = lb.priors.Normal(1.0)
+UNUSED = {
+    "random weights": lambda: lb.convert(nn.Linear(4, 2), lb.KTied(2), PRIOR),
+    "whole weights": lambda: lb.convert(nn.Linear(4, 2), lb.KTied(2), PRIOR, lb.estimators.weights),
+    "mixture": lambda: lb.convert(nn.Linear(4, 2), lb.Rank1(2)),
+    "dropout": lambda: lb.mc_dropout(nn.Dropout(0.5)),
+}
+
+
+@pytest.mark.parametrize("name", UNUSED)
+def test_equal_samples_of_a_random_model_are_refused(name):
+    model, x = Skipped(UNUSED[name]()), torch.randn(5, 4)
+    with pytest.raises(ValueError, match="all 3 samples are exactly equal"):
+        lb.predict(model, x, samples=3)
+    lb.predict(model, x, samples=1)
+    lb.predict(model, x[:0], samples=3)
+    lb.predict(model, torch.zeros(5, 4), samples=3)  # weights have no effect on zeros
+
+
+def test_samples_may_be_equal_where_nothing_is_random():
+    x = torch.randn(5, 4)
+    lb.predict(nn.Linear(4, 2), x, samples=3)
+    lb.predict(lb.convert(nn.Linear(4, 2), lb.posteriors.Point(), PRIOR), x, samples=3)
+    model = lb.convert(nn.Linear(4, 2), lb.KTied(2), PRIOR)
+    with lb.using(model, lb.estimators.mean):
+        lb.predict(model, x, samples=3)
+    with lb.held(model):
+        lb.predict(model, x, samples=3)
+    pruned = lb.compression.prune(model, threshold=1e9)
+    lb.predict(pruned, x, samples=3)

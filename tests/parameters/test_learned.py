@@ -133,9 +133,11 @@ def _half(q, op, usage):
 
 
 def test_registering_something_else_is_refused_in_one_sentence():
-    with pytest.raises(ValueError, match=r"is not a posterior; derive .* from lb\.Posterior"):
+    with pytest.raises(
+        ValueError, match=r"is not a posterior; derive .* from lb\.posteriors\.Posterior"
+    ):
         lb.extend.register_posterior(nn.Linear)
-    with pytest.raises(ValueError, match=r"is not a prior; derive .* from lb\.Prior"):
+    with pytest.raises(ValueError, match=r"is not a prior; derive .* from lb\.priors\.Prior"):
         lb.extend.register_prior(lb.MeanField)
     for estimator in ("mean", lambda q, op, usage: q.mean_map(op)):
         with pytest.raises(ValueError, match="is not an estimator; give a named function"):

@@ -267,7 +267,9 @@ def test_what_is_no_input_is_refused():
         with pytest.raises(TypeError, match=r"gives single examples; wrap it in torch.utils.data"):
             lb.predict(plain(), single, samples=2)
     for wrong in (3, "text", None):
-        with pytest.raises(TypeError, match="give a tensor, an array, a tuple or a dictionary"):
+        with pytest.raises(
+            TypeError, match="give a tensor, an array, a DataFrame, a tuple or a dictionary"
+        ):
             lb.predict(plain(), wrong, samples=2)
     with pytest.raises(TypeError, match="input 'inputs' is a list; give tensors or arrays"):
         lb.predict(Classifier(), {"inputs": [1, 2]}, samples=2)
@@ -310,9 +312,9 @@ def test_what_one_batch_shows_is_not_tried_with_the_next(monkeypatch):
         def forward(self, x):
             return self.layer(x - x.mean(0))
 
-    tried, folded = [], Passes._folded
+    tried, folded = [], Passes._vectorized
     model = lb.convert(Mixes(), lb.MeanField(), lb.priors.Normal(1.0))
-    monkeypatch.setattr(Passes, "_folded", lambda s, *a: tried.append(1) or folded(s, *a))
+    monkeypatch.setattr(Passes, "_vectorized", lambda s, *a: tried.append(1) or folded(s, *a))
     lb.predict(model, list(X.split(4)), samples=8)
     assert len(tried) == 1
 
@@ -351,3 +353,16 @@ def test_a_real_hugging_face_model():
     p = lb.predict(model, batch, samples=20, output=lambda o: o.logits)
     assert p.probs.shape == (6, 3)
     assert p.samples.std(0).min() > 0
+
+
+def test_tables_of_pandas_are_inputs():
+    pandas = pytest.importorskip("pandas")
+    model = lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.priors.Normal(1.0))
+    table = pandas.DataFrame(X.numpy(), columns=list("abc"))
+    expected = lb.predict(model, X, samples=3, seed=1).samples
+    assert torch.equal(lb.predict(model, table, samples=3, seed=1).samples, expected)
+    assert torch.equal(lb.predict(model, X.numpy(), samples=3, seed=1).samples, expected)
+    named = {"x": table}
+    assert torch.equal(lb.predict(model, named, samples=3, seed=1).samples, expected)
+    with pytest.raises(TypeError, match="array of objects; give numbers"):
+        lb.predict(model, table.assign(c="x"), samples=3)

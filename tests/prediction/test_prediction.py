@@ -1,5 +1,7 @@
 """What a prediction answers beside samples: intervals, calibration, rejection and one sentence."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -154,3 +156,54 @@ def test_a_likelihood_without_a_mean_is_named():
     assert "outputs (4,) from 3 samples, which a Sum explains" in repr(
         lb.Prediction(torch.zeros(3, 4), Sum())
     )
+
+
+def test_a_prediction_has_a_length_and_parts():
+    p = lb.Prediction(CLASSES, method="looped", reason="a test")
+    examples = CLASSES.shape[1]
+    assert len(p) == examples
+    assert torch.equal(p[:3].samples, CLASSES[:, :3])
+    assert torch.equal(p[-1].samples, CLASSES[:, -1:])
+    assert torch.equal(p[torch.arange(examples) > 1].probs, p.probs[2:])
+    assert p[:3].reason == "a test"
+    assert len(list(p)) == examples
+    with pytest.raises(IndexError, match=f"must be below the {examples} examples, got {examples}"):
+        p[examples]
+
+
+def test_confidence_and_standard_deviation():
+    p = lb.Prediction(CLASSES)
+    torch.testing.assert_close(p.confidence, p.probs.amax(-1))
+    numbers = lb.Prediction(torch.randn(20, 5), lb.likelihoods.Gaussian(0.5))
+    torch.testing.assert_close(numbers.std.square(), numbers.variance)
+
+
+@pytest.mark.parametrize("name", ["mean", "std", "variance", "aleatoric", "epistemic"])
+def test_results_carry_a_gradient_only_if_samples_do(name):
+    likelihood = lb.likelihoods.Gaussian(0.5, noise="learnt")
+    assert any(p.requires_grad for p in likelihood.parameters())
+    samples = torch.randn(20, 5)
+    assert not getattr(lb.Prediction(samples, likelihood), name).requires_grad
+    assert getattr(lb.Prediction(samples.requires_grad_(), likelihood), name).requires_grad
+    low, _ = lb.Prediction(samples.detach(), likelihood).interval()
+    low.numpy()
+
+
+def test_a_prediction_as_a_table():
+    pandas = pytest.importorskip("pandas")
+    p = lb.Prediction(CLASSES)
+    table = p.to_pandas()
+    assert isinstance(table, pandas.DataFrame)
+    assert len(table) == len(p)
+    assert table["labels"].tolist() == p.labels.tolist()
+    np.testing.assert_allclose(table["probs_0"], p.probs[:, 0], rtol=1e-6)
+    numbers = lb.Prediction(torch.randn(20, 5, 2), lb.likelihoods.Gaussian(0.5)).to_pandas()
+    assert {"mean_0", "mean_1", "std_0", "low_1", "high_1"} <= set(numbers.columns)
+    on_and_off = lb.Prediction(torch.randn(20, 5), lb.likelihoods.Bernoulli()).to_pandas()
+    assert "probs" in on_and_off
+
+
+def test_a_table_needs_pandas(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="install it: pip install pandas"):
+        lb.Prediction(CLASSES).to_pandas()

@@ -12,6 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch_layers import LAYERS, first
 
 import leanbayes as lb
+from leanbayes.conversion.convert import Plan
 from leanbayes.saving.adapters import fingerprint
 
 POSTERIOR, PRIOR = lb.KTied(2), lb.priors.Normal(0.5)
@@ -138,9 +139,7 @@ def test_a_state_dict_of_neither_is_still_refused():
     assert not model.load_state_dict(model.state_dict()).missing_keys
 
 
-@pytest.mark.parametrize(
-    "function", [lb.convert, lb.deterministic, lb.load, lb.conversion.Plan.apply]
-)
+@pytest.mark.parametrize("function", [lb.convert, lb.deterministic, lb.load, Plan.apply])
 def test_functions_return_the_type_that_they_were_given(function):
     """What that means for a type checker stands in ``typed.py``, which ``make lint`` checks."""
     hints = typing.get_type_hints(function)

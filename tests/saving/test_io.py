@@ -17,9 +17,9 @@ from torch import nn
 from torch_layers import LAYERS, POSTERIOR, PRIOR, Net, assert_unchanged, first, mlp, snapshot
 
 import leanbayes as lb
-from leanbayes import header, io
 from leanbayes.errors import LoadError
 from leanbayes.ops import Linear
+from leanbayes.saving import header, io
 
 SOURCE = pathlib.Path(lb.__file__).parent
 
@@ -400,7 +400,7 @@ def test_what_a_file_cannot_hold_is_said(tmp_path):
     def own(q, op, usage):
         return lb.estimators.mean(q, op, usage)
 
-    with pytest.raises(ValueError, match=r"save under using\(model, lb\.auto\)"):
+    with pytest.raises(ValueError, match=r"save under using\(model, lb\.estimators\.auto\)"):
         lb.save(lb.convert(mlp(), POSTERIOR, PRIOR, own), tmp_path / "m")
     with pytest.raises(ValueError, match=r"call lb\.convert"):
         lb.save(mlp(), tmp_path / "m")

@@ -5,10 +5,10 @@ import gzip
 import lzma
 from pathlib import Path
 
-from leanbayes.lab.data.health import find_tables
-from leanbayes.lab.data.health.events import read_events
-from leanbayes.lab.data.health.mimic import mimic
-from leanbayes.lab.data.health.stays import read_stays
+from research.papers.rank1.health import find_tables
+from research.papers.rank1.health.events import read_events
+from research.papers.rank1.health.mimic import mimic
+from research.papers.rank1.health.stays import read_stays
 
 PACKERS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
 

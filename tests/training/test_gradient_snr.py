@@ -1,8 +1,9 @@
-"""Signal-to-noise of gradients [k-tied, footnote 2; ICML, footnote 3]: checklist item KT9."""
+"""Signal-to-noise of gradients [k-tied, footnote 2; ICML, footnote 3]."""
 
 import math
 from itertools import pairwise
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -11,7 +12,6 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
 import leanbayes as lb
-import lightning as L
 from leanbayes.lightning import BayesianModule, RecordSNR
 from leanbayes.testing import assert_mean
 from leanbayes.training.gradient_snr import noise_floor
@@ -216,11 +216,12 @@ def test_a_model_without_scales_is_refused():
         lb.training.GradientSNR(converted(lb.posteriors.Point()))
 
 
+@pytest.mark.checklist("KT9")
 @pytest.mark.parametrize(
     ("activation", "average"),
     [(nn.Tanh, "mean"), (nn.ReLU, "pooled"), (nn.ReLU, "median")],
 )
-def test_KT9_tied_scales_have_a_higher_ratio_early_in_training(activation, average):
+def test_tied_scales_have_a_higher_ratio_early_in_training(activation, average):
     """With one draw of the weights. With ReLU the means of ratios have the other order: they are
     those of the few units that are hardly ever on and have next to no noise."""
     x, y = images()

@@ -12,7 +12,7 @@ from torch import nn
 from torch_layers import POSTERIOR, PRIOR, mlp
 
 import leanbayes as lb
-from leanbayes import schedules
+from leanbayes.training import schedules
 
 LOSSES = (
     lb.training.mean_logits_nll,

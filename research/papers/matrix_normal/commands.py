@@ -11,7 +11,6 @@ import torch
 import typer
 
 from leanbayes.lab.runs import Run
-from leanbayes.lab.vae import LogLikelihood, VaeSettings, latent_shape, train_vae
 from research.options import (
     Images,
     Out,
@@ -30,6 +29,9 @@ from research.papers.matrix_normal.sparse.files import COMPACTION, SPARSITY
 from research.papers.matrix_normal.sparse.study import study_sparsity
 from research.papers.matrix_normal.vae import judge
 from research.papers.matrix_normal.vae.blocks import FOLDER
+from research.papers.matrix_normal.vae.likelihood import LogLikelihood
+from research.papers.matrix_normal.vae.settings import VaeSettings, latent_shape
+from research.papers.matrix_normal.vae.train import train_vae
 from research.publishing.paper import RESULTS
 from research.publishing.study_file import show, write_study
 

@@ -14,6 +14,7 @@ import torch
 from rich.progress import track
 
 from leanbayes.errors import require, require_count, require_positive
+from leanbayes.lab.checkpoints import read_checkpoint
 from leanbayes.lab.data import Batches
 from leanbayes.lab.files import write_bytes
 from leanbayes.lab.from_recipe import build_model, likelihood_of, load_data
@@ -21,7 +22,6 @@ from leanbayes.lab.path_names import path_name
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
 from leanbayes.lab.train import build_module, provenance
-from leanbayes.lab.unpickling import read_checkpoint
 from leanbayes.lightning import BayesianModule
 from research.publishing.study_file import StudyFile, Tell
 

@@ -15,7 +15,7 @@ from leanbayes.errors import require
 from leanbayes.lab.architectures import Network
 from leanbayes.lab.files import write_json
 from leanbayes.lab.from_recipe import build_model, likelihood_of
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.lab.recipe import Budget, Recipe
 from leanbayes.lab.recipe_files import read_recipe
 from leanbayes.lab.train import build_module
@@ -56,7 +56,7 @@ def measure_costs(settings: CostSettings, out: Path) -> dict[str, Any]:
         recipes = [read_recipe(name, budget=settings.budget) for name in settings.recipes]
         works = {recipe.name: _works(recipe, settings.images) for recipe in recipes}
         found = {"settings": asdict(settings), "costs": _relative(works, settings.rounds)}
-        write_json(out, {**found, **surroundings()})
+        write_json(out, {**found, **environment_facts()})
     finally:
         torch.set_num_threads(threads)
     return found

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import choose, require
-from leanbayes.lab.data.health import Cohort, generate_cohort
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Bernoulli
 from leanbayes.metrics import Score, average
 from leanbayes.prediction.predict import predict
+from research.papers.rank1.health import Cohort, generate_cohort
 from research.publishing.cells import Cell, averaged, seeds_of
 from research.publishing.paper_blocks import OwnBlocks
 from research.publishing.study_file import StudyFile, Tell, read_study
@@ -89,7 +89,7 @@ def _of_risk(cohort: Cohort) -> dict[str, Any]:
     scores = Bernoulli().metrics(torch.logit(cohort.risk).unsqueeze(0), cohort.died)
     scores["excess"] = excess(cohort.risk, cohort.risk)
     metrics = {name: score._asdict() for name, score in scores.items()}
-    return {"row": RISK, "metrics": metrics, **surroundings()}
+    return {"row": RISK, "metrics": metrics, **environment_facts()}
 
 
 def _of_run(run: Run, cohort: Cohort) -> dict[str, Any]:

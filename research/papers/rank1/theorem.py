@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from research.publishing.study_file import StudyFile, Tell
 
 
@@ -140,7 +140,7 @@ def _measured(network: _Network, layer: int, settings: TheoremSettings) -> dict[
             for kind in ("signs", "normal weights")
         },
         "seconds": round(time.monotonic() - started, 1),
-        **surroundings(),
+        **environment_facts(),
     }
 
 

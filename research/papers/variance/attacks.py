@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.attack import fast_sign_attack
 from leanbayes.errors import require, require_count, require_positive
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset, Scaling
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.lab.runs import Run
 from leanbayes.prediction.eval_mode import dropping_out, evaluating
+from research.papers.variance.sign_attack import fast_sign_attack
 from research.publishing.study_file import StudyFile, Tell
 from research.publishing.tables import markdown_table
 
@@ -255,7 +255,7 @@ def _attacked(
         "distance": attack.distance,
         "seed": settings.seed,
         "seconds": round(time.monotonic() - started, 1),
-        **surroundings(),
+        **environment_facts(),
     }
 
 

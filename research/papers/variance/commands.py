@@ -53,7 +53,7 @@ def attack(settings: AttackSettings, runs: RunFolders, out: Out) -> None:
 
 @app.command(epilog="Example: python -m research papers policies runs/CartPole-v0-*.json")
 def policies(
-    files: Annotated[list[Path], typer.Argument(help="Files that leanbayes explore has written.")],
+    files: Annotated[list[Path], typer.Argument(help="Files that explore has written.")],
     out: Annotated[Path, typer.Option(help="Folder of results.")] = _RESULTS / "policies",
 ) -> None:
     """Keep returns of policies, averaged over blocks of episodes, for tables and pages."""

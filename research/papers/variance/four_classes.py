@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import leanbayes as lb
 from leanbayes.errors import require_count, require_positive
 from leanbayes.lab import plots
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from research.publishing.rounding import rounded
 from research.publishing.study_file import StudyFile, Tell
 from research.publishing.tables import markdown_table
@@ -85,7 +85,7 @@ def _one_seed(settings: FourClasses, seed: int, progress: bool) -> dict[str, Any
         _fit(model, train, labels, settings, progress, seed)
         judged = _judged(model, test, labels, settings)
     seconds = round(time.monotonic() - started, 1)
-    return {"seed": seed, **judged, "seconds": seconds, **surroundings()}
+    return {"seed": seed, **judged, "seconds": seconds, **environment_facts()}
 
 
 def _data(settings: FourClasses) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leanbayes.lab.plots import COLOURS, DASHED, _figure, _legend, _look, _on, _png
+from leanbayes.lab.plots import COLOURS, DASHED, _figure, _on, _png
+from leanbayes.plots import add_legend, line_style
 
 Study = Mapping[str, Any]
 
@@ -35,7 +36,7 @@ def draw_histogram(study: Study) -> bytes:
         ends = (edges[0], edges[-1], drawn["ensemble"]["value"])
         axes.set_xlim(min(ends) - drawn["width"], max(ends) + drawn["width"])
         axes.set_title(title, fontsize="medium")
-        _legend(axes, 2)
+        add_legend(axes, 2)
     return _png(figure)
 
 
@@ -51,7 +52,9 @@ def draw_pruning(studies: Mapping[str, Study]) -> bytes:
                 *((p["kept"], 100 * (1 - p["value"]), 100 * p["error"]) for p in points),
                 strict=True,
             )
-            axes.errorbar(kept, wrong, yerr=error, marker="o", markersize=4, **_look(index, name))
+            axes.errorbar(
+                kept, wrong, yerr=error, marker="o", markersize=4, **line_style(index, name)
+            )
         axes.set_yscale("log")
         axes.set_xscale("log")
         axes.invert_xaxis()
@@ -59,7 +62,7 @@ def draw_pruning(studies: Mapping[str, Study]) -> bytes:
         axes.xaxis.minorticks_off()
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_title(f"pruned {title}", fontsize="medium")
-    _legend(axes, len(studies))
+    add_legend(axes, len(studies))
     return _png(figure)
 
 
@@ -94,9 +97,9 @@ def draw_phases(history: Mapping[str, Sequence[float | None]]) -> bytes:
                 (e, v) for e, v in zip(history["epoch"], values, strict=True) if v is not None
             ]
             thick = 1.5 + 0.6 * (len(lines) - 1 - index)  # all are seen that lie on one another
-            line = _look(index, name.removeprefix("model."))
+            line = line_style(index, name.removeprefix("model."))
             axes.plot(*zip(*points, strict=True), linewidth=thick, **line)
-        _legend(axes, len(lines))
+        add_legend(axes, len(lines))
     if len(alphas) == 1:
         right.set_ylabel(f"log α of {next(iter(alphas)).removeprefix('model.')}")
     left.set(ylim=(0, 1.02))

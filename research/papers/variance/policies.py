@@ -22,13 +22,13 @@ Study = Mapping[str, Any]
 
 
 def keep_policy(file: Path, out: Path) -> Path:
-    """Keep what ``leanbayes explore`` wrote, with averages over blocks of episodes.
+    """Keep what ``python -m research.lab explore`` wrote, with averages over blocks of episodes.
 
     Args:
         file: what the command wrote, all of whose seeds are finished.
         out: the folder of such files; the file is ``ENVIRONMENT-POLICY.json``.
     """
-    study = read_object(file, _KEYS, "a study of a policy", "run leanbayes explore again")
+    study = read_object(file, _KEYS, "a study of a policy", "run explore again")
     for run in study["runs"]:
         require(
             run["finished"], f"seed {run['seed']} of {file} is not finished; run the command again"

@@ -189,7 +189,7 @@ def picture(found: Cells, metric: str, label: str) -> bytes:
             means = [by_weight[w][metric].mean for w in by_weight]
             errors = [by_weight[w][metric].error for w in by_weight]
             shift = min(means) if above else 0.0
-            line = draw.look(index, NAMES[name])
+            line = draw.line_style(index, NAMES[name])
             values = [m - shift for m in means]
             axes.errorbar(list(by_weight), values, yerr=errors, marker="o", markersize=4, **line)
         if metric == "coverage":

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import leanbayes as lb
 from leanbayes.lab.data import Dataset, load_dataset
 from leanbayes.lab.files import write_json
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.metrics.intervals import Coverage
 
 WEIGHTS = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -196,7 +196,7 @@ def one(name: str, weight: float, seed: int, settings: Settings) -> dict[str, An
         "metrics": metrics,
         "diagnosis": [finding.name for finding in diagnosis.findings],
         "seconds": round(time.monotonic() - begin, 1),
-        **surroundings(),
+        **environment_facts(),
     }
 
 

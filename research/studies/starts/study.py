@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import leanbayes as lb
 from leanbayes.errors import require_count
 from leanbayes.lab.data import load_dataset
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.training.parameter_groups import parameter_groups
 from research.measuring.schedule import Schedule
 from research.publishing.study_file import StudyFile, Tell
@@ -171,4 +171,4 @@ def _part(
     found = train(NETWORKS[network], way, data, settings, seed)
     spent = round(time.process_time() - began, 2)
     part = {"network": network, "way": name, "start": way.start, "seed": seed}
-    return {**part, **asdict(way.schedule), **found, "duration": spent, **surroundings()}
+    return {**part, **asdict(way.schedule), **found, "duration": spent, **environment_facts()}

@@ -15,7 +15,7 @@ import torch
 from leanbayes.errors import choose, require, require_choice
 from leanbayes.lab.data import load_dataset
 from leanbayes.lab.data.uci import FACTS
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.sklearn import BayesRegressor
 from leanbayes.sklearn.posterior_names import NAMED_FAMILIES
 from research.publishing.study_file import StudyFile, Tell
@@ -88,7 +88,7 @@ def fit_splits(
 
 
 def _part(row: Row, split: int) -> dict[str, Any]:
-    return {**_fit(row, split), **surroundings("scikit-learn")}
+    return {**_fit(row, split), **environment_facts("scikit-learn")}
 
 
 def _fit(row: Row, split: int) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""What means and standard deviations carry: models without the one or the other [variance]."""
-
-from __future__ import annotations
+"""Ablations: models without their means, or with shuffled standard deviations [variance]."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -18,8 +16,6 @@ from leanbayes.models.map_posteriors import map_posteriors
 from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import MeanField, ZeroMean
 from leanbayes.posteriors.masked import masked
-
-__all__ = ["permute_scales", "zero_means"]
 
 M = TypeVar("M", bound=nn.Module)
 

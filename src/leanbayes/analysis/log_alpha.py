@@ -1,7 +1,5 @@
 """log α by layer, and how far a layer is from its zero-mean approximation [variance, 4.3]."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence
@@ -12,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.distributions import KroneckerNormal, Masked, WeightDistribution
 from leanbayes.errors import choose, require
 from leanbayes.layers import RandomMap
-
-__all__ = ["AlphaReport", "LayerAlpha", "Quartiles", "alpha_report", "layer_alpha", "quartiles"]
 
 
 class Quartiles(NamedTuple):
@@ -67,6 +64,12 @@ class LayerAlpha(NamedTuple):
     distance: float | None
     bound: float | None
 
+    def __repr__(self) -> str:
+        low, median, high = (_number(value, ".2f") for value in self.log_alpha)
+        others = ((name, getattr(self, name)) for name in ("output_snr", "distance", "bound"))
+        rest = ", ".join(f"{name} {_number(value, '.3g')}" for name, value in others)
+        return f"LayerAlpha({self.name!r}: log α {median} ({low} to {high}), {rest})"
+
     @property
     def is_variance_layer(self) -> bool:
         """Whether no input gives any output a mean beyond one standard deviation."""
@@ -78,6 +81,7 @@ class LayerAlpha(NamedTuple):
         return self.bound is not None and self.bound >= 1
 
 
+@shown_as_table
 @dataclass(frozen=True)
 class AlphaReport:
     """log α of every layer in the network's order; ``print`` shows a table.
@@ -98,18 +102,14 @@ class AlphaReport:
     def __getitem__(self, name: str) -> LayerAlpha:
         return choose("layer", name, {row.name: row for row in self.rows})
 
-    def __str__(self) -> str:
+    def table(self) -> DisplayTable:
+        """A row for every layer."""
         head = ["layer", "weights", "log α 25 %", "median", "75 %"]
         head += [f"> {threshold:g}" for threshold in self.thresholds]
-        table = [[*head, "output SNR", "distance", "bound", ""], *map(_cells, self.rows)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join([first.ljust(widths[0]), *map(str.rjust, middle, widths[1:-1]), last])
-            for first, *middle, last in table
-        ]
-        if any(row.bound_says_nothing for row in self.rows):
-            lines.append("* a bound of 1 or more says nothing: the distance is never above 1")
-        return "\n".join(line.rstrip() for line in lines)
+        head += ["output SNR", "distance", "bound", ""]
+        vacuous = any(row.bound_says_nothing for row in self.rows)
+        notes = ["* a bound of 1 or more says nothing: the distance is never above 1"] * vacuous
+        return DisplayTable(head, [*map(_cells, self.rows)], notes=notes, left=(0, -1))
 
 
 def _cells(row: LayerAlpha) -> list[str]:

@@ -1,6 +1,4 @@
-"""Which layers have standard deviations of single weights."""
-
-from __future__ import annotations
+"""Layers with standard deviations of single weights."""
 
 from collections.abc import Sequence
 
@@ -13,8 +11,6 @@ from leanbayes.errors import require
 from leanbayes.layers import RandomMap, is_bayesian
 from leanbayes.models.random_maps import random_maps
 
-__all__ = ["has_scales", "scaled_layers"]
-
 
 @torch.no_grad()
 def scaled_layers(
@@ -23,11 +19,6 @@ def scaled_layers(
     """The layers with standard deviations of single weights, by the names of ``named_kl``.
 
     Points have none, and rank-one factors scale whole rows and columns: both are left out.
-
-    Args:
-        model: a converted model.
-        include: patterns of layer names, as in :func:`~leanbayes.convert`.
-        biases: random biases as well.
 
     Example:
         >>> import leanbayes as lb
@@ -40,7 +31,7 @@ def scaled_layers(
     maps = dict(random_maps(model))
     require(bool(maps), "the model has no Bayesian layer; call lb.convert(model, …) first")
     chosen = select(include, maps)
-    left_out = set() if biases else _biases(model)
+    left_out = set() if biases else biases_of(model)
     named = {name: maps[name] for name in maps if name in chosen and maps[name] not in left_out}
     layers = {name: layer for name, layer in named.items() if has_scales(layer)}
     specs = dict.fromkeys(repr(maps[name].posterior.spec) for name in maps if name in chosen)
@@ -66,7 +57,7 @@ def has_scales(layer: RandomMap) -> bool:
     return not isinstance(q, LowRankProduct | Rank1Mixture) and bool((q.variance != 0).any())
 
 
-def _biases(model: nn.Module) -> set[nn.Module]:
-    """The random maps that are biases of a layer, which their names inside it say."""
+def biases_of(model: nn.Module) -> set[nn.Module]:
+    """The random maps of a model that are biases, which their names inside a layer say."""
     layers = topmost(model, is_bayesian)
     return {part for layer in layers for name, part in random_maps(layer) if "bias" in name}

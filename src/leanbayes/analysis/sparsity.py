@@ -1,6 +1,4 @@
-"""What is left of a sparse network: weights, rows, columns and multiply-adds, layer by layer."""
-
-from __future__ import annotations
+"""Sparsity of a network: weights, rows, columns and multiply-adds that remain, by layer."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,25 +7,15 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from leanbayes.conversion.convert import topmost
+from leanbayes.analysis.scaled_layers import biases_of
+from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import choose, require
 from leanbayes.estimators import mean
-from leanbayes.layers import Affine, RandomMap, is_bayesian
+from leanbayes.layers import Affine, RandomMap
 from leanbayes.layers.affine import Convolution, TransposedConvolution
 from leanbayes.models.noise_switches import using
-from leanbayes.models.random_maps import random_maps
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp
 from leanbayes.prediction.eval_mode import evaluating
-
-__all__ = [
-    "Left",
-    "SparseLayer",
-    "SparsityReport",
-    "multiply_adds",
-    "plain_op",
-    "sparsity_report",
-    "thousands",
-]
 
 _PLAIN: dict[type[nn.Module], type[Affine]] = {
     nn.Linear: Affine,
@@ -49,13 +37,13 @@ def plain_op(module: nn.Module) -> LinearOp | None:
     return None if kind is None else kind.op_of(module)
 
 
-class Left(NamedTuple):
+class Remaining(NamedTuple):
     """How many there are, and how many are left.
 
     Example:
-        >>> print(Left(30, 120))
+        >>> print(Remaining(30, 120))
         30 of 120
-        >>> Left(30, 120).dropped
+        >>> Remaining(30, 120).dropped
         0.75
     """
 
@@ -85,12 +73,13 @@ class SparseLayer(NamedTuple):
     """
 
     name: str
-    weights: Left
-    rows: Left
-    columns: Left
+    weights: Remaining
+    rows: Remaining
+    columns: Remaining
     multiply_adds: int | None = None
 
 
+@shown_as_table
 @dataclass(frozen=True)
 class SparsityReport:
     """What is left of every layer, in the network's order; ``print`` shows a table.
@@ -113,7 +102,7 @@ class SparsityReport:
         """The percentages that are gone, as the paper prints them [matrix normal, tables 1–2].
 
         Example:
-            >>> first, second = (SparseLayer("", *3 * [Left(left, 100)]) for left in (70, 39))
+            >>> first, second = (SparseLayer("", *3 * [Remaining(left, 100)]) for left in (70, 39))
             >>> SparsityReport((first, second)).dropped("rows")
             '30-61'
         """
@@ -123,22 +112,18 @@ class SparsityReport:
     def __getitem__(self, name: str) -> SparseLayer:
         return choose("layer", name, {row.name: row for row in self.layers})
 
-    def __str__(self) -> str:
+    def table(self) -> DisplayTable:
+        """A row for every layer, and one for all together."""
         head = ["layer", *(cell for kind in _KINDS for cell in (kind, "dropped")), "multiply-adds"]
-        table = [head, *map(_cells, (*self.layers, self.total))]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        return "\n".join(
-            "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
-            for first, *rest in table
-        )
+        return DisplayTable(head, [*map(_cells, (*self.layers, self.total))])
 
 
 _KINDS = ("weights", "rows", "columns")
 
 
-def _sum(parts: Iterable[Left]) -> Left:
+def _sum(parts: Iterable[Remaining]) -> Remaining:
     left, of = zip(*parts, strict=True)
-    return Left(sum(left), sum(of))
+    return Remaining(sum(left), sum(of))
 
 
 def _cells(row: SparseLayer) -> list[str]:
@@ -187,9 +172,9 @@ def sparsity_report(model: nn.Module, example: Tensor | None = None) -> Sparsity
     layers = tuple(
         SparseLayer(
             name,
-            Left(int(used.sum()), used.numel()),
-            Left(int(used.any(1).sum()), used.shape[0]),
-            Left(int(used.any(0).sum()), used.shape[1]),
+            Remaining(int(used.sum()), used.numel()),
+            Remaining(int(used.any(1).sum()), used.shape[0]),
+            Remaining(int(used.any(0).sum()), used.shape[1]),
             counts.get(name),
         )
         for name, used in _used(model)
@@ -200,8 +185,7 @@ def sparsity_report(model: nn.Module, example: Tensor | None = None) -> Sparsity
 
 def _used(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Which weights are not zero for good, of every matrix that is no bias."""
-    inside = topmost(model, is_bayesian)
-    biases = {part for layer in inside for name, part in random_maps(layer) if "bias" in name}
+    biases = biases_of(model)
     for name, module in model.named_modules():
         op = plain_op(module)
         if isinstance(module, RandomMap) and module not in biases:
@@ -216,10 +200,6 @@ def _used(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 @torch.no_grad()
 def multiply_adds(model: nn.Module, example: Tensor) -> dict[str, int]:
     """How many products of weights one example takes, by layer: linear layers and convolutions.
-
-    Args:
-        model: a model, converted or not; it runs once, on means and in eval mode.
-        example: a batch.
 
     Example:
         >>> multiply_adds(nn.Conv2d(3, 8, 5, padding=2), torch.randn(4, 3, 10, 10))

@@ -1,17 +1,14 @@
 """Spectra of trained weights: how much each singular value explains [k-tied, section 3]."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from leanbayes.display import DisplayTable
 from leanbayes.errors import require, require_count
 from leanbayes.layers import RandomMap
 from leanbayes.models.random_maps import random_maps
-
-__all__ = ["Spectrum", "explained", "is_matrix", "spectrum"]
 
 _SUBSPACE_ROUNDS = 6
 _MORE_DIRECTIONS = 8
@@ -30,6 +27,22 @@ class Spectrum(NamedTuple):
 
     scale: Tensor
     mean: Tensor
+
+    def __repr__(self) -> str:
+        scale, mean = (", ".join(shares[:3]) for shares in self._percentages())
+        more = ", …" if self.scale.shape[-1] > 3 else ""
+        return f"Spectrum(scale: {scale}{more}; mean: {mean}{more})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [str(i + 1), *pair] for i, pair in enumerate(zip(*self._percentages(), strict=True))
+        ]
+        return DisplayTable(["singular value", "standard deviations", "means"], rows[:10]).html()
+
+    def _percentages(self) -> list[list[str]]:
+        """Of both, in words; of a mixture the averages over members."""
+        averages = (shares.reshape(-1, shares.shape[-1]).mean(0) for shares in self)
+        return [[f"{100 * share:.1f} %" for share in average.tolist()] for average in averages]
 
 
 def is_matrix(layer: RandomMap) -> bool:
@@ -64,12 +77,14 @@ def spectrum(model: nn.Module, *, most: int | None = None) -> dict[str, Spectrum
     for name, layer in random_maps(model):
         if is_matrix(layer):
             q = layer.posterior()
-            spectra[name] = Spectrum(explained(q.variance.sqrt(), most), explained(q.mean, most))
+            spectra[name] = Spectrum(
+                explained_shares(q.variance.sqrt(), most), explained_shares(q.mean, most)
+            )
     require(bool(spectra), "the model has no random matrix; call lb.convert(model, …) first")
     return spectra
 
 
-def explained(matrix: Tensor, most: int | None = None) -> Tensor:
+def explained_shares(matrix: Tensor, most: int | None = None) -> Tensor:
     """Squared singular values of ``[…, out, in]`` over their sum, largest first.
 
     Args:
@@ -77,7 +92,7 @@ def explained(matrix: Tensor, most: int | None = None) -> Tensor:
         most: only the first so many, by subspace iteration from a fixed start.
 
     Example:
-        >>> explained(torch.diag(torch.tensor([1.0, 3.0])))
+        >>> explained_shares(torch.diag(torch.tensor([1.0, 3.0])))
         tensor([0.9000, 0.1000], dtype=torch.float64)
     """
     matrix = matrix.detach().cpu().double()

@@ -1,7 +1,5 @@
 """Smaller trained scales: rank truncation [k-tied, section 3] and k-tied factors."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
@@ -12,6 +10,7 @@ from torch import Tensor, nn
 from leanbayes.analysis.spectrum import is_matrix
 from leanbayes.compression.tied_factors import tied_factors
 from leanbayes.conversion.convert import select
+from leanbayes.display import DisplayTable
 from leanbayes.distributions import KTiedNormal, LocationScale, WeightDistribution
 from leanbayes.errors import require, require_count, require_positive
 from leanbayes.layers import RandomMap
@@ -23,8 +22,6 @@ from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import KTied, MeanField, Posterior
 from leanbayes.prediction.predict import predict
 from leanbayes.training.parameter_groups import count_parameters
-
-__all__ = ["Comparison", "compare", "to_k_tied", "truncate", "with_scales"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -178,7 +175,7 @@ class Comparison(NamedTuple):
     nll_before: float | None = None
     nll_after: float | None = None
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         share = self.parameters_after / self.parameters_before
         parts = [
             f"{self.parameters_after:,} instead of {self.parameters_before:,} parameters "
@@ -188,6 +185,15 @@ class Comparison(NamedTuple):
         if self.nll_before is not None and self.nll_after is not None:
             parts.append(f"NLL {self.nll_before:.4f} → {self.nll_after:.4f}")
         return "; ".join(parts).replace(",", " ")
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ["parameters", f"{self.parameters_before:,}", f"{self.parameters_after:,}"],
+            ["KL", f"{self.kl_before:,.1f}", f"{self.kl_after:,.1f}"],
+        ]
+        if self.nll_before is not None and self.nll_after is not None:
+            rows.append(["NLL", f"{self.nll_before:.4f}", f"{self.nll_after:.4f}"])
+        return DisplayTable(["", "before", "after"], rows).html()
 
 
 @torch.no_grad()

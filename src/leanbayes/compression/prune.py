@@ -1,7 +1,5 @@
 """Pruning: weights, rows or columns that matter least become zero for good."""
 
-from __future__ import annotations
-
 import copy
 import math
 import warnings
@@ -24,11 +22,10 @@ from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors.masked import masked
 from leanbayes.registry import Registry
 
-__all__ = ["CRITERIA", "Criterion", "density", "prune", "register_criterion"]
-
 M = TypeVar("M", bound=nn.Module)
 ScoreOfWeights = Callable[[WeightDistribution, Distribution], Tensor]
 S = TypeVar("S", bound=ScoreOfWeights)
+N = TypeVar("N", float, Tensor)
 ScoreOfGroups = Callable[[WeightDistribution, Distribution, int], Tensor]
 Scope = Literal["layer", "model"]
 Groups = Literal["weight", "row", "column"]
@@ -60,20 +57,19 @@ class Criterion:
     of_groups: ScoreOfGroups | None = field(default=None, compare=False)
     threshold: float | None = None
 
-    def turned(self, score: float) -> float:
+    def signed(self, score: N) -> N:
         """From a score to its importance, of which the large ones stay; and back."""
         return score if self.keeps == "large" else -score
 
     @torch.no_grad()
     def importance(self, layer: RandomMap, groups: Groups = "weight") -> Tensor:
-        """The scores of a layer, turned so that large ones stay; −∞ where it is pruned already."""
+        """The scores of a layer, signed so that large ones stay; −∞ where it is pruned already."""
         if groups == "weight":
             return self._of_weights(layer)
         q, along = layer.posterior(), 1 if groups == "row" else 0
         if self.of_groups is None:
             return self._of_weights(layer).amax(along)
-        score = self.of_groups(q, layer.prior(), along).double().cpu()
-        score = score if self.keeps == "large" else -score
+        score = self.signed(self.of_groups(q, layer.prior(), along).double().cpu())
         if isinstance(q, Masked):
             score = score.masked_fill(~q.mask.any(along).cpu(), -math.inf)
         return score
@@ -87,7 +83,7 @@ class Criterion:
             f"criterion {self.name!r} gave scores of shape {tuple(score.shape)}, or a NaN; it "
             f"needs one number for each weight, {tuple(q.event_shape)}",
         )
-        score = score if self.keeps == "large" else -score
+        score = self.signed(score)
         return score.masked_fill(~q.mask.cpu(), -math.inf) if isinstance(q, Masked) else score
 
 
@@ -213,7 +209,11 @@ def prune(
     layers = scaled_layers(model, include)
     _warn_of_variance_layers(criterion, layers)
     scores = {name: criterion.importance(layer, groups) for name, layer in layers.items()}
-    masks = _decide(scores, keep, threshold, scope, criterion)
+    if threshold is None:
+        masks = _largest(scores, keep or 1.0, scope)
+    else:
+        masks = _above(scores, threshold, criterion)
+    _warn_of_empty_layers(masks)
     kept = {name: _kept(layers[name], mask, groups) for name, mask in masks.items()}
     return map_posteriors(model, lambda name, old: kept.get(name, old), inplace=True)
 
@@ -255,29 +255,13 @@ def _check_amount(
         require(math.isfinite(threshold), f"threshold is {threshold}; give a finite number")
 
 
-def _decide(
-    scores: Mapping[str, Tensor],
-    keep: float | None,
-    threshold: float | None,
-    scope: Scope,
-    criterion: Criterion,
-) -> dict[str, Tensor]:
-    if threshold is None:
-        masks = _largest(scores, keep or 1.0, scope)
-    else:
-        masks = _above(scores, threshold, criterion)
-    _warn_of_empty_layers(masks)
-    return masks
-
-
 def _largest(scores: Mapping[str, Tensor], keep: float, scope: Scope) -> dict[str, Tensor]:
     """Masks of the largest scores, of each layer or of all together."""
     if scope == "layer":
         return {name: _top(score, keep) for name, score in scores.items()}
-    together = _top(torch.cat([score.flatten() for score in scores.values()]), keep)
-    parts = together.split([score.numel() for score in scores.values()])
-    shapes = ((name, score.shape) for name, score in scores.items())
-    return {name: part.view(shape) for (name, shape), part in zip(shapes, parts, strict=True)}
+    mask = _top(torch.cat([score.flatten() for score in scores.values()]), keep)
+    parts = mask.split([score.numel() for score in scores.values()])
+    return {n: part.view_as(scores[n]) for n, part in zip(scores, parts, strict=True)}
 
 
 def _top(score: Tensor, keep: float) -> Tensor:
@@ -294,13 +278,13 @@ def _above(
     scores: Mapping[str, Tensor], threshold: float, criterion: Criterion
 ) -> dict[str, Tensor]:
     """Masks of the weights that a threshold keeps; one that keeps none is refused."""
-    cut = criterion.turned(threshold)
+    cut = criterion.signed(threshold)
     best = max(float(score.max()) for score in scores.values())
     side = "largest" if criterion.keeps == "large" else "smallest"
     require(
         best >= cut and best > -math.inf,
         f"threshold {threshold:g} would prune every weight: the {side} {criterion.name} is "
-        f"{criterion.turned(best):.4g}; choose one that keeps some, or say keep= instead",
+        f"{criterion.signed(best):.4g}; choose one that keeps some, or say keep= instead",
     )
     return {name: (score >= cut) & (score > -math.inf) for name, score in scores.items()}
 
@@ -311,7 +295,7 @@ def _warn_of_empty_layers(masks: Mapping[str, Tensor]) -> None:
         warnings.warn(
             f"layer {empty[0]!r} keeps no weight, so nothing passes through it; use "
             "scope='layer', or keep more",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

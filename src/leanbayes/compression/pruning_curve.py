@@ -1,6 +1,4 @@
-"""What pruning costs: scores on given data at every share of weights that is kept."""
-
-from __future__ import annotations
+"""Pruning curve: scores on given data at every share of weights that is kept."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,12 +9,11 @@ from torch import Tensor, nn
 
 from leanbayes.analysis.scaled_layers import scaled_layers
 from leanbayes.compression.prune import Groups, Scope, density, prune
+from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.metrics import Score
 from leanbayes.prediction.predict import predict
-
-__all__ = ["PruningCurve", "PruningPoint", "pruning_curve"]
 
 
 class PruningPoint(NamedTuple):
@@ -33,6 +30,7 @@ class PruningPoint(NamedTuple):
     metrics: dict[str, Score]
 
 
+@shown_as_table
 @dataclass(frozen=True)
 class PruningCurve:
     """Scores at every share of weights that is kept; ``print`` shows a table.
@@ -45,19 +43,18 @@ class PruningCurve:
     by: str
     points: tuple[PruningPoint, ...]
 
-    def __str__(self) -> str:
+    def table(self) -> DisplayTable:
+        """A row for every share."""
         shown = [
             name
             for name in ("accuracy", "squared_error", "nll")
             if all(name in point.metrics for point in self.points)
         ]
-        table = [["kept", *shown]]
-        for point in self.points:
-            scores = [str(point.metrics[name]) for name in shown]
-            table.append([f"{100 * point.kept:.2f} %", *scores])
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join(map(str.rjust, row, widths)) for row in table]
-        return "\n".join([f"pruned by {self.by}", *lines])
+        rows = [
+            [f"{100 * point.kept:.2f} %", *(str(point.metrics[name]) for name in shown)]
+            for point in self.points
+        ]
+        return DisplayTable(["kept", *shown], rows, f"pruned by {self.by}", left=())
 
 
 def pruning_curve(

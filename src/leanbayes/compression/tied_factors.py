@@ -1,7 +1,5 @@
 """Tying: positive factors whose product is close to given standard deviations [k-tied, eq. 3]."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 
@@ -10,8 +8,6 @@ from torch import Tensor
 from torch.optim import lbfgs
 
 from leanbayes.errors import require, require_count
-
-__all__ = ["tied_factors"]
 
 _FILL = 0.3  # of the first factor, added to all: a factor near zero would hardly move in its log
 _UPDATES = 20
@@ -29,10 +25,6 @@ def tied_factors(scale: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     ELBO loses. Starts at the positive parts of singular vectors; multiplicative updates, which
     never raise the sum, then L-BFGS over the logs. Nothing is drawn: equal scales give equal
     factors. For rank 1 the sum is convex in the logs; above, the optimum may be a local one.
-
-    Args:
-        scale: positive standard deviations ``[out, in]``.
-        rank: the number of rank-one terms.
 
     Example:
         >>> scale = torch.outer(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.1, 0.2]))

@@ -1,3 +1,5 @@
 """Conversion of a network to Bayesian layers, and back."""
 
-__all__: list[str] = []
+from leanbayes.conversion.convert import Plan, convert, deterministic, plan
+
+__all__ = ["Plan", "convert", "deterministic", "plan"]

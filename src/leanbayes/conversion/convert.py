@@ -1,11 +1,9 @@
 """Deterministic -> Bayesian and back: plan completely, then apply."""
 
-from __future__ import annotations
-
 import copy
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar, cast
 
@@ -18,28 +16,19 @@ from leanbayes.conversion.plan_report import (
     added_bytes,
     kept_layers,
     lines_of,
+    parents,
     rank1_advice,
     size_of,
     warn_of_unknown,
 )
-from leanbayes.errors import nearest, require
+from leanbayes.display import DisplayTable, shown_as_table
+from leanbayes.errors import explained_as, nearest, require
 from leanbayes.estimators import Estimator, auto
 from leanbayes.layers.attention import settle_fused_path
 from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible, to_bayesian
 from leanbayes.layers.layer_spec import LayerSpec, SharedPriors, prior_or_default
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
-
-__all__ = [
-    "Plan",
-    "PlannedLayer",
-    "choose_layers",
-    "convert",
-    "deterministic",
-    "plan",
-    "select",
-    "topmost",
-]
 
 M = TypeVar("M", bound=nn.Module)
 L = TypeVar("L", bound=nn.Module)
@@ -59,6 +48,7 @@ class PlannedLayer(NamedTuple):
     choice: LayerSpec
 
 
+@shown_as_table
 @dataclass(frozen=True)
 class Plan:
     """What a conversion will do: the names of every layer, and what it is made of.
@@ -75,20 +65,26 @@ class Plan:
     kept: tuple[KeptLayer, ...] = ()
     memory: int = 0
 
-    def __str__(self) -> str:
-        names = [", ".join(name or "(the model)" for name in layer.names) for layer in self.layers]
-        width = max(map(len, names), default=0)
-        lines = [
-            f"{name:<{width}}  {kind:<18} {choice.posterior}  prior {choice.prior}"
-            for name, (_, kind, choice) in zip(names, self.layers, strict=True)
+    def table(self) -> DisplayTable:
+        """A row for every layer that becomes random, and notes on the others."""
+        rows = [
+            [
+                ", ".join(n or "(the model)" for n in names),
+                kind,
+                repr(choice.posterior),
+                repr(choice.prior),
+            ]
+            for names, kind, choice in self.layers
         ]
-        if any(len(layer.names) > 1 for layer in self.layers):
-            lines.append(
-                "A layer with several names draws at every call, except in predict; "
-                "lb.held(model) makes it one draw."
-            )
-        lines += rank1_advice(layer.choice.posterior for layer in self.layers)
-        return "\n".join([*lines, *lines_of(self.kept), f"Memory added: {size_of(self.memory)}."])
+        notes = [
+            "A layer with several names draws at every call, except in predict; "
+            "lb.held(model) makes it one draw."
+        ] * any(len(layer.names) > 1 for layer in self.layers)
+        notes += rank1_advice(layer.choice.posterior for layer in self.layers)
+        notes += [*lines_of(self.kept), f"Memory added: {size_of(self.memory)}."]
+        return DisplayTable(
+            ["layer", "kind", "posterior", "prior"], rows, notes=notes, left=range(4)
+        )
 
     def apply(self, model: M) -> M:
         """Convert the model itself, or nothing of it if any layer cannot be; returns it.
@@ -132,8 +128,9 @@ def plan(
     Example:
         >>> import leanbayes as lb
         >>> net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
-        >>> for line in str(lb.plan(net, lb.KTied(1), lb.priors.Normal(1.0))).splitlines()[1:]:
-        ...     print(line)
+        >>> lb.plan(net, lb.KTied(1), lb.priors.Normal(1.0))
+        layer  kind    posterior      prior
+        0      Linear  KTied(rank=1)  Normal(scale=1.0)
         Deterministic, with 33.3 % of the parameters:
         1  LayerNorm          4 (33.3 %)
         Memory added: 28 B.
@@ -197,8 +194,8 @@ def convert(
 
     Trained weights become the means. Linear and bilinear layers, convolutions (also transposed and
     grouped), embeddings and bags of them, LSTM, GRU, RNN and their cells, multi-head attention and
-    what :func:`register_layer` was told of are converted; everything else stays. Nothing changes if
-    any part cannot be converted. The result has the class of the model, unless that is one layer.
+    registered kinds of layers are converted; everything else stays. Nothing changes if any part
+    cannot be converted. The result has the class of the model, unless that is one layer.
 
     Args:
         model: any module; left as it was unless ``inplace``.
@@ -209,8 +206,7 @@ def convert(
         bias_prior: spec of their prior; that of the weights if not given.
         include: patterns of layer names; ``*`` stays within a name's part, ``**`` does not.
         exclude: patterns of layers to leave alone.
-        overrides: other choices by pattern: ``{"head": {"posterior": lb.posteriors.Point()}}``;
-            the last wins.
+        overrides: other choices by pattern, ``{"head": {"prior": lb.priors.He()}}``; the last wins.
         freeze: ``"rest"`` trains the converted layers alone.
         inplace: change the model itself, which saves memory.
 
@@ -264,7 +260,7 @@ def topmost(model: nn.Module, wanted: Callable[[nn.Module], TypeGuard[L]]) -> di
     layers: dict[L, list[str]] = {}
     taken: set[str] = set()
     for name, module in model.named_modules(remove_duplicate=False):
-        if taken.isdisjoint(_above(name)) and wanted(module):
+        if taken.isdisjoint(parents(name)) and wanted(module):
             layers.setdefault(module, []).append(name)
             taken.add(name)
     return layers
@@ -287,16 +283,10 @@ def select(patterns: str | Iterable[str], names: Iterable[str]) -> set[str]:
     return selected
 
 
-def _above(name: str) -> list[str]:
-    """The names of what a dotted name lies in, the nearest first; nothing lies above ``""``."""
-    parts = name.split(".")
-    return [".".join(parts[:i]) for i in reversed(range(len(parts)))] if name else []
-
-
 def _copy(model: M, names: Iterable[str], remedy: str) -> M:
     """A copy that uses neither the layers with these names nor what they lie in."""
     copied = copy.deepcopy(model)
-    exchanged = {place for name in names for place in (name, *_above(name))}
+    exchanged = {place for name in names for place in (name, *parents(name))}
     check_copy(copied, [model.get_submodule(name) for name in exchanged], remedy)
     return copied
 
@@ -315,7 +305,7 @@ def _exchange(model: M, layers: Sequence[tuple[Sequence[str], nn.Module]]) -> M:
                 return cast(M, layer)
             parent, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(parent), attribute, layer)
-            owners.update(dict.fromkeys(model.get_submodule(above) for above in _above(name)))
+            owners.update(dict.fromkeys(model.get_submodule(above) for above in parents(name)))
     for stray in strays:
         assert stray.put is not None
         stray.put(before[stray.value][1])
@@ -332,14 +322,10 @@ def _batch_dim(model: nn.Module, name: str) -> int:
     return 0 if getattr(parent.self_attn, "batch_first", True) else 1
 
 
-@contextmanager
-def _naming(name: str, module: nn.Module) -> Iterator[None]:
+def _naming(name: str, module: nn.Module) -> AbstractContextManager[None]:
     """Let an error name the layer."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        where = f"layer {name!r} ({type(module).__name__})"
-        raise ValueError(f"{where} cannot be converted: {error}") from error
+    where = f"layer {name!r} ({type(module).__name__})"
+    return explained_as(f"{where} cannot be converted: {{reason}}", ValueError, TypeError)
 
 
 def _nothing_to_convert(model: nn.Module) -> str:
@@ -363,7 +349,7 @@ def _forbid_tied_weights(model: nn.Module, chosen: Collection[nn.Module]) -> Non
     owners: dict[nn.Parameter, tuple[nn.Module, str]] = {}
     layers: dict[str, nn.Module] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        above = [layers[place] for place in _above(name) if layers[place] in chosen]
+        above = [layers[place] for place in parents(name) if layers[place] in chosen]
         layers[name] = above[-1] if above else module
         for parameter in module.parameters(recurse=False):
             layer, other = owners.setdefault(parameter, (layers[name], name))

@@ -5,8 +5,6 @@ dictionaries, tuples, sets and objects, where an exchange has to follow it, and 
 ``functools.partial`` and bound methods, where it cannot.
 """
 
-from __future__ import annotations
-
 import dis
 import functools
 import weakref
@@ -19,11 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Reference", "check_copy", "references", "replaceable"]
-
 Put = Callable[[Any], object]
 
-_REGISTERED = ("_modules", "_parameters", "_buffers")
+_EMPTY = vars(nn.Module())
+_REGISTERED = {n for n, v in _EMPTY.items() if isinstance(v, dict) and not n.endswith("_hooks")}
+"""Where a module keeps its parameters, buffers and children."""
+_CHILDREN = next(n for n, v in vars(nn.Sequential(nn.Module())).items() if v != _EMPTY[n])
 _NUMBERS = (int, float, complex, torch.dtype, torch.device, torch.Generator, torch.Size)
 _LEAVES = (NoneType, str, bytes, type, ModuleType, torch.optim.Optimizer, *_NUMBERS)
 """What leads to no layer; an optimiser keeps parameters, and it is made anew for a new model."""
@@ -78,12 +77,7 @@ def references(
 
 
 def replaceable(model: nn.Module, layers: Mapping[nn.Module, str]) -> list[Reference]:
-    """The references to layers that are to be exchanged; raise if one could not follow.
-
-    Args:
-        model: the model.
-        layers: the layers with their names in it.
-    """
+    """The references to layers that are to be exchanged; raise if one could not follow."""
     parts = {id(part): name for layer, name in layers.items() for part in layer.modules()}
     weights = {id(p): name for layer, name in layers.items() for p in layer.parameters()}
     whole = {id(layer) for layer in layers}
@@ -96,7 +90,8 @@ def replaceable(model: nn.Module, layers: Mapping[nn.Module, str]) -> list[Refer
         followed.append(reference)
     tree = {id(module) for module in model.modules()}
     for layer, name in layers.items():
-        for path in (reference.path for reference in references(layer, tree)):
+        others = tree - {id(part) for part in layer.modules()}
+        for path in (reference.path for reference in references(layer, others)):
             raise ValueError(
                 f"layer {name!r} keeps a part of the model in its attribute {path!r}, which "
                 "would be lost; keep it in the module that owns both"
@@ -240,7 +235,7 @@ def _attributes(value: Any, path: str) -> Iterator[Reference]:
     attributes = getattr(value, "__dict__", None)
     attributes = attributes if isinstance(attributes, dict) else {}
     for name, item in list(attributes.items()):
-        if name == "_modules":
+        if name == _CHILDREN:
             for child, part in list(item.items()):
                 yield Reference(part, f"{path}.{child}", "", _setter(item, child))
         else:

@@ -1,6 +1,4 @@
-"""What a conversion leaves as it was, and how much memory its random layers add."""
-
-from __future__ import annotations
+"""Report of a plan: the layers that stay deterministic, and the memory that is added."""
 
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -12,16 +10,6 @@ from torch import Tensor, nn
 from leanbayes.layers.base import Template, check_convertible, is_convertible
 from leanbayes.layers.layer_spec import LayerSpec, Maker, SharedPriors
 from leanbayes.posteriors import Posterior, Rank1
-
-__all__ = [
-    "KeptLayer",
-    "added_bytes",
-    "kept_layers",
-    "lines_of",
-    "rank1_advice",
-    "size_of",
-    "warn_of_unknown",
-]
 
 _TRIED = 2**20
 """Layers of up to so many numbers are made to be measured; torch needs seconds for its first
@@ -49,10 +37,6 @@ class KeptLayer(NamedTuple):
 def kept_layers(model: nn.Module, converted: Collection[nn.Module]) -> tuple[KeptLayer, ...]:
     """The layers with parameters outside converted ones; a shared parameter counts once.
 
-    Args:
-        model: the model.
-        converted: the layers that become random.
-
     Example:
         >>> net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
         >>> kept_layers(net, [net[0]])
@@ -66,28 +50,20 @@ def kept_layers(model: nn.Module, converted: Collection[nn.Module]) -> tuple[Kep
         own = set() if module in inside else set(module.parameters(recurse=False)) - counted
         counted |= own
         if numbers := sum(map(_numbers, own)):
-            chosen = any(map(is_convertible, _with_parents(model, name)))
+            chosen = any(is_convertible(model.get_submodule(n)) for n in (name, *parents(name)))
             kept.append(KeptLayer(name, type(module).__name__, numbers, numbers / total, chosen))
     return tuple(kept)
 
 
-def _with_parents(model: nn.Module, name: str) -> Iterator[nn.Module]:
-    """What has a dotted name, and all that it lies in."""
-    yield model
-    parts = name.split(".") if name else []
-    for end in range(1, len(parts) + 1):
-        yield model.get_submodule(".".join(parts[:end]))
+def parents(name: str) -> list[str]:
+    """The names of what a dotted name lies in, the nearest first; nothing lies above ``""``."""
+    parts = name.split(".")
+    return [".".join(parts[:i]) for i in reversed(range(len(parts)))] if name else []
 
 
 @torch.no_grad()
 def added_bytes(module: nn.Module, choice: LayerSpec, shared: SharedPriors) -> int:
-    """How many bytes more the tensors of its Bayesian counterpart take than those of a layer.
-
-    Args:
-        module: the torch layer.
-        choice: what it is to be made of.
-        shared: the priors that layers of the same model share.
-    """
+    """How many bytes more the tensors of its Bayesian counterpart take than those of a layer."""
     before = _bytes(module.parameters()) + _bytes(module.buffers())
     numbers = sum(parameter.numel() for parameter in module.parameters())
     meta = numbers > _TRIED or any(p.device.type != "cpu" for p in module.parameters())

@@ -4,8 +4,6 @@ Both are functions of ``m = −log α = log(mean² / variance)`` with the consta
 zero-mean weight (``m → −∞``) costs nothing.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -13,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-__all__ = ["log_uniform_kl_approximate", "log_uniform_kl_exact"]
 
 _K1, _K2, _K3 = 0.63576, 1.87320, 1.48695
 _DIGAMMA_HALF = -0.5772156649015329 - 2 * math.log(2)

@@ -1,15 +1,11 @@
 """Any weight distribution with some weights forced to zero."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from leanbayes.distributions.base import WeightDistribution
-
-__all__ = ["Masked"]
 
 
 class Masked(WeightDistribution):

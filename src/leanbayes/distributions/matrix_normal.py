@@ -1,7 +1,5 @@
 """The matrix normal: a Kronecker covariance over rows and columns, plus an optional diagonal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -12,8 +10,6 @@ from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, Weight
 from leanbayes.distributions.covariance import Factor
 from leanbayes.errors import require_choice
 from leanbayes.ops import LinearOp
-
-__all__ = ["EntropyBound", "KroneckerNormal"]
 
 EntropyBound = Literal["minkowski", "pivots"]
 

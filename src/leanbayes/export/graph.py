@@ -1,14 +1,10 @@
 """The ONNX graph of a prediction: one pass for every sample, and behind them the answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-
-__all__ = ["PassNoise", "rename_values", "scan_passes"]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ function. So two tensors feed a pass, whatever is random in it: ``noise [example
 every example draws, and ``weight_noise [m]`` for what a batch shares.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,8 +14,7 @@ import torch
 from torch import fx
 
 from leanbayes.errors import require
-
-__all__ = ["Lifted", "lift_noise"]
+from leanbayes.torch_private import schema_of
 
 aten = torch.ops.aten
 
@@ -201,7 +198,7 @@ def _faces(node: fx.Node) -> Any:
 def _is_still(node: fx.Node) -> bool:
     """Whether an operation that may drop something drops nothing here."""
     target: Any = node.target
-    schema = target._schema.arguments
+    schema = schema_of(target).arguments
     given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
     rates = [given.get(a.name, a.default_value) for a in schema if a.name in ("dropout_p", "p")]
     if given.get("train", True) is False:

@@ -1,4 +1,4 @@
-"""Networks for ONNX Runtime: the mean network, or samples and what they say."""
+"""Export to ONNX: the mean network, or samples and their summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from leanbayes.errors import require, require_choice, require_count
 from leanbayes.export.graph import PassNoise, rename_values, scan_passes
 from leanbayes.export.noise import Lifted
-from leanbayes.export.outputs import Answers, Question
+from leanbayes.export.outputs import OutputGraph, OutputSpec
 from leanbayes.export.tracing import quietly, sized, traced_pass, traced_prediction
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.prediction.inputs import Reader
@@ -50,7 +50,7 @@ def export_onnx(
 
     ``noise="input"`` adds the inputs ``noise [samples, batch, n]`` and ``weight_noise [samples,
     m]``, where the model needs them: independent unit normals. The same ones give the same
-    answers. With ``noise="graph"`` the runtime draws them, anew at every call.
+    answers. With ``noise="graph"`` the runtime draws new ones at every call.
 
     Args:
         model: any model, converted or not; it is left as it was.
@@ -70,15 +70,15 @@ def export_onnx(
         ...     export_onnx(model, torch.randn(1, 3), Path(folder) / "m.onnx").name
         'm.onnx'
     """
-    question = Question(likelihood or Categorical(), tuple(quantiles))
-    made = onnx_model(model, x, question, samples=samples, noise=noise, batch_dim=batch_dim)
+    spec = OutputSpec(likelihood or Categorical(), tuple(quantiles))
+    made = onnx_model(model, x, spec, samples=samples, noise=noise, batch_dim=batch_dim)
     return write_onnx(made, Path(path))
 
 
 def onnx_model(
     model: nn.Module,
     x: Tensor | tuple[Tensor, ...],
-    question: Question,
+    spec: OutputSpec,
     *,
     samples: int | None,
     noise: str = "graph",
@@ -95,16 +95,16 @@ def onnx_model(
     inputs = sized(inputs, dims)
     lifted = traced_pass(model, inputs, dims, noisy=samples is not None)
     source = _source(lifted, samples, noise)
-    answers = Answers(question, outputs, stacked=source is not None)
+    answers = OutputGraph(spec, outputs, stacked=source is not None)
     names = ["x"] if len(inputs) == 1 else [f"x_{i}" for i in range(len(inputs))]
     program = traced_prediction(lifted, answers, inputs, dims, samples or 1)
     if source is None:
         whole = _converted(program, names, answers.names)
     else:
-        told = [*names, *source.of_pass, "samples"], ["outputs", *answers.names]
-        whole = _converted(program, *told)
+        inner = [*names, *source.of_pass, "samples"], ["outputs", *answers.names]
+        whole = _converted(program, *inner)
         scan_passes(whole, source, names[0], dims[0])
-    levels = json.dumps(question.levels if "quantiles" in answers.names else [])
+    levels = json.dumps(spec.levels if "quantiles" in answers.names else [])
     annotate(whole, {"samples": str(samples or 0), "quantiles": levels})
     return whole
 
@@ -139,8 +139,8 @@ def _converted(program: ExportedProgram, inputs: Sequence[str], outputs: Sequenc
     model = made.model_proto
     for value in (*model.graph.input, *model.graph.output):
         value.ClearField("metadata_props")
-    told = [value.name for value in (*model.graph.input, *model.graph.output)]
-    rename_values(model.graph, dict(zip(told, (*inputs, *outputs), strict=True)))
+    traced = [value.name for value in (*model.graph.input, *model.graph.output)]
+    rename_values(model.graph, dict(zip(traced, (*inputs, *outputs), strict=True)))
     for node in model.graph.node:
         node.ClearField("metadata_props")
     model.graph.ClearField("value_info")

@@ -1,4 +1,4 @@
-"""What an exported network answers: the part of its graph behind the samples."""
+"""Outputs of an exported network: the part of its graph behind the samples."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.prediction.predict import Prediction
 
-__all__ = ["Answers", "Question"]
+__all__ = ["OutputGraph", "OutputSpec"]
 
 _HALVINGS = 28
 """How often a bracket of a quantile is halved: more often than single precision can tell."""
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
-    """What an exported network is asked for.
+class OutputSpec:
+    """Outputs that an exported network is to have.
 
     Args:
         likelihood: what its outputs mean.
@@ -39,29 +39,29 @@ class Question:
             require(0 < level < 1, f"quantile {level} does not lie between 0 and 1")
 
 
-class Answers(nn.Module):
-    """Samples ``[…, batch, …]`` to a tuple of answers, whose names are ``names``.
+class OutputGraph(nn.Module):
+    """Map of samples ``[…, batch, …]`` to a tuple of outputs, whose names are ``names``.
 
     Classes get their averaged ``probabilities``, the ``entropy`` and the ``mutual_information``;
     numbers get ``mean`` and ``standard_deviation`` of a new target, ``aleatoric`` and ``epistemic``
     variances and, where noise is normal, ``quantiles [levels, batch, …]``.
 
     Args:
-        question: what is asked for.
+        spec: the outputs that are wanted.
         samples: the outputs of a few examples, ``[samples, batch, …]``.
         stacked: whether outputs come as ``[samples, members, batch, …]``.
     """
 
-    def __init__(self, question: Question, samples: Tensor, *, stacked: bool) -> None:
+    def __init__(self, spec: OutputSpec, samples: Tensor, *, stacked: bool) -> None:
         super().__init__()
-        likelihood = self.likelihood = question.likelihood
-        self.question, self.stacked = question, stacked
+        likelihood = self.likelihood = spec.likelihood
+        self.spec, self.stacked = spec, stacked
         self.names: tuple[str, ...]
         if likelihood.has_classes(samples):
             self.names = ("probabilities", "entropy", "mutual_information")
         elif "mean" in likelihood.answers(samples):
             self.names = ("mean", "standard_deviation", "aleatoric", "epistemic")
-            if question.levels and isinstance(likelihood.distribution(samples), Normal):
+            if spec.levels and isinstance(likelihood.distribution(samples), Normal):
                 self.names += ("quantiles",)
         else:
             raise ValueError(
@@ -74,7 +74,7 @@ class Answers(nn.Module):
         prediction = Prediction(samples, self.likelihood)
         if self.names[0] == "probabilities":
             return prediction.probs, prediction.entropy, prediction.mutual_information
-        shift, scale = self.question.shift, self.question.scale
+        shift, scale = self.spec.shift, self.spec.scale
         mean, aleatoric, epistemic = prediction.mean, prediction.aleatoric, prediction.epistemic
         variance = aleatoric + epistemic
         values = (
@@ -94,7 +94,7 @@ class Answers(nn.Module):
         ``mean + std √(p / (1 − p))``: Cantelli's inequality.
         """
         law = self.likelihood.distribution(samples)
-        level = samples.new_tensor(self.question.levels).reshape(-1, *(1,) * mean.ndim)
+        level = samples.new_tensor(self.spec.levels).reshape(-1, *(1,) * mean.ndim)
         std = variance.sqrt()
         low = mean - std * ((1 - level) / level).sqrt()
         high = mean + std * (level / (1 - level)).sqrt()

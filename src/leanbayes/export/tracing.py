@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from leanbayes.errors import explained_as
 from leanbayes.estimators import mean
 from leanbayes.export.noise import Lifted, lift_noise
-from leanbayes.export.outputs import Answers
-from leanbayes.layers.forward_pass import one_pass
+from leanbayes.export.outputs import OutputGraph
+from leanbayes.layers.forward_pass import forward_pass
 from leanbayes.models.members import members, tile
 from leanbayes.models.noise_switches import using
 from leanbayes.prediction.eval_mode import evaluating
@@ -26,6 +27,11 @@ __all__ = ["quietly", "sized", "traced_pass", "traced_prediction"]
 
 _SIZES = (11, 13, 17, 19, 23, 29, 31, 37)
 """Numbers of examples to trace with: one that no other dimension has is not confused with it."""
+
+_UNTRACEABLE = (
+    "the forward pass cannot be traced ({reason}); let it not decide by values of tensors, as "
+    "torch.export asks of every model"
+)
 
 
 @contextmanager
@@ -55,7 +61,7 @@ class _Pass(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         batch = [tile(t, self.members, d) for t, d in zip(inputs, self.dims, strict=True)]
         rows = batch[0].shape[self.dims[0]]
-        with one_pass(rows, self.shared):
+        with forward_pass(rows, self.shared):
             y = examples_first(self.model(*batch), rows, self.dims[0])
         return y.unflatten(0, (self.members, y.shape[0] // self.members))
 
@@ -84,7 +90,7 @@ def traced_pass(
     """
     count = members(model)
     tiled = [tile(t, count, d) for t, d in zip(inputs, dims, strict=True)]
-    shared = shared_layers(model, *tiled)
+    shared = shared_layers(model, *tiled, rows=tiled[0].shape[dims[0]])
     sizes = (tuple({d: Dim.AUTO} for d in dims),)
     with (
         torch.no_grad(),
@@ -94,29 +100,16 @@ def traced_pass(
     ):
         one = _Pass(model, dims, shared)
         one.training = False
-        with _told():
+        with explained_as(_UNTRACEABLE, RuntimeError):
             program = torch.export.export(one, inputs, dynamic_shapes=sizes, strict=False)
             program = program.run_decompositions({})
         return lift_noise(program, dims[0])
 
 
-@contextmanager
-def _told() -> Iterator[None]:
-    """What torch cannot trace comes as one sentence."""
-    try:
-        yield
-    except RuntimeError as error:
-        first = str(error).partition("\n")[0].rstrip(".")
-        raise ValueError(
-            f"the forward pass cannot be traced ({first}); let it not decide by values of tensors, "
-            "as torch.export asks of every model"
-        ) from error
-
-
 class _Prediction(nn.Module):
     """One pass, and what is said of all samples: of its own, or of those that are given last."""
 
-    def __init__(self, lifted: Lifted, answers: Answers) -> None:
+    def __init__(self, lifted: Lifted, answers: OutputGraph) -> None:
         super().__init__()
         self.one_pass, self.answers = lifted.module, answers
 
@@ -128,7 +121,11 @@ class _Prediction(nn.Module):
 
 
 def traced_prediction(
-    lifted: Lifted, answers: Answers, inputs: tuple[Tensor, ...], dims: Sequence[int], samples: int
+    lifted: Lifted,
+    answers: OutputGraph,
+    inputs: tuple[Tensor, ...],
+    dims: Sequence[int],
+    samples: int,
 ) -> ExportedProgram:
     """From inputs to answers where answers are of one pass.
 

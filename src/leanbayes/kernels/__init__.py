@@ -20,7 +20,6 @@ from leanbayes.kernels.fold import Folded, fold_k_tied, fold_noise, fold_scaled,
 from leanbayes.kernels.fused import fusible
 from leanbayes.kernels.k_tied import add_mixed_noise, can_mix, k_tied_local
 from leanbayes.kernels.local import add_noise, safe_sqrt, scaled_local
-from leanbayes.kernels.memory import keep_memory
 from leanbayes.kernels.native import Kernels, kernels, without_native
 from leanbayes.kernels.operators import (
     compiled_draw,
@@ -67,7 +66,6 @@ __all__ = [
     "in_graph",
     "k_tied_kl",
     "k_tied_local",
-    "keep_memory",
     "kernels",
     "lower_gram",
     "lower_lower",

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import lightning as L
 import torch
 from torch import Tensor, nn
 
-import lightning as L
 from leanbayes.analysis.log_alpha import quartiles
-from leanbayes.errors import nearest, require
+from leanbayes.errors import require
 from leanbayes.lab.data import Batches, augmentation
-from leanbayes.lab.phases import four_accuracies
-from leanbayes.lab.recipe import Probe, Recipe
+from leanbayes.lab.measurements import Subject
+from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.runs import Run
-from leanbayes.lab.sparse_curves import sparse_curves
 from leanbayes.lab.weights import log_alphas, mean_scales
-from leanbayes.lightning import BayesianModule, RecordSNR
 from leanbayes.models.model_kl import named_kl
-from leanbayes.training.gradient_snr import Average, Definition
 
-__all__ = ["FollowLearningRate", "MeasureSteps", "Record", "RunData"]
-
-_DEFINITIONS: tuple[Definition, ...] = ("gradient", "square")
-_AVERAGES: tuple[Average, ...] = ("median", "pooled")
+__all__ = ["FollowLearningRate", "Record", "RunData"]
 
 
 class RunData(L.LightningDataModule):
@@ -62,14 +55,10 @@ class RunData(L.LightningDataModule):
         )
         return _Loader(len(batches), lambda: batches.epoch(trainer.current_epoch))
 
-    def validation_batches(self) -> Batches:
-        """What is not learnt from."""
-        return Batches(self.validation, self.recipe.evaluation.batch_size)
-
     def val_dataloader(self) -> _Loader | list[None]:
         if not len(self.validation):
             return []
-        batches = self.validation_batches()
+        batches = Batches(self.validation, self.recipe.evaluation.batch_size)
         return _Loader(len(batches), batches.in_order)
 
 
@@ -118,10 +107,14 @@ class Record(L.Callback):
     """A checkpoint and a line of metrics after every epoch.
 
     The lines live in the checkpoint, so that both are always of the same epoch.
+
+    Args:
+        run: where both are written.
+        subject: what the measurements of its recipe are taken of.
     """
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, subject: Subject) -> None:
+        self.run, self.subject = run, subject
         self.rows: list[dict[str, float]] = []
         self.seconds = 0.0
         self._clock = time.monotonic()
@@ -141,36 +134,15 @@ class Record(L.Callback):
         now = time.monotonic()
         self.seconds, self._clock = self.seconds + now - self._clock, now
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        epoch = float(trainer.current_epoch)
-        self.rows.append(
-            {"epoch": epoch, **metrics, **_of_layers(pl_module), **self._on_test(pl_module)}
-        )
+        row = {"epoch": float(trainer.current_epoch), **metrics, **_of_layers(pl_module)}
+        with torch.no_grad():
+            for measurement in self.run.recipe.measurements:
+                row |= measurement.after_epoch(self.subject)
+        self.rows.append(row)
         trainer.save_checkpoint(self.run.checkpoints.path(trainer.current_epoch))
         if trainer.is_global_zero:
             self.run.write_metrics(self.rows)
             self.run.checkpoints.drop_old()
-
-    def _on_test(self, module: L.LightningModule) -> dict[str, float]:
-        """What the recipe asks for after every epoch: four accuracies, or how sparse it is."""
-        recipe, drawing = self.run.recipe, self.run.drawing()
-        if recipe.phases is None and recipe.sparse_curves is None:
-            return {}
-        assert isinstance(module, BayesianModule)
-        test, seed, size = self.run.dataset.test, drawing["seed"], drawing["batch_size"]
-        row: dict[str, float] = {}
-        if recipe.phases is not None:
-            row |= four_accuracies(module.model, test, recipe.phases, seed=seed, batch_size=size)
-        if recipe.sparse_curves is not None:
-            row |= sparse_curves(
-                module.model,
-                test,
-                module.likelihood,
-                recipe.sparse_curves,
-                data_size=self.run.data_size,
-                seed=seed,
-                batch_size=size,
-            )
-        return row
 
 
 @torch.no_grad()
@@ -183,82 +155,3 @@ def _of_layers(model: nn.Module) -> dict[str, float]:
         row[f"log_alpha/{name}"] = median
         row[f"log_alpha_q25/{name}"], row[f"log_alpha_q75/{name}"] = low, high
     return row
-
-
-class MeasureSteps(RecordSNR):
-    """Signal-to-noise ratios and the −ELBO at the steps of a recipe's ``probe``.
-
-    What was measured lies in every checkpoint. The noise of a measurement does not change that of
-    the training.
-
-    Args:
-        spec: steps, layer and window.
-        validation: what the −ELBO is taken on.
-
-    Attributes:
-        by_step: the −ELBO and the ratios of every layer, by step; a ratio is ``None`` where
-            gradients are the same in the whole window, so that it is not finite.
-    """
-
-    def __init__(self, spec: Probe, validation: Batches) -> None:
-        super().__init__(at=spec.steps, window=spec.window)
-        self.layer, self.validation = spec.layer, validation
-        self.by_step: dict[int, dict[str, Any]] = {}
-
-    @property
-    def state_key(self) -> str:
-        """The name it has in checkpoints."""
-        return "Probe"
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "found": self.by_step}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        self.by_step = dict(state_dict["found"])
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        super().on_train_start(trainer, pl_module)
-        assert self._snr is not None
-        layers = self._snr.values()
-        if self.layer not in layers:
-            raise ValueError(f"probe.layer {self.layer!r} is unknown{nearest(self.layer, layers)}")
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any
-    ) -> None:
-        if not self._is_due(trainer.global_step):
-            return
-        assert isinstance(pl_module, BayesianModule)
-        assert self._snr is not None
-        ratios: dict[str, dict[str, float]] = {n: self._snr.values(n) for n in _DEFINITIONS}
-        ratios |= {average: self._snr.values(average=average) for average in _AVERAGES}
-        self.by_step[trainer.global_step] = {
-            "negative_elbo": self._negative_elbo(pl_module),
-            "snr": {name: _finite(by_layer) for name, by_layer in ratios.items()},
-        }
-
-    @torch.no_grad()
-    def _negative_elbo(self, module: BayesianModule) -> float:
-        """Per validation example, with the whole KL."""
-        total = 0.0
-        with torch.random.fork_rng(devices=[]):
-            for x, y in self.validation.in_order():
-                parts = module.objective((x.to(module.device), y.to(module.device)))
-                total += len(y) * float(parts.nll + parts.kl)
-        return total / len(self.validation.examples)
-
-    def metrics(self) -> dict[str, dict[str, float]]:
-        """What goes into the result, by step: the −ELBO, and the ratio by every average."""
-        values: dict[str, float | None] = {}
-        for step, measured in self.by_step.items():
-            values[f"snr_{step}"] = measured["snr"]["gradient"][self.layer]
-            for average in _AVERAGES:
-                values[f"snr_{average}_{step}"] = measured["snr"][average][self.layer]
-            values[f"negative_elbo_{step}"] = measured["negative_elbo"]
-        return {n: {"value": v, "error": 0.0} for n, v in values.items() if v is not None}
-
-
-def _finite(ratios: Mapping[str, float]) -> dict[str, float | None]:
-    """Strict JSON has no infinity."""
-    return {name: ratio if math.isfinite(ratio) else None for name, ratio in ratios.items()}

@@ -1,8 +1,8 @@
-"""Checkpoints of a run: written with a checksum, and looked at before the run goes on from one."""
-
-from __future__ import annotations
+"""Checkpoints of a run: written with a checksum, and checked before a run resumes from one."""
 
 import hashlib
+import math
+import pickletools
 import re
 import warnings
 import zipfile
@@ -10,16 +10,20 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from leanbayes.errors import require
+from leanbayes.errors import explained_as, first_line, require
 from leanbayes.lab.files import write_bytes, write_text
-from leanbayes.lab.unpickling import read_checkpoint
 
-__all__ = ["Checkpoints", "epoch_of"]
+MOST_VALUES = 10_000_000
+"""How many values a checkpoint may hold; one that stands in several places counts in each."""
 
 _KEPT = 2
 _NAME = re.compile(r"epoch-(\d+)\.ckpt")
+_END = "# end\n"
+"""Last line of the checksums, a comment to ``sha256sum``; a file without it may be truncated."""
+
 _SUM = re.compile(r"^([0-9a-f]{64})  .*/(epoch-\d+\.ckpt)$", re.MULTILINE)
 _PARTS = {"epoch", "global_step", "state_dict", "optimizer_states", "loops", "callbacks"}
 
@@ -49,14 +53,11 @@ class Checkpoints:
 
     def write(self, path: Path, content: memoryview) -> None:
         """Write one of them; its checksum is there before it is."""
-        sums = self._sums() or {known.name: _sha256(known) for known in self.paths()}
+        stated, _ = self._sums()
+        sums = {known.name: stated.get(known.name) or _sha256(known) for known in self.paths()}
         sums[path.name] = hashlib.sha256(content).hexdigest()
-        lines = (
-            f"{digest}  {self.folder.name}/{name}\n"
-            for name, digest in sums.items()
-            if name == path.name or (self.folder / name).exists()
-        )
-        write_text(self._sums_file, "".join(lines))
+        lines = (f"{digest}  {self.folder.name}/{name}\n" for name, digest in sums.items())
+        write_text(self._sums_file, "".join((*lines, _END)))
         write_bytes(path, content)
 
     def drop_old(self) -> None:
@@ -87,33 +88,71 @@ class Checkpoints:
         _tell(faults, "starting again from the first epoch", set_aside)
         return None
 
-    def _sums(self) -> dict[str, str]:
-        """Checksums by name; none in folders of the first runs."""
+    def _sums(self) -> tuple[dict[str, str], bool]:
+        """Checksums by name, none in folders of the first runs, and whether they are all there."""
         if not self._sums_file.is_file():
-            return {}
+            return {}, False
         text = self._sums_file.read_text(encoding="utf-8", errors="replace")
-        return {name: digest for digest, name in _SUM.findall(text)}
+        return {name: digest for digest, name in _SUM.findall(text)}, text.endswith(_END)
 
     def _fault(self, path: Path, module: nn.Module) -> str | None:
         """What keeps a run from going on from a checkpoint, if anything does."""
-        sums = self._sums()
+        sums, complete = self._sums()
         try:
-            if sums:
-                if path.name not in sums:
-                    return "was not written by this run"
+            if path.name in sums:
                 if _sha256(path) != sums[path.name]:
                     return "is damaged (its checksum is another)"
+            elif complete:
+                return "was not written by this run"
             elif zipfile.ZipFile(path).testzip() is not None:
                 return "is damaged (a checksum inside it is another)"
             state = read_checkpoint(path)
         except PermissionError:
             raise
         except Exception as error:  # a damaged file may fail in any way
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            return f"is damaged ({reason})"
+            return f"is damaged ({first_line(error)})"
         if not isinstance(state, dict) or not state.keys() >= self.parts:
-            return "is no checkpoint of a run"
+            return "is not a checkpoint of a run"
         return _misfit(state, epoch_of(path), module)
+
+
+def read_checkpoint(path: Path) -> Any:
+    """Read what ``torch.save`` wrote, to the CPU; no code runs, and nothing small becomes large.
+
+    Args:
+        path: a zip file of tensors, which are not compressed, and a pickle that describes them.
+    """
+    with explained_as(
+        f"{path} is not a checkpoint that was saved here ({{reason}})",
+        *(zipfile.BadZipFile, LookupError, RuntimeError, ValueError),
+    ):
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+            require(unpacked <= path.stat().st_size, "it unpacks to more than its size")
+            for name in archive.namelist():
+                if name.endswith(".pkl"):
+                    _check_globals(archive.read(name))
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        require(_count(state, {}) <= MOST_VALUES, f"it holds more than {MOST_VALUES} values")
+    return state
+
+
+def _check_globals(pickled: bytes) -> None:
+    """Refuse what torch lets a pickle make from a number alone."""
+    for opcode, argument, _ in pickletools.genops(pickled):
+        of_any_size = opcode.name == "GLOBAL" and str(argument).endswith((" bytearray", "Tensor"))
+        require(not of_any_size, f"it asks for {argument!r} of any size")
+
+
+def _count(value: Any, known: dict[int, float]) -> float:
+    """How many values whoever walks through a value meets: no end where it holds itself."""
+    if not isinstance(value, dict | list | tuple | set):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = math.inf
+        inside = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_count(each, known) for each in inside)
+    return known[id(value)]
 
 
 def epoch_of(path: Path) -> int:

@@ -1,21 +1,13 @@
-"""What is printed on a terminal: text as it is, whatever names, labels and paths hold."""
-
-from __future__ import annotations
+"""Output on a terminal: text as it is, whatever names, labels and paths hold."""
 
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["PlainConsole", "one_line", "printable"]
-
 
 def printable(text: str, keep: str = "\n\t") -> str:
     r"""The text with escape codes, and whatever else a terminal would obey, written out.
-
-    Args:
-        text: anything.
-        keep: what may stay all the same.
 
     Example:
         >>> printable("a \x1b[31mred\x1b[0m name")

@@ -1,7 +1,5 @@
 """Judge a trained model: on examples it has not seen, on foreign images and on damaged ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,21 +20,6 @@ from leanbayes.models.random_maps import random_maps
 from leanbayes.prediction.inputs import in_precision_of
 from leanbayes.prediction.predict import Prediction, predict
 
-__all__ = [
-    "as_learnt",
-    "corrupted_means",
-    "evaluate",
-    "evaluate_corruption",
-    "evaluate_run",
-    "examples_of",
-    "foreign_auroc",
-    "foreign_images",
-    "foreign_scores",
-    "is_images",
-    "mean_corruption_error",
-    "raw_images",
-]
-
 
 def evaluate(
     model: nn.Module,
@@ -48,17 +31,7 @@ def evaluate(
     seed: int = 42,
     data_size: int | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Every metric of the papers' tables, with its standard error over examples.
-
-    Args:
-        model: the trained model.
-        examples: inputs and targets.
-        likelihood: what the outputs mean.
-        samples: how many predictive samples (of every member).
-        batch_size: how many examples run at once.
-        seed: seed of the noise.
-        data_size: how many training examples there were; gives −ELBO per example.
-    """
+    """Every metric of the papers' tables, with its standard error over examples."""
     prediction = predict(
         model,
         in_precision_of(model, examples.x),
@@ -99,15 +72,7 @@ def evaluate_run(
     corrupt: str | None = None,
     severity: int = 3,
 ) -> dict[str, dict[str, float]]:
-    """Evaluate a finished run again: with other samples, on other data, on corrupted images.
-
-    Args:
-        folder: the run folder.
-        samples: how many predictive samples.
-        data: another data set, or a CSV or NPZ file; the run's own if not given.
-        corrupt: name of a corruption of the test images.
-        severity: how strong it is, from 1 to 5.
-    """
+    """Evaluate a finished run again: with other samples, on other data, on corrupted images."""
     run = Run(folder)
     model, likelihood = run.load()
     examples = examples_of(run, data)
@@ -139,17 +104,7 @@ def evaluate_corruption(
     *,
     samples: int = 100,
 ) -> dict[str, dict[str, float]]:
-    """Evaluate on damaged images; the recipe's seed is that of the damage.
-
-    Args:
-        run: where the model is from.
-        model: the trained model.
-        likelihood: what its outputs mean.
-        examples: images kept as bytes.
-        name: of the corruption.
-        severity: from 1 to 5.
-        samples: how many predictive samples.
-    """
+    """Evaluate on damaged images; the recipe's seed is that of the damage."""
     damaged = corrupt_examples(examples, name, severity, seed=run.recipe.seed)
     return evaluate(model, damaged, likelihood, **run.drawing(samples))
 
@@ -194,11 +149,6 @@ def foreign_images(x: Tensor, dataset: Dataset, seed: int) -> dict[str, Tensor]:
 
     Those ``inverted`` have dark and bright exchanged; of those with ``pixels shuffled`` each has
     changed the places of its pixels in its own way.
-
-    Args:
-        x: images ``[examples, channels, rows, columns]``.
-        dataset: where they are from.
-        seed: of the changes of places.
     """
     raw = raw_images(x, dataset)
     generator = torch.Generator().manual_seed(seed)
@@ -227,14 +177,7 @@ def foreign_auroc(familiar: Tensor, foreign: Tensor) -> float:
 def foreign_scores(
     folder: str | Path, data: str, *, samples: int = 100, images: int | None = None
 ) -> dict[str, dict[str, float]]:
-    """How well a finished run tells the images of another data set from its own test images.
-
-    Args:
-        folder: the run folder.
-        data: the other data set, whose inputs have the same shape.
-        samples: how many predictive samples.
-        images: how many test images of each; all if not given.
-    """
+    """How well a finished run tells the images of another data set from its own test images."""
     run = Run(folder)
     model, likelihood = run.load()
     own, other = run.dataset.test[:images], load_dataset(data)
@@ -289,10 +232,6 @@ def mean_corruption_error(
     errors: Mapping[tuple[str, int], float], reference: Mapping[tuple[str, int], float]
 ) -> float:
     """The mCE: errors of each corruption relative to a reference network's, averaged over kinds.
-
-    Args:
-        errors: error rates by name of the corruption and severity.
-        reference: the same of the reference, AlexNet in the published tables.
 
     Example:
         >>> mean_corruption_error({("blur", 1): 0.2, ("fog", 1): 0.3},

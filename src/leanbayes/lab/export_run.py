@@ -1,7 +1,5 @@
 """A trained run as an ONNX file, from raw inputs to answers in the units of its data."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Literal
@@ -11,12 +9,10 @@ from torch import Tensor, nn
 
 from leanbayes.errors import require
 from leanbayes.export.onnx import annotate, onnx_model, write_onnx
-from leanbayes.export.outputs import Question
+from leanbayes.export.outputs import OutputSpec
 from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.predictions import LEVELS
 from leanbayes.lab.runs import Run
-
-__all__ = ["export_run"]
 
 
 class _FromRaw(nn.Module):
@@ -47,12 +43,6 @@ def export_run(
 
     The file keeps, as JSON, ``classes`` and, of a table, ``columns``: how each becomes numbers of
     the input, whose names are ``inputs``.
-
-    Args:
-        run: a finished run folder.
-        output: the file.
-        samples: predictive samples (of every member); ``None`` for the mean network.
-        noise: drawn in the ``"graph"``, or an ``"input"``.
     """
     source = Run(run)
     source.check_result()
@@ -64,11 +54,11 @@ def export_run(
         f"{dataset.name} has targets of several units, and a file holds one; set target_scaling: "
         "raw and train again",
     )
-    question = Question(likelihood, LEVELS, float(targets.shift), float(targets.scale))
+    spec = OutputSpec(likelihood, LEVELS, float(targets.shift), float(targets.scale))
     x = dataset.train.stored[:2]
     if dataset.scaling is not None:
         model, x = _FromRaw(model, dataset.scaling), torch.zeros(2, *dataset.input_shape)
-    made = onnx_model(model, x, question, samples=samples, noise=noise)
+    made = onnx_model(model, x, spec, samples=samples, noise=noise)
     annotate(made, {"run": source.recipe.name, **_notes(dataset)})
     return write_onnx(made, Path(output))
 

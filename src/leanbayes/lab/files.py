@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import csv
-import errno
 import json
 import lzma
 import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Set
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from leanbayes.saving.files import replace_file
+from leanbayes.errors import explained_as
+from leanbayes.saving.files import DiskFullError, replace_file
 
 __all__ = [
+    "DiskFullError",
     "TooLargeError",
+    "json_text",
     "read_object",
     "reading",
-    "told_if_full",
     "write_bytes",
     "write_json",
     "write_text",
 ]
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGE = (
     EOFError,
     OSError,
@@ -41,7 +41,7 @@ _DAMAGE = (
     tarfile.TarError,
     zipfile.BadZipFile,
     MemoryError,
-    RecursionError,
+    RuntimeError,
 )
 
 
@@ -49,36 +49,21 @@ class TooLargeError(ValueError):
     """A file that unpacks to more than it should: one sentence that names it."""
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
+_CLEAR = (FileNotFoundError, PermissionError, TooLargeError)
+"""Errors that name the file and what is wrong with it."""
+
+
+def reading(path: Path) -> AbstractContextManager[None]:
     """Turn every way a broken file can fail into one sentence that names it."""
-    try:
-        yield
-    except (FileNotFoundError, PermissionError, TooLargeError):
-        raise
-    except _DAMAGE as error:
-        reason = str(error) or type(error).__name__
-        raise ValueError(
-            f"{path} is truncated or damaged ({reason}); delete it and fetch it again"
-        ) from error
-
-
-@contextmanager
-def told_if_full(path: Path) -> Iterator[None]:
-    """If the disk or a quota is full, say which folder it is and what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        raise OSError(
-            f"no space is left in {path.parent} to write {path.name}; free some and go on with "
-            "--resume"
-        ) from error
+    return explained_as(
+        f"{path} is truncated or damaged ({{reason}}); delete it and fetch it again",
+        *_DAMAGE,
+        when=lambda error: not isinstance(error, _CLEAR),
+    )
 
 
 def write_bytes(path: str | Path, content: bytes | memoryview) -> Path:
-    """Write a file, whole or not at all, with the folders above it; a full disk is told.
+    """Write a file, whole or not at all, with the folders above it.
 
     Example:
         >>> import tempfile
@@ -87,9 +72,8 @@ def write_bytes(path: str | Path, content: bytes | memoryview) -> Path:
         b'hello'
     """
     path = Path(path)
-    with told_if_full(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return replace_file(path, content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return replace_file(path, content)
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -99,7 +83,12 @@ def write_text(path: str | Path, text: str) -> Path:
 
 def write_json(path: str | Path, values: Any) -> Path:
     """Write values as readable JSON, in the same way."""
-    return write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    return write_text(path, json_text(values))
+
+
+def json_text(values: Any) -> str:
+    """Values as readable JSON."""
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
 def read_object(path: Path, keys: Set[str], what: str, again: str) -> dict[str, Any]:

@@ -1,15 +1,13 @@
-"""What a recipe describes, built: its data, its network, its likelihood."""
+"""Data, network and likelihood that a recipe describes."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
 
 from leanbayes.conversion.convert import convert
+from leanbayes.errors import explained_as
 from leanbayes.estimators import ESTIMATORS
 from leanbayes.lab.architectures import build
 from leanbayes.lab.data import Dataset, load_dataset
@@ -18,12 +16,10 @@ from leanbayes.likelihoods import Likelihood
 from leanbayes.models.ensemble import DeepEnsemble
 from leanbayes.models.mc_dropout import mc_dropout
 
-__all__ = ["build_model", "likelihood_of", "load_data"]
-
 
 def load_data(recipe: Recipe, **options: Any) -> Dataset:
     """The recipe's data set, with more options of its loader."""
-    with _told("data.options", recipe.data.options):
+    with _naming("data.options", recipe.data.options):
         return load_dataset(recipe.data.name, **{**recipe.data.options, **options})
 
 
@@ -56,7 +52,7 @@ def _network(recipe: Recipe) -> nn.Module:
     """The plain network, or several, before anything is converted."""
 
     def make() -> nn.Module:
-        with _told("architecture.options", recipe.architecture.options):
+        with _naming("architecture.options", recipe.architecture.options):
             return build(recipe.architecture.name, **recipe.architecture.options)
 
     net = make() if recipe.ensemble == 1 else DeepEnsemble.of(make, recipe.ensemble)
@@ -68,10 +64,8 @@ def likelihood_of(recipe: Recipe) -> Likelihood:
     return recipe.likelihood.make()
 
 
-@contextmanager
-def _told(key: str, options: dict[str, Any]) -> Iterator[None]:
-    """An option of a wrong type comes as one sentence that names the key of the recipe."""
-    try:
-        yield
-    except TypeError as error:
-        raise ValueError(f"{key} {options} cannot be used ({error}); correct the recipe") from error
+def _naming(key: str, options: dict[str, Any]) -> AbstractContextManager[None]:
+    """Name the key of the recipe where an option has the wrong type."""
+    return explained_as(
+        f"{key} {options} cannot be used ({{reason}}); correct the recipe", TypeError
+    )

@@ -1,14 +1,10 @@
-"""What happened to a run on its way: numbers that were not finite, and what was changed then."""
-
-from __future__ import annotations
+"""Incidents of a run: numbers that were not finite, and settings that were changed then."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from leanbayes.lab.files import read_object, write_json
-
-__all__ = ["History"]
 
 _STEP_SIZES = ("optimizer.lr", "learning_rate.", "training.gradient_clip")
 """Keys of a recipe that may change after numbers that were not finite."""

@@ -1,6 +1,4 @@
-"""Ctrl-C and SIGTERM, also while Lightning trains."""
-
-from __future__ import annotations
+"""Ctrl-C, SIGTERM and SIGHUP, also while Lightning trains."""
 
 import signal
 import threading
@@ -9,28 +7,32 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["exit_code", "interruptible", "stopped_by"]
+_ENDING = [signal.SIGTERM]
+if hasattr(signal, "SIGHUP"):  # Windows has none
+    _ENDING.append(signal.SIGHUP)
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM arrive as ``KeyboardInterrupt``; its argument is the signal's number.
+    """Let Ctrl-C, SIGTERM and SIGHUP arrive as ``KeyboardInterrupt`` with the signal's number.
 
-    Lightning turns the one into an exit, ignores Ctrl-C from then on, and ends after the other as
-    if all were well. What signals did before, they do again afterwards.
+    Lightning turns Ctrl-C into an exit, ignores it from then on, and ends after SIGTERM as if all
+    were well. A signal that is ignored, as SIGHUP under ``nohup``, stays so. Afterwards signals do
+    what they did before.
     """
     if threading.current_thread() is not threading.main_thread():  # which alone gets signals
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_ENDING)}
     received: list[int] = []
 
     def interrupt(number: int, _: FrameType | None) -> NoReturn:
         received.append(number)
         raise KeyboardInterrupt(number)
 
-    if before[signal.SIGTERM] not in (signal.SIG_IGN, None):
-        signal.signal(signal.SIGTERM, interrupt)
+    for ending in _ENDING:
+        if before[ending] not in (signal.SIG_IGN, None):
+            signal.signal(ending, interrupt)
     try:
         yield
     except SystemExit as stopped:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torch import Tensor
-
 import lightning as L
+from torch import Tensor
 
 __all__ = ["KeepBest"]
 

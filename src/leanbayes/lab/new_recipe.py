@@ -1,7 +1,5 @@
 """A recipe for one's own table: what its columns are, and a network that fits it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,20 +16,13 @@ from leanbayes.lab.files import write_text
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.tables import Table, is_number, read_table
 
-__all__ = ["NewRecipe", "new_recipe"]
-
 _STEPS_PER_ROW, _FEWEST_STEPS, _MOST_STEPS, _FEWEST_EPOCHS = 3, 300, 5000, 20
 _BATCH = 200
 
 
 @dataclass(frozen=True)
 class NewRecipe:
-    """A recipe that was written, and what it takes the table for.
-
-    Args:
-        path: the recipe.
-        told: one sentence for each thing that was found out.
-    """
+    """A recipe that was written, and what it takes the table for."""
 
     path: Path
     told: tuple[str, ...]
@@ -49,12 +40,6 @@ def new_recipe(
     Columns of text with few different values are categories. A column that never varies, or holds
     many different texts, is left out. Where numbers are missing, the mean of the training rows
     stands for them. The network is a perceptron with a k-tied posterior.
-
-    Args:
-        table: the CSV file.
-        out: the recipe; ``NAME.yaml`` in this folder if not given.
-        target: name or number of the column to predict; the last one if not said.
-        task: ``"classification"`` or ``"regression"``; the targets tell, if it is not said.
     """
     source = Path(table)
     if not source.is_file():
@@ -78,7 +63,7 @@ def _options(
     source: Path, target: str | None, task: str | None
 ) -> tuple[dict[str, Any], list[str]]:
     """How to load the table, and what there is to say about its columns."""
-    table = read_table(source, named=None)
+    table = read_table(source, delimiter=None, named=None)
     require(len(table.names) > 1, f"{source} has one column; inputs and a target need two")
     wanted = _target(table, target)
     kinds = {

@@ -1,12 +1,8 @@
 """Names that become names of files and folders: one pattern for all of them."""
 
-from __future__ import annotations
-
 import re
 
 from leanbayes.errors import require
-
-__all__ = ["path_name"]
 
 _PATTERN = re.compile(r"\w[\w.-]*")
 _LONGEST = 200

@@ -19,28 +19,11 @@ if TYPE_CHECKING:
 
     from leanbayes.analysis.spectrum import Spectrum
 
-__all__ = [
-    "bars",
-    "clouds",
-    "curves",
-    "errors",
-    "estimates",
-    "heat_map",
-    "histograms",
-    "image_grid",
-    "intervals",
-    "paths",
-    "png",
-    "side_by_side",
-    "spectra_of",
-]
-
 COLOURS, DASHED, PALE = draw.COLOURS, draw.DASHED, draw.PALE
 WRONG = COLOURS[1]
 _SIZE = (5.2, 3.6)
 _PIXELS = 256
 _DOTS_PER_INCH = 144
-_legend, _look, _plain, _whole_numbers = draw.add_legend, draw.look, draw.plain, draw.whole_numbers
 
 
 def _figure(size: tuple[float, float] = _SIZE) -> Figure:
@@ -75,7 +58,7 @@ def side_by_side(panels: Mapping[str, Callable[[Axes], object]]) -> bytes:
     for place, (title, function) in enumerate(panels.items(), 1):
         axes = figure.add_subplot(1, len(panels), place, sharey=first)
         function(axes)
-        axes.set_title(_plain(title))
+        axes.set_title(draw.label_text(title))
         first = first or axes
     return _png(figure)
 
@@ -95,28 +78,19 @@ def curves(
     log: bool = False,
     bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
 ) -> bytes:
-    """Several lines over the same x; values that are not finite are left out.
-
-    Args:
-        x: where the values are.
-        lines: the values of every line, by its name.
-        ylabel: what they are.
-        xlabel: what x is.
-        log: a logarithmic axis, if all values are positive.
-        bands: what to shade around a line, from below to above.
-    """
+    """Several lines over the same x; values that are not finite are left out."""
     figure, axes = _axes(xlabel, ylabel)
     finite = [v for line in lines.values() for v in line if math.isfinite(v)]
     for index, (name, line) in enumerate(lines.items()):
         points = [(a, b) for a, b in zip(x, line, strict=True) if math.isfinite(b)]
-        look, marker = _look(index, name), "o" if len(points) < 3 else ""
-        axes.plot([a for a, _ in points], [b for _, b in points], marker=marker, **look)
+        style, marker = draw.line_style(index, name), "o" if len(points) < 3 else ""
+        axes.plot([a for a, _ in points], [b for _, b in points], marker=marker, **style)
         if bands and name in bands:
-            axes.fill_between(x, *bands[name], alpha=0.12, color=look["color"], linewidth=0)
+            axes.fill_between(x, *bands[name], alpha=0.12, color=style["color"], linewidth=0)
     if log and finite and min(finite) > 0:
         axes.set_yscale("log")
-    _whole_numbers(axes)
-    _legend(axes, len(lines))
+    draw.whole_numbers(axes)
+    draw.add_legend(axes, len(lines))
     return _png(figure)
 
 
@@ -127,20 +101,13 @@ def paths(
     *,
     log: bool = False,
 ) -> bytes:
-    """Several lines, each over an x of its own.
-
-    Args:
-        lines: where the values are, and the values, by name.
-        xlabel: what x is.
-        ylabel: what the values are.
-        log: a logarithmic axis of values, all of which are positive then.
-    """
+    """Several lines, each over an x of its own."""
     figure, axes = _axes(xlabel, ylabel)
     for index, (name, (x, y)) in enumerate(lines.items()):
-        axes.plot(x, y, **_look(index, name))
+        axes.plot(x, y, **draw.line_style(index, name))
     if log:
         axes.set_yscale("log")
-    _legend(axes, len(lines))
+    draw.add_legend(axes, len(lines))
     return _png(figure)
 
 
@@ -152,7 +119,7 @@ def histograms(groups: Mapping[str, Tensor], xlabel: str, *, bins: int = 30) -> 
 def bars(values: Mapping[str, float], xlabel: str) -> bytes:
     """One horizontal bar for each name."""
     figure, axes = _axes(xlabel, "")
-    names = [_plain(name) for name in values]
+    names = [draw.label_text(name) for name in values]
     axes.barh(range(len(names)), list(values.values()), color=COLOURS[0])
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
@@ -163,11 +130,6 @@ def clouds(panels: Mapping[str, Mapping[str, Tensor]], xlabel: str, ylabel: str)
     """Points of several groups, a panel for each title, on axes that show small and large alike.
 
     An axis is linear up to the smallest spread of a group, and logarithmic beyond.
-
-    Args:
-        panels: ``[points, 2]`` of every group, by title and name.
-        xlabel: what the first numbers are.
-        ylabel: what the second ones are.
     """
     figure = _figure((0.85 * _SIZE[0] * len(panels), _SIZE[1]))
     for column, (title, groups) in enumerate(panels.items(), 1):
@@ -175,7 +137,7 @@ def clouds(panels: Mapping[str, Mapping[str, Tensor]], xlabel: str, ylabel: str)
         least = torch.stack([points.std(0) for points in groups.values()]).amin(0)
         for index, (name, points) in enumerate(groups.items()):
             colour = COLOURS[index % len(COLOURS)]
-            label = _plain(name)
+            label = draw.label_text(name)
             axes.scatter(
                 points[:, 0], points[:, 1], s=8, alpha=0.5, linewidth=0, color=colour, label=label
             )
@@ -188,12 +150,7 @@ def clouds(panels: Mapping[str, Mapping[str, Tensor]], xlabel: str, ylabel: str)
 
 
 def heat_map(matrix: Tensor, label: str) -> bytes:
-    """A matrix in colours; one with many rows or columns is averaged over blocks.
-
-    Args:
-        matrix: ``[rows, columns]``.
-        label: what its numbers are.
-    """
+    """A matrix in colours; one with many rows or columns is averaged over blocks."""
     rows, columns = matrix.shape
     size = (min(rows, _PIXELS), min(columns, _PIXELS))
     shown = F.adaptive_avg_pool2d(matrix[None, None].float(), size)[0, 0].numpy()
@@ -208,11 +165,7 @@ def heat_map(matrix: Tensor, label: str) -> bytes:
 
 
 def spectra_of(values: Mapping[str, Spectrum | Tensor]) -> bytes:
-    """Spectra of standard deviations and of means, side by side on one scale.
-
-    Args:
-        values: what :func:`leanbayes.analysis.spectrum` gives; members of a mixture are averaged.
-    """
+    """Spectra of standard deviations and of means, side by side on one scale."""
     figure = _figure((2 * _SIZE[0], _SIZE[1]))
     left, right = (figure.add_subplot(1, 2, place) for place in (1, 2))
     draw.spectra(values, left, of="scale").set_title("standard deviations")
@@ -226,13 +179,7 @@ def spectra_of(values: Mapping[str, Spectrum | Tensor]) -> bytes:
 
 
 def image_grid(images: Tensor, titles: Sequence[str], wrong: Sequence[bool]) -> bytes:
-    """Small images with a title each; where the prediction is wrong, the title is in red.
-
-    Args:
-        images: ``[images, channels, rows, columns]`` between 0 and 1, with 1 or 3 channels.
-        titles: what stands over each.
-        wrong: which titles to mark.
-    """
+    """Small images with a title each; where the prediction is wrong, the title is in red."""
     columns = min(4, len(titles))
     rows = math.ceil(len(titles) / columns)
     figure = _figure((1.35 * columns, 1.57 * rows))
@@ -262,7 +209,7 @@ def estimates(
     axes.errorbar(
         middle, rows, xerr=error, fmt="o", markersize=4, color=COLOURS[0], ecolor=COLOURS[4]
     )
-    axes.set_yticks(rows, [_plain(name) for name in values], fontsize="small")
+    axes.set_yticks(rows, [draw.label_text(name) for name in values], fontsize="small")
     axes.invert_yaxis()
     return _png(figure)
 
@@ -281,7 +228,7 @@ def intervals(truth: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> bytes:
             axes.vlines(truth[held], low[held], high[held], color=colour, alpha=0.45, linewidth=1)
             marker = "o" if held is inside else "X"
             axes.scatter(truth[held], mean[held], s=12, color=colour, marker=marker, label=label)
-    _legend(axes, 3)
+    draw.add_legend(axes, 3)
     return _png(figure)
 
 
@@ -296,5 +243,5 @@ def errors(spread: Tensor, error: Tensor, groups: int = 10) -> bytes:
     ends = [float(spread.min()), float(spread.max())]
     axes.plot(ends, ends, **DASHED, label="as predicted")
     axes.set_ylim(bottom=0)
-    _legend(axes, 3)
+    draw.add_legend(axes, 3)
     return _png(figure)

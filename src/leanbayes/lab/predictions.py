@@ -1,7 +1,5 @@
 """Predictions for a file of new inputs, as a table with its uncertainties."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +18,6 @@ from leanbayes.lab.files import reading
 from leanbayes.lab.runs import Run
 from leanbayes.lab.tables import is_number, read_table, write_table
 from leanbayes.prediction.predict import Prediction, predict_batches
-
-__all__ = ["LEVELS", "predict_file", "read_inputs"]
 
 LEVELS = (0.05, 0.5, 0.95)
 """Which quantiles of a regression are written."""
@@ -82,7 +78,7 @@ def read_inputs(path: Path, dataset: Dataset) -> Tensor:
 
 
 def _read_csv(path: Path, columns: Sequence[InputColumn] = ()) -> Array:
-    table = read_table(path, named=None)
+    table = read_table(path, delimiter=None, named=None)
     require(len(table) > 0, f"{path} has no rows to predict")
     cells = place_columns(columns, table, path)
     if columns and cells is not None:

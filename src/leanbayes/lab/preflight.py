@@ -1,6 +1,4 @@
-"""What is looked at before a run begins, so that it does not fail after hours of training."""
-
-from __future__ import annotations
+"""Checks before a run begins, so that it does not fail after hours of training."""
 
 import copy
 
@@ -13,18 +11,9 @@ from leanbayes.likelihoods import Likelihood
 from leanbayes.models.members import members, tile
 from leanbayes.prediction.predict import predict
 
-__all__ = ["check_run"]
-
 
 def check_run(run: Run, model: nn.Module, likelihood: Likelihood, ranks: int = 1) -> None:
-    """Raise if the data of a run cannot be learnt by its model.
-
-    Args:
-        run: whose data and settings.
-        model: as it begins.
-        likelihood: what its outputs mean.
-        ranks: how many processes share a batch.
-    """
+    """Raise if the data of a run cannot be learnt by its model."""
     dataset, train = run.dataset, run.training_examples
     x, y = train.take(torch.arange(1))
     outputs = predict(model, x, samples=1, seed=run.recipe.seed).samples
@@ -33,32 +22,16 @@ def check_run(run: Run, model: nn.Module, likelihood: Likelihood, ranks: int = 1
         if part is not None and part.targets is not None:
             likelihood.check(outputs, part.targets)
     classes = likelihood.has_classes(outputs)
-    require(
-        run.recipe.phases is None or run.recipe.posterior is not None,
-        "phases compares means with noise, and the network is plain; give it a posterior and a "
-        "prior, or leave phases out",
-    )
-    require(
-        classes or run.recipe.phases is None,
-        "phases records accuracies, and these targets are no classes; leave it out",
-    )
+    for measurement in run.recipe.measurements:
+        measurement.check(model, classes=classes)
     require(
         run.recipe.training.keep == "last" or dataset.validation is not None,
         "training.keep is best, and there are no validation examples to tell by; set some apart "
         "with data.options, or leave it out",
     )
-    _check_sparse_curves(run, classes)
     if classes:
         _check_classes(train.targets, dataset.classes)
     _check_last_batch(run, model, x, ranks)
-
-
-def _check_sparse_curves(run: Run, classes: bool) -> None:
-    require(
-        run.recipe.sparse_curves is None or (classes and run.recipe.posterior is not None),
-        "sparse_curves records the accuracy and the relevance of random weights, and the network "
-        "has no classes or no posterior; leave it out",
-    )
 
 
 def _check_classes(targets: Tensor | None, names: tuple[str, ...]) -> None:
@@ -89,7 +62,7 @@ def _check_last_batch(run: Run, model: nn.Module, x: Tensor, ranks: int) -> None
 
 
 def _normalises(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm)
+    return isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
 
 
 def _last_batch_told(count: int, size: int) -> str:

@@ -1,6 +1,4 @@
-"""Where numbers come from: what anybody needs, beside a seed, to get the same ones again."""
-
-from __future__ import annotations
+"""Provenance of results: versions, revision and threads."""
 
 import subprocess
 from importlib.metadata import version
@@ -9,14 +7,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["surroundings"]
 
-
-def surroundings(*packages: str) -> dict[str, Any]:
+def environment_facts(*packages: str) -> dict[str, Any]:
     """The versions of leanbayes, torch and other packages, the revision and the threads.
 
     Example:
-        >>> sorted(surroundings("numpy")["versions"])
+        >>> sorted(environment_facts("numpy")["versions"])
         ['leanbayes', 'numpy', 'torch']
     """
     return {

@@ -5,8 +5,8 @@ Unknown and misspelt keys are errors that name the nearest right one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
 from pydantic import (
@@ -17,33 +17,25 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
-from leanbayes.errors import nearest, require_seed
+from leanbayes.errors import nearest, require, require_seed
 from leanbayes.estimators import ESTIMATORS
+from leanbayes.lab.measurements import Measurement
+from leanbayes.lab.measurements.in_recipes import (
+    MeasurementField,
+    kind_of,
+    with_listed_measurements,
+)
 from leanbayes.lab.path_names import path_name
+from leanbayes.lab.validation import sentence
 from leanbayes.likelihoods import LIKELIHOODS, Likelihood
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
 from leanbayes.spec import Spec
 from leanbayes.training.schedules import SCHEDULES, Schedule
-
-__all__ = [
-    "Architecture",
-    "Budget",
-    "Data",
-    "Evaluation",
-    "KLSchedule",
-    "LearningRate",
-    "LikelihoodSection",
-    "Optimizer",
-    "Phases",
-    "Recipe",
-    "SparseCurves",
-    "Training",
-    "check_recipe",
-]
 
 Budget = Literal["cpu", "paper"]
 _UNUSED_NOISE = (("scale", 1.0), ("noise", "fixed"))
@@ -266,39 +258,6 @@ class Evaluation(_Section):
     validation_samples: int = Field(default=1, ge=1)
 
 
-class Probe(_Section):
-    """Steps at which gradients' signal-to-noise ratios and the validation −ELBO are measured.
-
-    The result has them as ``snr_STEP`` (of the scales of ``layer``) and ``negative_elbo_STEP``.
-    """
-
-    steps: tuple[int, ...] = Field(min_length=1)
-    layer: str
-    window: int = Field(default=10, ge=2)
-
-
-class Phases(_Section):
-    """Four accuracies on test examples after every epoch, beside the curves in ``metrics.csv``.
-
-    Of the means, of one sample, of averaged samples, and of averages without means; see
-    :func:`leanbayes.lab.phases.four_accuracies`.
-    """
-
-    examples: int = Field(default=1000, ge=1)
-    samples: int = Field(default=10, ge=1)
-
-
-class SparseCurves(_Section):
-    """What is left of the model, and how good it is, after every epoch in ``metrics.csv``.
-
-    Shares of weights, rows and columns with a relevance of log α < 3, accuracy and −ELBO on test
-    examples; see :func:`leanbayes.lab.sparse_curves.sparse_curves`.
-    """
-
-    examples: int = Field(default=10_000, ge=1)
-    samples: int = Field(default=5, ge=1)
-
-
 class Published(_Section):
     """The row of a paper that a recipe stands for."""
 
@@ -337,14 +296,25 @@ class Recipe(_Section):
     kl: KLSchedule = KLSchedule()
     training: Training
     evaluation: Evaluation = Evaluation()
-    probe: Probe | None = None
-    phases: Phases | None = None
-    sparse_curves: SparseCurves | None = None
+    measurements: tuple[MeasurementField, ...] = ()
     seed: Seed = 42
     published: Published | None = None
     cut: str = ""
     budgets: dict[Budget, dict[str, Any]] = {}
     choices: dict[str, list[Any]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list_measurements(cls, values: Any) -> Any:
+        return with_listed_measurements(values) if isinstance(values, Mapping) else values
+
+    @field_validator("measurements")
+    @classmethod
+    def _check_measurements(cls, listed: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+        kinds = [kind_of(each) for each in listed]
+        for kind in kinds:
+            require(kinds.count(kind) == 1, f"{kind!r} is listed twice; list it once")
+        return listed
 
     def to_yaml(self) -> str:
         """The resolved recipe, readable and complete."""
@@ -359,26 +329,4 @@ def check_recipe(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
     try:
         return Recipe.model_validate(dict(values))
     except ValidationError as error:
-        raise ValueError(f"{source}: {_sentence(error)}") from error
-
-
-def _sentence(error: ValidationError) -> str:
-    """The first thing that is wrong, with the nearest right key if one is misspelt."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        *path, key = first["loc"]
-        return f"key {where!r} is unknown{nearest(str(key), _section_keys(path))}"
-    if first["type"] == "missing":
-        return f"key {where!r} is missing"
-    return f"{where}: {first['msg'].removeprefix('Value error, ')}"
-
-
-def _section_keys(path: Sequence[int | str]) -> list[str]:
-    """The keys that the section at a path may have."""
-    section: type[BaseModel] = Recipe
-    if path:
-        annotation = Recipe.model_fields[str(path[0])].annotation
-        parts = (annotation, *get_args(annotation))
-        section = next(part for part in parts if isinstance(part, type(Recipe)))
-    return list(section.model_fields)
+        raise ValueError(f"{source}: {sentence(error, Recipe)}") from error

@@ -1,6 +1,4 @@
-"""Where recipes lie and how they are read; those of the papers come with the package, by name."""
-
-from __future__ import annotations
+"""Recipe files: their folder, and how they are read; the papers' come with the package."""
 
 import difflib
 import re
@@ -11,16 +9,9 @@ from typing import Any
 import yaml
 from yaml.composer import ComposerError
 
+from leanbayes.lab.architectures import ARCHITECTURES
+from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.recipe import Budget, Recipe, check_recipe
-
-__all__ = [
-    "RECIPES",
-    "apply_settings",
-    "parse_yaml",
-    "read_recipe",
-    "recipe_names",
-    "recipe_path",
-]
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 """The papers' recipes, ``PAPER/NAME.yaml``."""
@@ -120,6 +111,26 @@ def read_recipe(
     path = recipe_path(recipe)
     values = _under_budget(_read_values(path), budget)
     return check_recipe(apply_settings(values, settings or {}), str(path))
+
+
+def recipe_to_train(
+    recipe: str | Path, *, budget: Budget, settings: Mapping[str, Any] | None = None
+) -> Recipe:
+    """Read a recipe as :func:`read_recipe` does; raise if it cannot be trained as it is asked for.
+
+    A budget does not replace the data set: who trains on another one names it.
+    """
+    chosen = read_recipe(recipe, budget=budget, settings=settings)
+    published = read_recipe(recipe, settings=settings).data.name
+    SOURCES.require_installed(published)
+    ARCHITECTURES.require_installed(chosen.architecture.name)
+    if chosen.data.name != published:
+        raise ValueError(
+            f"recipe {str(recipe)!r} is for the data set {published!r}, and the budget {budget!r} "
+            f"would replace it by {chosen.data.name!r}; add --set data.name={chosen.data.name} to "
+            "train on that, or --budget paper"
+        )
+    return chosen
 
 
 def _read_values(path: Path) -> dict[str, Any]:

@@ -1,14 +1,15 @@
-"""The result of a run as a file: read whole, or refused in one sentence that names it."""
+"""Result of a run as a file with a checksum beside it: read whole, or refused in one sentence."""
 
-from __future__ import annotations
-
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-__all__ = ["read_result"]
+from leanbayes.errors import require
+from leanbayes.lab.files import json_text, write_text
 
 
 class _Estimate(BaseModel):
@@ -34,10 +35,23 @@ class _Result(BaseModel):
     recipe: dict[str, Any] | None = None
 
 
+def write_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Write the result of a run; its checksum, which ``sha256sum -c`` compares too, is there first.
+
+    Args:
+        path: ``result.json`` of a run folder.
+        result: JSON-ready values.
+    """
+    text = json_text(result)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    write_text(path.with_suffix(".sha256"), f"{digest}  {path.name}\n")
+    write_text(path, text)
+
+
 def read_result(
     path: Path, again: str = "resume the run to have it written again"
 ) -> dict[str, Any]:
-    """Read the result of a run.
+    """Read the result of a run, and compare its checksum if it has one.
 
     Args:
         path: ``result.json`` of a run folder, or a file in which one was archived.
@@ -46,14 +60,25 @@ def read_result(
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; {again}")
     try:
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        result: dict[str, Any] = json.loads(content)
         _Result.model_validate(result)
+        _check_sum(path, content)
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is truncated or damaged, so it is not the result of a run ({_reason(error)}); "
             f"{again}"
         ) from error
     return result
+
+
+def _check_sum(path: Path, content: bytes) -> None:
+    """Raise if a checksum beside a file is another; results of the first runs have none."""
+    beside = path.with_suffix(".sha256")
+    if beside.is_file():
+        stated = beside.read_text(encoding="utf-8", errors="replace").partition(" ")[0]
+        known = hashlib.sha256(content).hexdigest() == stated
+        require(known, f"its checksum is not that in {beside.name}")
 
 
 def _reason(error: Exception) -> str:

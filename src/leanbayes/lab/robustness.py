@@ -1,6 +1,4 @@
-"""How a run holds on damaged images: every published corruption at every severity."""
-
-from __future__ import annotations
+"""Robustness of a run on damaged images: every published corruption at every severity."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +16,6 @@ from leanbayes.lab.evaluation import (
 )
 from leanbayes.lab.files import read_object
 from leanbayes.lab.runs import Run
-
-__all__ = ["Robustness", "evaluate_corruptions", "read_baseline"]
 
 SHOWN = {"cNLL": "nll", "cA": "accuracy", "cECE": "ece"}
 """What the rank-1 paper prints, and the metric that each is the average of."""
@@ -96,14 +92,6 @@ def evaluate_corruptions(
     """Evaluate a finished run on its test images, damaged in every way and at every severity.
 
     Frost needs photographs, which are an extra; without them it is left out and named.
-
-    Args:
-        folder: the run folder.
-        samples: how many predictive samples.
-        data: another data set; the run's own if not given.
-        baseline: a JSON file of error rates that mCE is relative to.
-        kinds: which corruptions.
-        tell: is called with every corruption and its averages.
     """
     run = Run(folder)
     absent = () if frost_is_here() else tuple(kind for kind in kinds if kind == "frost")
@@ -127,12 +115,7 @@ def evaluate_corruptions(
 
 
 def read_baseline(path: str | Path, kinds: Sequence[str]) -> dict[str, list[float]]:
-    """Error rates of a reference: ``{"errors": {"fog": [five rates], …}}``.
-
-    Args:
-        path: the file, such as ``leanbayes evaluate --corrupt all --json`` writes.
-        kinds: the corruptions that it has to know.
-    """
+    """Error rates of a reference: ``{"errors": {"fog": [five rates], …}}``."""
     again = "write one with leanbayes evaluate RUN --corrupt all --json FILE"
     errors = read_object(Path(path), {"errors"}, "a file of corruption errors", again)["errors"]
     for kind in kinds:

@@ -1,7 +1,5 @@
 """A run folder: the files it holds, and how they are written, read and loaded."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,23 +11,20 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from leanbayes.lab.checkpoints import Checkpoints
+from leanbayes.lab.checkpoints import Checkpoints, read_checkpoint
 from leanbayes.lab.data import Dataset, Examples
-from leanbayes.lab.files import told_if_full, write_bytes, write_json, write_text
+from leanbayes.lab.files import write_bytes, write_text
 from leanbayes.lab.from_recipe import build_model, likelihood_of, load_data
 from leanbayes.lab.incidents import History
 from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
-from leanbayes.lab.result_files import read_result
+from leanbayes.lab.result_files import read_result, write_result
 from leanbayes.lab.tables import read_numbers, write_table
-from leanbayes.lab.unpickling import read_checkpoint
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
 from leanbayes.saving.files import remove_partial_files
 from leanbayes.saving.io import load, load_likelihood, save
-
-__all__ = ["Drawing", "Run"]
 
 _DESCRIBING = {"published", "cut", "choices"}
 """Keys of a recipe that may change before a run is resumed."""
@@ -176,13 +171,12 @@ class Run:
 
     def save(self, model: nn.Module, likelihood: Likelihood) -> None:
         """Write the trained model, converted or not, and what its outputs mean."""
-        with told_if_full(self.model_file):
-            if self.recipe.posterior is not None:
-                save(model, self.model_file, likelihood)
-                return
-            parts = nn.ModuleDict({"model": model, "likelihood": likelihood}).state_dict()
-            weights = {name: value.cpu().contiguous().clone() for name, value in parts.items()}
-            write_bytes(self.model_file, safetensors.torch.save(weights))
+        if self.recipe.posterior is not None:
+            save(model, self.model_file, likelihood)
+            return
+        parts = nn.ModuleDict({"model": model, "likelihood": likelihood}).state_dict()
+        weights = {name: value.cpu().contiguous().clone() for name, value in parts.items()}
+        write_bytes(self.model_file, safetensors.torch.save(weights))
 
     def load(self) -> tuple[nn.Module, Likelihood]:
         """The trained model of a finished run and what its outputs mean."""
@@ -233,7 +227,7 @@ class Run:
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """The last file of a run: it is finished."""
-        write_json(self._result_file, result)
+        write_result(self._result_file, result)
 
     @property
     def columns(self) -> dict[str, list[float]]:

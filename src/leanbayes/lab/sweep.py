@@ -5,23 +5,23 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import sqlite3
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import optuna
+from filelock import FileLock
 from optuna.exceptions import ExperimentalWarning
-from optuna.samplers import TPESampler
-from optuna.storages import RDBStorage, fail_stale_trials
+from optuna.samplers import PartialFixedSampler, TPESampler
+from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from leanbayes.errors import require
+from leanbayes.errors import explained_as, require
 from leanbayes.lab.files import write_json, write_text
 from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import Recipe, check_recipe
@@ -29,15 +29,13 @@ from leanbayes.lab.recipe_files import apply_settings, parse_yaml
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.lightning import NonFiniteLossError
-from leanbayes.saving.files import remove_partial_files
+from leanbayes.saving.files import naming_full_disk, remove_partial_files
 
 __all__ = ["Metric", "sweep", "with_choices"]
 
 Metric = Literal["nll", "negative_elbo"]
 _RUN = "trial-{:04d}"
-
-HEARTBEAT = 20
-"""Seconds between two signs of life of a process at work; after three it counts as dead."""
+_JOURNAL = "study.journal"
 
 
 def sweep(
@@ -50,8 +48,8 @@ def sweep(
 ) -> dict[str, Any]:
     """Train a recipe with its choices, and keep the one that is best on the validation set.
 
-    Call it again to go on after a stop, and in several processes to share the work: every trial is
-    trained once, in a run folder of its own, and one that died with its process is taken over.
+    Call it again to resume after a stop, and in several processes to share the work: every trial
+    is trained once, in its own run folder, and one whose process died is taken over.
 
     Args:
         recipe: what to run; its ``choices`` map dotted keys to lists of values.
@@ -64,13 +62,17 @@ def sweep(
         What ``sweep.json`` holds; ``best.yaml`` is the selected recipe.
     """
     _check(recipe, trials)
-    folder = Path(out)
+    folder, points = Path(out), _points(recipe, trials)
     folder.mkdir(parents=True, exist_ok=True)
-    work = partial(_work, recipe=recipe, folder=folder, metric=metric, progress=progress)
-    with _quiet_optuna(), _opened(folder, recipe, trials, metric) as study:
-        while _work_waits(study, folder, _points(recipe, trials)):
-            study.optimize(work, catch=(NonFiniteLossError, _TakenError))
-        with _alone(folder):
+    lock = FileLock(folder / "study.lock")
+    with _quiet_optuna(), naming_full_disk(folder / _JOURNAL):
+        with lock:
+            study = _open_study(folder, lock, recipe, trials, metric)
+        work = _Work(study, recipe, folder, metric, progress)
+        while not all(map(work.is_finished, range(len(points)))):
+            if not any(work.train(point, known) for point, known in enumerate(points)):
+                time.sleep(1)  # other processes train the rest
+        with lock:
             return _write(study, recipe, folder, metric)
 
 
@@ -91,69 +93,52 @@ def _check(recipe: Recipe, trials: int | None) -> None:
             with_choices(recipe, {key: value})
 
 
-def _alone(folder: Path) -> AbstractContextManager[None]:
-    """What the processes of a study do one after another."""
-    return locked(folder / "study.lock")
-
-
-@contextmanager
-def _opened(folder: Path, recipe: Recipe, trials: int | None, metric: Metric) -> Iterator[Study]:
-    """The study of a folder, in Optuna's own file, which notes when each process last lived."""
+def _open_study(
+    folder: Path, lock: FileLock, recipe: Recipe, trials: int | None, metric: Metric
+) -> Study:
+    """The study of a folder; one of another recipe, or one that is damaged, is refused."""
     settings = {
         "recipe": parse_yaml(recipe.to_yaml()),
         "metric": metric,
         "sampler": "grid" if trials is None else "tpe",
     }
-    with _alone(folder):
-        remove_partial_files(folder)
-        _check_study(folder, grid=trials is None)
-        storage = RDBStorage(
-            f"sqlite:///{folder / 'study.db'}",
-            engine_kwargs={"connect_args": {"timeout": 60}},
-            heartbeat_interval=HEARTBEAT,
-            grace_period=3 * HEARTBEAT,
+    remedy = (
+        "remove it and sweep again: finished trials are not trained again"
+        if trials is None
+        else "choose another --out, because trials were suggested by what it held"
+    )
+    old, journal = folder / "study.db", folder / _JOURNAL
+    require(not old.exists(), f"{old} is a study of an earlier version of leanbayes; {remedy}")
+    remove_partial_files(folder)
+    with explained_as(
+        f"{journal} is damaged ({{reason}}); {remedy}",
+        *(ValueError, LookupError, TypeError, AttributeError, AssertionError),
+    ):
+        _cut_torn_line(journal)
+        # filelock's lock is free once its process is dead; Optuna's own would keep others waiting
+        backend = JournalFileBackend(str(journal), lock_obj=cast(Any, lock))
+        study = optuna.create_study(
+            storage=JournalStorage(backend), study_name="sweep", load_if_exists=True
         )
-        study = optuna.create_study(storage=storage, study_name="sweep", load_if_exists=True)
-        for name, value in settings.items():
-            if study.user_attrs.get(name, value) != value:
-                raise ValueError(
-                    f"{folder} holds a sweep with another {name}; undo the change, or choose "
-                    "another --out"
-                )
+        known = study.user_attrs
+    for name, value in settings.items():
+        require(
+            known.get(name, value) == value,
+            f"{folder} holds a sweep with another {name}; undo the change, or choose another --out",
+        )
+        if name not in known:
             study.set_user_attr(name, value)
-    _ask_alone(study, folder)
-    try:
-        yield study
-    finally:
-        storage.engine.dispose()
+    return study
 
 
-def _ask_alone(study: Study, folder: Path) -> None:
-    """Let processes take trials one after another: in SQLite two may take the same one."""
-    ask = study.ask
-
-    def asked(*args: Any, **options: Any) -> Trial:
-        with _alone(folder):
-            return ask(*args, **options)
-
-    study.ask = asked  # type: ignore[method-assign]
-
-
-def _check_study(folder: Path, *, grid: bool) -> None:
-    """Refuse a study whose file is torn or no study; what was trained is in the run folders."""
-    file = folder / "study.db"
-    try:
-        with closing(sqlite3.connect(file, timeout=60)) as database:
-            ((verdict,), *_) = database.execute("PRAGMA integrity_check").fetchall()
-        require(verdict == "ok", f"it says {verdict!r}")
-    except (sqlite3.DatabaseError, ValueError) as error:
-        remedy = (
-            "remove it and sweep again: finished trials are not trained again"
-            if grid
-            else "choose another --out, because trials were suggested by what it held"
-        )
-        reason = str(error).replace("\n", " ")
-        raise ValueError(f"{file} is damaged ({reason}); {remedy}") from error
+def _cut_torn_line(journal: Path) -> None:
+    """Remove the beginning of a last line, which a full disk or a power cut has left."""
+    content = journal.read_bytes() if journal.exists() else b""
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        require(whole > 0, "it has no whole line")
+        with journal.open("r+b") as file:
+            file.truncate(whole)
 
 
 def _points(recipe: Recipe, trials: int | None) -> list[dict[str, str]]:
@@ -170,45 +155,64 @@ def _newest(study: Study) -> dict[int, FrozenTrial]:
     return {trial.user_attrs["point"]: trial for trial in trials}
 
 
-def _work_waits(study: Study, folder: Path, points: list[dict[str, str]]) -> bool:
-    """Let points wait that nobody has begun or whose process died; False if all are finished."""
-    while True:
-        with _alone(folder):
-            fail_stale_trials(study)
-            newest = _newest(study)
-            for point, parameters in enumerate(points):
-                trial = newest.get(point)
-                if trial is None:
-                    study.enqueue_trial(parameters, user_attrs={"point": point})
-                elif trial.state == TrialState.FAIL and "reason" not in trial.user_attrs:
-                    study.enqueue_trial(trial.params, user_attrs={"point": point})
-            states = {trial.state for trial in _newest(study).values()}
-        if TrialState.WAITING in states or TrialState.RUNNING not in states:
-            return TrialState.WAITING in states
-        time.sleep(1)
+@dataclass(frozen=True)
+class _Work:
+    """What a process does for a study."""
 
+    study: Study
+    recipe: Recipe
+    folder: Path
+    metric: Metric
+    progress: bool
 
-class _TakenError(Exception):
-    """No trial waits any more."""
+    def is_finished(self, point: int) -> bool:
+        """Whether a point was trained to its end, or to numbers that are not finite."""
+        trial = _newest(self.study).get(point)
+        return trial is not None and (
+            trial.state == TrialState.COMPLETE or "reason" in trial.user_attrs
+        )
 
+    def train(self, point: int, known: Mapping[str, str]) -> bool:
+        """Train a point, unless it is finished or another process trains it: then return False."""
+        if self.is_finished(point):
+            return False
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(self.folder / f".{_RUN.format(point)}.lock", "taken"))
+            except BlockingIOError:
+                return False
+            if self.is_finished(point):
+                return False
+            self._run(point, self._ask(point, known))
+        return True
 
-def _work(trial: Trial, *, recipe: Recipe, folder: Path, metric: Metric, progress: bool) -> float:
-    point = trial.user_attrs.get("point")
-    if point is None:
-        trial.study.stop()
-        raise _TakenError
-    trial.study.sampler = TPESampler(seed=(recipe.seed + point) % 2**32, constant_liar=True)
-    settings = {
-        key: json.loads(trial.suggest_categorical(key, [json.dumps(value) for value in values]))
-        for key, values in recipe.choices.items()
-    }
-    run = folder / _RUN.format(point)
-    try:
-        train(with_choices(recipe, settings), run, resume=True, progress=progress)
-        return _last_value(run, f"validation/{metric}")
-    except NonFiniteLossError as error:
-        trial.set_user_attr("reason", error.reason)
-        raise
+    def _ask(self, point: int, known: Mapping[str, str]) -> Trial:
+        """A trial of a point, with the choices of one whose process died."""
+        before = _newest(self.study).get(point)
+        if before is not None:
+            known = before.params
+            if before.state == TrialState.RUNNING:
+                self.study.tell(before.number, state=TrialState.FAIL)
+        seeded = TPESampler(seed=(self.recipe.seed + point) % 2**32, constant_liar=True)
+        self.study.sampler = PartialFixedSampler(dict(known), seeded)
+        trial = self.study.ask()
+        trial.set_user_attr("point", point)
+        return trial
+
+    def _run(self, point: int, trial: Trial) -> None:
+        settings = {
+            key: json.loads(trial.suggest_categorical(key, [json.dumps(value) for value in values]))
+            for key, values in self.recipe.choices.items()
+        }
+        run = self.folder / _RUN.format(point)
+        try:
+            train(with_choices(self.recipe, settings), run, resume=True, progress=self.progress)
+            value = _last_value(run, f"validation/{self.metric}")
+        except NonFiniteLossError as error:
+            trial.set_user_attr("reason", error.reason)
+            self.study.tell(trial, state=TrialState.FAIL)
+        else:
+            self.study.tell(trial, value)
 
 
 def _last_value(run: Path, name: str) -> float:
@@ -216,7 +220,7 @@ def _last_value(run: Path, name: str) -> float:
     if not values:
         raise ValueError(f"{run} has no {name}; a sweep needs a data set with validation examples")
     if math.isnan(values[-1]):
-        raise NonFiniteLossError(f"{name} is no number in the last epoch")
+        raise NonFiniteLossError(f"{name} is not a number in the last epoch")
     return values[-1]
 
 
@@ -252,7 +256,7 @@ def _quiet_optuna() -> Iterator[None]:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)  # signs of life are one for years
+            warnings.simplefilter("ignore", ExperimentalWarning)  # of choices that are fixed
             yield
     finally:
         optuna.logging.set_verbosity(before)

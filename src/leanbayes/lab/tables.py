@@ -1,7 +1,5 @@
 """Tables of text, one line a row: the one reader and the one writer of CSV files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -13,8 +11,6 @@ from pathlib import Path
 from leanbayes.errors import require
 from leanbayes.lab.files import reading, write_text
 
-__all__ = ["Table", "is_number", "read_numbers", "read_table", "write_table"]
-
 _FORMULA = re.compile("'*[=+@\t\r\n\uff1d\uff0b\uff20\uff0d-]")
 """How a text begins that a spreadsheet would run; one that begins so behind quotes is quoted too,
 so that reading takes away what writing put there."""
@@ -22,12 +18,7 @@ so that reading takes away what writing put there."""
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text, by column.
-
-    Args:
-        names: of the columns; two may be the same.
-        columns: as many cells each.
-    """
+    """Cells as text, by column."""
 
     names: tuple[str, ...]
     columns: tuple[tuple[str, ...], ...]
@@ -41,14 +32,15 @@ class Table:
         return self.columns[self.names.index(name)]
 
 
-def read_table(path: Path, *, delimiter: str = ",", named: bool | None = True) -> Table:
+def read_table(path: Path, *, delimiter: str | None = ",", named: bool | None = True) -> Table:
     """Read a file with one row a line and as many cells in every row; empty lines are skipped.
 
     A quote that :func:`write_table` put before a text is taken away.
 
     Args:
         path: the file, in UTF-8 with or without a mark of it.
-        delimiter: what stands between cells.
+        delimiter: what stands between cells; None finds out by the first line whether that is a
+            comma, a semicolon or a tab.
         named: whether the first line holds the names of the columns; None lets it tell: with a
             number in it, it holds none, and columns are called by their numbers.
     """
@@ -67,7 +59,7 @@ def read_table(path: Path, *, delimiter: str = ",", named: bool | None = True) -
     return Table(names, tuple(zip(*rows, strict=True)) if rows else ((),) * len(names))
 
 
-def _rows(path: Path, delimiter: str) -> list[list[str]]:
+def _rows(path: Path, delimiter: str | None) -> list[list[str]]:
     """The cells of every line; a file that is no text in UTF-8 is refused."""
     content = path.read_bytes()
     remedy = "save it as text in UTF-8 (CSV UTF-8 in a spreadsheet)"
@@ -81,11 +73,18 @@ def _rows(path: Path, delimiter: str) -> list[list[str]]:
             f"{path} is truncated or damaged: line {line} is no UTF-8; {remedy}"
         ) from error
     try:
+        delimiter = delimiter or _delimiter(text)
         return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
     except csv.Error as error:
         raise ValueError(
             f"{path} cannot be read as a table ({error}); look for a quote without its second"
         ) from error
+
+
+def _delimiter(text: str) -> str:
+    """The delimiter that makes the most cells of the first line; a comma if several do."""
+    first = text.lstrip("\r\n").partition("\n")[0]
+    return max(",;\t", key=lambda each: len(next(csv.reader([first], delimiter=each), ())))
 
 
 def read_numbers(path: Path) -> dict[str, list[float]]:
@@ -133,12 +132,14 @@ def _unquoted(cell: str) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether Python reads a text as a number.
+    """Whether a text is a number; Python's ``1_0`` is not one to anybody else.
 
     Example:
-        >>> is_number("1e-3"), is_number("one")
-        (True, False)
+        >>> is_number("1e-3"), is_number("one"), is_number("1_0")
+        (True, False, False)
     """
+    if "_" in text:
+        return False
     try:
         float(text)
     except ValueError:

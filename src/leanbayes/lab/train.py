@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import math
+import warnings
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import lightning as L
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import nn
 from torch.optim import Optimizer
 
-import lightning as L
-from leanbayes.lab.callbacks import FollowLearningRate, MeasureSteps, Record, RunData
+from leanbayes.lab.callbacks import FollowLearningRate, Record, RunData
 from leanbayes.lab.checkpoints import epoch_of
 from leanbayes.lab.evaluation import evaluate
 from leanbayes.lab.from_recipe import build_model, likelihood_of
 from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.keep_best import KeepBest
 from leanbayes.lab.launch import build_trainer, is_first, processes, quiet_lightning
+from leanbayes.lab.measurements import MissingMeasurement, Subject
+from leanbayes.lab.measurements.result_callback import ResultCallback
 from leanbayes.lab.preflight import check_run
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.lab.recipe import Optimizer as OptimizerSection
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml
@@ -39,6 +42,8 @@ from leanbayes.training.natural_gradient import NaturalGradient
 from leanbayes.training.parameter_groups import count_parameters, parameter_groups
 
 __all__ = ["build_module", "provenance", "train"]
+
+Kind = TypeVar("Kind", bound=L.Callback)
 
 _NATURAL: tuple[Role, ...] = ("means", "scales")
 """What a natural gradient moves."""
@@ -67,6 +72,7 @@ def train(
     Returns:
         What ``result.json`` holds.
     """
+    recipe = _without_missing_measurements(recipe)
     together, run = processes(devices), Run(out, recipe)
     if is_first():
         run.check(resume=resume)
@@ -75,9 +81,8 @@ def train(
     model, likelihood, data = build_model(recipe), likelihood_of(recipe), RunData(run)
     check_run(run, model, likelihood, together.devices * together.nodes)
     module = build_module(recipe, model, likelihood, run.data_size)
-    record, probe = Record(run), recipe.probe
-    measured = None if probe is None else MeasureSteps(probe, data.validation_batches())
-    callbacks = _callbacks(recipe, record, measured)
+    record = Record(run, _subject(run, model, likelihood))
+    callbacks = _callbacks(recipe, record)
     with run.alone() if is_first() else nullcontext():
         if is_first():
             run.check(resume=resume)  # again: another process may have been here
@@ -91,9 +96,22 @@ def train(
         if not trainer.is_global_zero:
             return {}
         run.save(model, likelihood)
-        result = _result(run, module, trainer, record.seconds, measured)
+        result = _result(run, module, trainer, record.seconds)
         run.write_result(result)
     return result
+
+
+def _without_missing_measurements(recipe: Recipe) -> Recipe:
+    """The recipe with the measurements that are installed; they do not change the training."""
+    missing = [each for each in recipe.measurements if isinstance(each, MissingMeasurement)]
+    for each in missing:
+        warnings.warn(
+            f"measurement {each.kind!r} is skipped: it needs a checkout of leanbayes; there, run "
+            "python -m research.lab train",
+            stacklevel=3,
+        )
+    left = tuple(each for each in recipe.measurements if each not in missing)
+    return recipe.model_copy(update={"measurements": left}) if missing else recipe
 
 
 def _fit(trainer: L.Trainer, module: BayesianModule, data: RunData, run: Run) -> None:
@@ -104,7 +122,7 @@ def _fit(trainer: L.Trainer, module: BayesianModule, data: RunData, run: Run) ->
     try:
         with interruptible():
             trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
-        for best in _bests(trainer):
+        for best in _of_kind(trainer, KeepBest):
             best.restore(module)
     except NonFiniteLossError as error:
         if is_first():
@@ -123,13 +141,26 @@ def _way_back(run: Run) -> str:
     )
 
 
-def _bests(trainer: L.Trainer) -> list[KeepBest]:
-    """What keeps the best epoch, if anything does."""
+def _of_kind(trainer: L.Trainer, kind: type[Kind]) -> list[Kind]:
+    """The callbacks of one class."""
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return [callback for callback in callbacks if isinstance(callback, KeepBest)]
+    return [callback for callback in callbacks if isinstance(callback, kind)]
 
 
-def _callbacks(recipe: Recipe, record: Record, measured: MeasureSteps | None) -> list[L.Callback]:
+def _subject(run: Run, model: nn.Module, likelihood: Likelihood) -> Subject:
+    """What the measurements of a recipe are taken of."""
+    drawing = run.drawing()
+    return Subject(
+        model,
+        likelihood,
+        run.dataset,
+        run.data_size,
+        seed=drawing["seed"],
+        batch_size=drawing["batch_size"],
+    )
+
+
+def _callbacks(recipe: Recipe, record: Record) -> list[L.Callback]:
     """In the order in which Lightning calls them; the record sees what those before it did."""
     training = recipe.training
     kept = [KeepBest()] if training.keep == "best" else []
@@ -138,16 +169,11 @@ def _callbacks(recipe: Recipe, record: Record, measured: MeasureSteps | None) ->
         callbacks.insert(0, EarlyStopping("validation/nll", patience=training.patience))
     if training.prior_updates is not None:
         callbacks.append(PriorUpdates(training.prior_updates))
-    return callbacks if measured is None else [*callbacks, measured]
+    measuring = (measurement.callback(record.subject) for measurement in recipe.measurements)
+    return [*callbacks, *filter(None, measuring)]
 
 
-def _result(
-    run: Run,
-    module: BayesianModule,
-    trainer: L.Trainer,
-    seconds: float,
-    measured: MeasureSteps | None,
-) -> dict[str, Any]:
+def _result(run: Run, module: BayesianModule, trainer: L.Trainer, seconds: float) -> dict[str, Any]:
     """How the trained model is judged, and what anybody needs to get the same numbers again."""
     test, size = run.dataset.test, run.data_size
     result = {
@@ -158,13 +184,13 @@ def _result(
         "seconds": seconds,
         **provenance(run.recipe),
     }
-    for best in _bests(trainer):
+    for best in _of_kind(trainer, KeepBest):
         result["kept"] = {"epoch": best.epoch, "validation_nll": best.nll}
     if run.history.values["stopped"]:
         result["history"] = run.history.values
-    if measured is not None:
-        result["metrics"].update(measured.metrics())
-        result["probe"] = {str(step): values for step, values in measured.by_step.items()}
+    for measuring in _of_kind(trainer, ResultCallback):
+        result["metrics"].update(measuring.metrics())
+        result.update(measuring.details())
     for name, score in result["metrics"].items():
         if not math.isfinite(score["value"]):
             raise NonFiniteLossError(
@@ -230,6 +256,6 @@ def provenance(recipe: Recipe) -> dict[str, Any]:
     """What anybody needs to get the same numbers again."""
     return {
         "seed": recipe.seed,
-        **surroundings("lightning"),
+        **environment_facts("lightning"),
         "recipe": parse_yaml(recipe.to_yaml()),
     }

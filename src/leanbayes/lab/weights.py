@@ -1,6 +1,4 @@
-"""What the posteriors of a model say about its weights, layer by layer."""
-
-from __future__ import annotations
+"""Means, standard deviations and log α of the weights of a model, by layer."""
 
 from collections.abc import Iterator
 
@@ -10,26 +8,9 @@ from torch import Tensor, nn
 from leanbayes.models.random_maps import random_maps
 from leanbayes.posteriors import VariationalDropout, ZeroMean
 
-__all__ = [
-    "log_alphas",
-    "mean_matrices",
-    "mean_scales",
-    "scale_matrices",
-    "signal_to_noise",
-]
-
 
 def log_alphas(model: nn.Module) -> dict[str, Tensor]:
-    """``log α = log(σ² / μ²)`` of each weight, in every layer of Gaussian dropout [variance, eq.
-    5].
-
-    Example:
-        >>> import leanbayes as lb
-        >>> q = lb.posteriors.VariationalDropout(log_alpha=-3.0)
-        >>> model = lb.convert(nn.Linear(3, 2), q, lb.priors.LogUniform())
-        >>> log_alphas(model)["layer"].unique()
-        tensor([-3.])
-    """
+    """``log α = log(σ² / μ²)`` of each weight, in every layer of Gaussian dropout."""
     with torch.no_grad():
         return {
             name or "layer": -layer.posterior().log_inverse_alpha()
@@ -39,26 +20,12 @@ def log_alphas(model: nn.Module) -> dict[str, Tensor]:
 
 
 def mean_scales(model: nn.Module) -> dict[str, float]:
-    """The mean standard deviation of the weights of every layer that has a matrix of them.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.priors.Normal(1.0))
-        >>> mean_scales(model)
-        {'layer': 0.5}
-    """
+    """The mean standard deviation of the weights of every layer that has a matrix of them."""
     return {name: float(scale.mean()) for name, _, scale in _matrices(model)}
 
 
 def scale_matrices(model: nn.Module) -> dict[str, Tensor]:
-    """The standard deviations of every layer that has a matrix of them.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.priors.Normal(1.0))
-        >>> scale_matrices(model)["layer"].unique()
-        tensor([0.5000])
-    """
+    """The standard deviations of every layer that has a matrix of them."""
     return {name: scale for name, _, scale in _matrices(model)}
 
 
@@ -68,15 +35,7 @@ def mean_matrices(model: nn.Module) -> dict[str, Tensor]:
 
 
 def signal_to_noise(model: nn.Module) -> dict[str, Tensor]:
-    """``|μ| / σ`` of each weight, where neither is zero by design.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(0.5), lb.priors.Normal(1.0))
-        >>> ratio = signal_to_noise(model)["layer"]
-        >>> torch.allclose(ratio, 2 * model.mean_weight.abs())
-        True
-    """
+    """``|μ| / σ`` of each weight, where neither is zero by design."""
     matrices = _matrices(model, without=ZeroMean)
     return {name: mean.abs() / scale for name, mean, scale in matrices}
 

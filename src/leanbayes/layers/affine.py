@@ -1,25 +1,22 @@
 """Affine layers: linear, convolutional (also transposed) and embedding."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeGuard
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from leanbayes.distributions import FixedMap, LocalMap, WeightDistribution
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto
 from leanbayes.layers.base import Layer, register_layer
-from leanbayes.layers.forward_pass import expanded
+from leanbayes.layers.forward_pass import expand_to_batch
 from leanbayes.layers.layer_spec import Maker
 from leanbayes.layers.random_map import RandomMap, bias_rows, plain_bias, point_bias
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp, Lookup, Usage
 from leanbayes.parameters.learned import Learned
 
-__all__ = ["Affine", "Convolution", "Embedding", "TransposedConvolution"]
+_Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
 
 @register_layer(nn.Linear)
@@ -35,7 +32,8 @@ class Affine(RandomMap, Layer):
         estimator: how far noise is shared.
 
     Example:
-        >>> from leanbayes import KTied, Normal
+        >>> from leanbayes import KTied
+        >>> from leanbayes.priors import Normal
         >>> from leanbayes.ops import Linear
         >>> w = torch.randn(4, 3)
         >>> layer = Affine(Linear(), KTied(2)(w, Linear()), Normal(1.0)(w))
@@ -85,7 +83,7 @@ class Affine(RandomMap, Layer):
         if not op.is_batched(x):
             dim = min(op.batch_dim, x.ndim - 1) if x.ndim else 0
             return self.transform(x.unsqueeze(dim), op).squeeze(dim)
-        x = expanded(x, op, self.members)
+        x = expand_to_batch(x, op, self.members)
         usage = self.usage(x, op)
         drawn = self.draw(usage, op)
         if isinstance(drawn, FixedMap | LocalMap) and _is_vector(self.bias, x):
@@ -111,7 +109,7 @@ class Convolution(Affine):
     """A random convolution."""
 
     @classmethod
-    def op_of(cls, module: _ConvNd) -> Conv:
+    def op_of(cls, module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> Conv:
         window = (module.kernel_size, module.stride, module.padding, module.dilation)
         return Conv(*window, module.groups, module.padding_mode)
 
@@ -123,7 +121,7 @@ class TransposedConvolution(Affine):
     op: ConvTranspose
 
     @classmethod
-    def op_of(cls, module: _ConvTransposeNd) -> ConvTranspose:
+    def op_of(cls, module: _Transposed) -> ConvTranspose:
         window = (module.kernel_size, module.stride, module.padding, module.dilation)
         return ConvTranspose(*window, module.groups, module.output_padding)
 

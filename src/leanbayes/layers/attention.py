@@ -1,7 +1,5 @@
 """Multi-head attention whose four projections are random maps, and transformers that hold it."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,11 +12,10 @@ from torch import Tensor, nn
 from leanbayes.errors import require
 from leanbayes.layers.affine import Affine
 from leanbayes.layers.base import Layer, register_layer
+from leanbayes.layers.dropout import MCDropout
 from leanbayes.layers.layer_spec import Maker
 from leanbayes.layers.random_map import RandomMap, point_bias
 from leanbayes.ops import Linear
-
-__all__ = ["Attention", "settle_fused_path"]
 
 
 @register_layer(nn.MultiheadAttention)
@@ -159,9 +156,9 @@ def _joined(parts: Sequence[nn.Parameter]) -> nn.Parameter | None:
 def settle_fused_path(module: nn.Module) -> None:
     """Let a transformer's encoder (layer) run fused if torch would and nothing in it is random.
 
-    Torch's fused kernels would read weights past the posterior.
+    Torch's fused kernels would read weights past the posterior, and skip MC dropout.
     """
-    random = any(isinstance(part, RandomMap) for part in module.modules())
+    random = any(isinstance(part, RandomMap | MCDropout) for part in module.modules())
     if isinstance(module, nn.TransformerEncoderLayer):
         module.activation_relu_or_gelu = 0 if random else _fused_activation(module)
     elif isinstance(module, nn.TransformerEncoder):

@@ -1,4 +1,4 @@
-"""What a layer kind is: made from a torch layer, made into it again, and found by a registry."""
+"""Layer kinds: made from a torch layer, converted back to it, and found in a registry."""
 
 from __future__ import annotations
 
@@ -14,17 +14,6 @@ from leanbayes.errors import require
 from leanbayes.layers.customized_layers import refuse_custom
 from leanbayes.layers.layer_spec import LayerSpec, Maker, SharedPriors
 from leanbayes.layers.load_plain_state import take_plain
-
-__all__ = [
-    "KINDS",
-    "Layer",
-    "Template",
-    "check_convertible",
-    "is_bayesian",
-    "is_convertible",
-    "register_layer",
-    "to_bayesian",
-]
 
 
 class Template:
@@ -59,6 +48,10 @@ class Layer(nn.Module, ABC):
 
     template: Template | None = None
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_load_state_dict_pre_hook(_load_plain)  # type: ignore[no-untyped-call]
+
     @classmethod
     def refuse(cls, module: Any) -> None:
         """Raise a sentence if the torch layer has an option that would be lost."""
@@ -84,15 +77,15 @@ class Layer(nn.Module, ABC):
             )
         return self.template.filled(self.torch_tensors(member)).train(self.training)
 
-    def _load_from_state_dict(
-        self, state_dict: MutableMapping[str, Tensor], prefix: str, *args: Any
-    ) -> None:
-        """Load the layer's own tensors, or those of the torch layer as means."""
-        try:
-            take_plain(self, state_dict, prefix)
-        except ValueError as error:
-            args[-1].append(f"layer {prefix.removesuffix('.')!r}: {error}")
-        super()._load_from_state_dict(state_dict, prefix, *args)
+
+def _load_plain(
+    layer: Layer, state_dict: MutableMapping[str, Tensor], prefix: str, *args: Any
+) -> None:
+    """Replace the tensors of a torch layer in a state dict by those of its Bayesian counterpart."""
+    try:
+        take_plain(layer, state_dict, prefix)
+    except ValueError as error:
+        args[-1].append(f"layer {prefix.removesuffix('.')!r}: {error}")
 
 
 K = TypeVar("K", bound=type[Layer])

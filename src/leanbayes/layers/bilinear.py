@@ -1,7 +1,5 @@
 """Bilinear layers: linear in the outer product of two inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -13,8 +11,6 @@ from leanbayes.layers.base import Layer, register_layer
 from leanbayes.layers.layer_spec import Maker
 from leanbayes.ops import Linear
 from leanbayes.precision import wide, wide_dtype
-
-__all__ = ["Bilinear", "OuterProduct"]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Recurrent cells: one time step of an LSTM, a GRU or an RNN, which the caller repeats."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Self
 
@@ -13,8 +11,6 @@ from leanbayes.layers.affine import Affine
 from leanbayes.layers.base import Layer, register_layer
 from leanbayes.layers.layer_spec import Maker
 from leanbayes.ops import Linear
-
-__all__ = ["STEPS", "Cell", "State", "initial_state"]
 
 State = tuple[Tensor, ...]
 

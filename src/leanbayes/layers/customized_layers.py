@@ -1,6 +1,4 @@
-"""What one torch layer does beyond its class: hooks, parametrizations and overridden methods."""
-
-from __future__ import annotations
+"""Customized torch layers: hooks, parametrizations and overridden methods."""
 
 from collections.abc import Iterator
 
@@ -8,20 +6,15 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from leanbayes.errors import require
-
-__all__ = ["refuse_custom"]
+from leanbayes.torch_private import gradient_hooks, hooks
 
 _HOOKS = {
-    "_forward_pre_hooks": "forward hooks (as pruning and spectral_norm set them)",
-    "_forward_hooks": "forward hooks (as pruning and spectral_norm set them)",
-    "_backward_pre_hooks": "backward hooks",
-    "_backward_hooks": "backward hooks",
-    "_state_dict_pre_hooks": "state-dict hooks",
-    "_state_dict_hooks": "state-dict hooks",
-    "_load_state_dict_pre_hooks": "hooks on loading a state dict",
-    "_load_state_dict_post_hooks": "hooks on loading a state dict",
+    "forward": "forward hooks (as pruning and spectral_norm set them)",
+    "backward": "backward hooks",
+    "state_dict": "state-dict hooks",
+    "load": "hooks on loading a state dict",
 }
-_HARMLESS = {"extra_repr", "reset_parameters", "_reset_parameters", "_get_name"}
+_HARMLESS = {"extra_repr", "reset_parameters", "get_name"}
 _CALLS = {"__call__", "__getattr__", "__getattribute__"}
 
 
@@ -38,13 +31,13 @@ def refuse_custom(module: nn.Module, base: type[nn.Module], subject: str = "it")
         f"{subject} has parametrizations; remove them with "
         "torch.nn.utils.parametrize.remove_parametrizations first, or exclude it",
     )
-    for hooks in _hooks(module):
+    for found in _hooks(module):
         raise ValueError(
-            f"{subject} has {hooks}, which would be lost; remove them first, or exclude it"
+            f"{subject} has {found}, which would be lost; remove them first, or exclude it"
         )
-    for name in vars(module):
+    for name, value in vars(module).items():
         require(
-            not _is_method(type(module), name) or not callable(vars(module)[name]),
+            not (callable(value) and callable(getattr(type(module), name, None))),
             f"{subject} has a {name} that was set on the instance, which would be lost; remove "
             "that, or exclude it",
         )
@@ -58,15 +51,11 @@ def refuse_custom(module: nn.Module, base: type[nn.Module], subject: str = "it")
 
 def _hooks(module: nn.Module) -> Iterator[str]:
     """The hooks of a module and of its own parameters, in words."""
-    yield from (words for attribute, words in _HOOKS.items() if getattr(module, attribute))
+    for found in hooks(module):
+        yield from (words for kind, words in _HOOKS.items() if found.startswith(kind))
     for name, parameter in module.named_parameters(recurse=False):
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+        if gradient_hooks(parameter):
             yield f"gradient hooks on its {name}"
-
-
-def _is_method(owner: type, name: str) -> bool:
-    """Whether a class has a method of a name; torch keeps a compiled call under the instance."""
-    return name != "_compiled_call_impl" and callable(getattr(owner, name, None))
 
 
 def _overridden(owner: type, base: type) -> Iterator[str]:
@@ -76,5 +65,5 @@ def _overridden(owner: type, base: type) -> Iterator[str]:
         for name, value in vars(subclass).items():
             special = name.startswith("__") and name not in _CALLS
             acts = callable(value) or isinstance(value, property | classmethod | staticmethod)
-            if name in known and acts and not special and name not in _HARMLESS:
+            if name in known and acts and not special and name.lstrip("_") not in _HARMLESS:
                 yield name

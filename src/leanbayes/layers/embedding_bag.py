@@ -1,7 +1,5 @@
 """Bags of embeddings: sums and means of random vectors."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from typing import Self
@@ -15,8 +13,6 @@ from leanbayes.layers.affine import Affine, refuse_table_options
 from leanbayes.layers.base import Layer, register_layer
 from leanbayes.layers.layer_spec import Maker
 from leanbayes.ops import Lookup
-
-__all__ = ["EmbeddingBag"]
 
 
 @register_layer(nn.EmbeddingBag)

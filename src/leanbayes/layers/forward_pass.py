@@ -1,19 +1,18 @@
-"""What holds for the code inside a ``with`` block: in its own thread and task, for no one else.
+"""State of a forward pass: batch rows, estimators of layers, kept draws and noise, in one object.
 
-A model is shared by threads and tasks, so nothing of this is written into it. Compiled code cannot
-read a :class:`~contextvars.ContextVar`; it sees the switches of its thread.
+A model is shared by threads and tasks, so none of this is written into it: a pass belongs to the
+code inside a ``with`` block, in its own thread and task. Compiled code cannot read a
+:class:`~contextvars.ContextVar`; it sees the estimators that its thread has set.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -23,29 +22,30 @@ from leanbayes.distributions.base import draws_anew
 from leanbayes.errors import UntiledWarning, require
 from leanbayes.estimators import Estimator, auto, mean, weights
 from leanbayes.ops import LinearOp, Lookup, Usage
+from leanbayes.torch_private import is_in_backward, is_transformed, packs_saved_tensors
 
 __all__ = [
+    "Draws",
     "Held",
     "Pass",
-    "announce",
-    "announced",
+    "batch_rows",
+    "check_usage",
     "current_pass",
-    "expanded",
-    "one_pass",
-    "passing",
-    "settle",
-    "switch",
-    "switched",
+    "estimator_for",
+    "expand_to_batch",
+    "forward_pass",
+    "set_batch_rows",
+    "set_estimators",
     "warn_untiled",
 ]
 
-Switches = Mapping[nn.Module, Estimator]
-_NONE: Switches = {}
+Estimators = Mapping[nn.Module, Estimator]
+_NONE: Estimators = {}
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """An estimator that always gives one and the same map, drawn for an op."""
+    """An estimator that always returns the same map, drawn for an op."""
 
     map: Map
     op: LinearOp
@@ -54,70 +54,18 @@ class Held:
         return self.map if op is self.op else with_op(self.map, op)
 
 
-class _Thread(threading.local):
-    """What compiled code of a thread sees: nothing certain while tasks of it differ."""
-
-    def __init__(self) -> None:
-        self.switches: Switches | None = _NONE
-        self.blocks = 0
-
-    def enter(self, before: Switches, now: Switches) -> None:
-        self.switches = None if self.blocks and self.switches is not before else now
-        self.blocks += 1
-
-    def leave(self, before: Switches) -> None:
-        self.blocks -= 1
-        if self.switches is not None:
-            self.switches = before
-        if not self.blocks:
-            self.switches = _NONE
-
-
-_SWITCHES: ContextVar[Switches] = ContextVar("leanbayes.switches", default=_NONE)
-_THREAD = _Thread()
-
-
-def switched(layer: nn.Module) -> Estimator | None:
-    """The estimator that the innermost block around this code gives a layer."""
-    if not torch.compiler.is_compiling():
-        return _SWITCHES.get().get(layer)
-    switches = _THREAD.switches
-    if switches is None:
-        raise ValueError(
-            "several tasks hold or switch layers at once, which compiled code cannot tell apart; "
-            "call the model that is not compiled"
-        )
-    return switches.get(layer)
-
-
-@contextmanager
-def switch(switches: Switches) -> Iterator[None]:
-    """Give layers other estimators for the length of a block."""
-    before = _SWITCHES.get()
-    now = {**before, **switches}
-    _SWITCHES.set(now)
-    _THREAD.enter(before, now)
-    try:
-        yield
-    finally:
-        _SWITCHES.set(before)
-        _THREAD.leave(before)
-
-
 @dataclass(eq=False)
-class Pass:
-    """One forward pass: a layer that is called again in it keeps its draw.
+class Draws:
+    """Draws of one forward pass: a layer that is called again keeps its draw.
 
     Attributes:
-        rows: how many examples the batch has, those of all members together.
         shared: layers that are known to be called more than once, and draw whole weights then.
-        repeated: layers that were called again after they had drawn what fits one call only.
+        repeated: layers that were called again after a draw that fits one call only.
     """
 
-    rows: int | None = None
     shared: frozenset[nn.Module] = frozenset()
     repeated: set[nn.Module] = field(default_factory=set)
-    _draws: dict[nn.Module, tuple[Usage, Held]] = field(default_factory=dict)
+    _drawn: dict[nn.Module, tuple[Usage, Held]] = field(default_factory=dict)
     _gradients: bool = field(default_factory=torch.is_grad_enabled)
 
     def draw(
@@ -128,86 +76,185 @@ class Pass:
         usage: Usage,
         op: LinearOp,
     ) -> Map:
-        """The draw of this pass, or a first one, which ``fresh`` makes."""
+        """Return the draw of this pass, or a first one, which ``fresh`` makes."""
         if estimator is mean or self._is_checkpointed():
             return fresh(estimator, usage, op)
         if layer in self.shared and estimator is auto:
             estimator = weights
-        if layer in self._draws:
-            first, drawn = self._draws[layer]
+        if layer in self._drawn:
+            first, drawn = self._drawn[layer]
             fixed = estimator is weights or isinstance(drawn.map, FixedMap)
             if fixed or (first.batch == usage.batch and not draws_anew(drawn.map)):
                 return drawn(None, op, usage)
             if estimator is auto:
                 self.repeated.add(layer)
         drawn = Held(fresh(estimator, usage, op), op)
-        self._draws[layer] = usage, drawn
+        self._drawn[layer] = usage, drawn
         return drawn.map
 
     def _is_checkpointed(self) -> bool:
         """Whether activation checkpointing runs this part a second time, in the backward pass."""
-        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        in_backward = torch._C._current_graph_task_id() != -1
-        return hooks is not None or in_backward or torch.is_grad_enabled() != self._gradients
+        return (
+            packs_saved_tensors() or is_in_backward() or torch.is_grad_enabled() != self._gradients
+        )
 
 
-P = TypeVar("P", bound=Pass)
-_PASS: ContextVar[Pass | None] = ContextVar("leanbayes.pass", default=None)
-_TILED: ContextVar[tuple[weakref.ref[Tensor], int] | None] = ContextVar(
-    "leanbayes.tiled", default=None
-)
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """Everything that layers look up outside their own parameters.
+
+    Attributes:
+        estimators: estimators that replace those of the layers.
+        rows: number of examples in the batch, those of all members together; ``None``: unknown.
+        draws: draws of this forward pass; ``None``: every call of a layer draws.
+        noise: noise that samples share in a vectorized prediction; ``None``: fresh noise.
+    """
+
+    estimators: Estimators
+    rows: int | None = None
+    draws: Draws | None = None
+    noise: object | None = None
 
 
-def current_pass() -> Pass | None:
-    """The forward pass that is running, where someone said that one is."""
-    return None if torch.compiler.is_dynamo_compiling() else _PASS.get()
+_NO_PASS = Pass(_NONE)
+_PASS: ContextVar[Pass] = ContextVar("leanbayes.pass", default=_NO_PASS)
+
+
+class _Thread(threading.local):
+    """Estimators that compiled code of a thread sees; ``None`` while its tasks differ."""
+
+    def __init__(self) -> None:
+        self.estimators: Estimators | None = _NONE
+        self.blocks = 0
+
+    def enter(self, before: Estimators, now: Estimators) -> None:
+        known = self.estimators is before or not self.blocks
+        self.estimators = now if known else None
+        self.blocks += 1
+
+    def leave(self, before: Estimators) -> None:
+        self.blocks -= 1
+        if self.estimators is not None:
+            self.estimators = before
+        if not self.blocks:
+            self.estimators = _NONE
+
+
+_THREAD = _Thread()
+
+
+def current_pass() -> Pass:
+    """Return the state of the code that is running; compiled code has no pass."""
+    return _NO_PASS if torch.compiler.is_dynamo_compiling() else _PASS.get()
 
 
 @contextmanager
-def passing(current: P) -> Iterator[P]:
-    """Say which forward pass runs inside the block."""
+def _running(now: Pass) -> Iterator[None]:
     before = _PASS.get()
-    _PASS.set(current)
+    _PASS.set(now)
     try:
-        yield current
+        yield
     finally:
         _PASS.set(before)
 
 
-def one_pass(
-    rows: int | None = None, shared: frozenset[nn.Module] = frozenset()
-) -> AbstractContextManager[Pass]:
-    """Say that one forward pass runs inside the block."""
-    return passing(Pass(rows, shared))
+@contextmanager
+def forward_pass(
+    rows: int | None = None,
+    shared: frozenset[nn.Module] = frozenset(),
+    *,
+    draws: Draws | None = None,
+    noise: object | None = None,
+) -> Iterator[Draws]:
+    """Treat the code inside a ``with`` block as one forward pass.
 
-
-def announce(batch: Tensor, dim: int) -> None:
-    """Say how many examples there are, for as long as this batch lives."""
-    if not torch.compiler.is_compiling():
-        _TILED.set((weakref.ref(batch), batch.shape[dim]))
-
-
-def announced() -> int | None:
-    """How many examples the batch has, if that was said."""
-    if torch.compiler.is_dynamo_compiling():
-        return None
-    current, tiled = _PASS.get(), _TILED.get()
-    if current is not None and current.rows is not None:
-        return current.rows
-    return tiled[1] if tiled is not None and tiled[0]() is not None else None
-
-
-def warn_untiled(rows: int | None, members: int) -> None:
-    """Say it if a mixture is trained on rows that nobody has repeated for its members.
+    A layer that is called twice keeps its draw, and layers compare their inputs with the number of
+    examples. ``predict`` and ``BayesianModule`` do this; use it in your own training loop where a
+    model calls a layer twice, or where examples are not in the first dimension of every input.
 
     Args:
-        rows: how many examples a layer sees.
-        members: how many members it has.
+        rows: number of examples in the batch, repeated for members if there are any.
+        shared: layers that are called more than once.
+        draws: how layers draw, if not as usual.
+        noise: noise that samples share.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> layer = lb.convert(nn.Linear(3, 3), lb.MeanField(), lb.priors.Normal(1.0), "weights")
+        >>> with forward_pass():
+        ...     torch.equal(layer(torch.eye(3)), layer(torch.eye(3)))
+        True
     """
-    if members == 1 or not rows or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    draws = Draws(shared) if draws is None else draws
+    with _running(replace(_PASS.get(), rows=rows, draws=draws, noise=noise)):
+        yield draws
+
+
+def batch_rows() -> int | None:
+    """Return how many examples the batch has, if that is known."""
+    return current_pass().rows
+
+
+@contextmanager
+def set_batch_rows(rows: int | None) -> Iterator[None]:
+    """Change the number of examples for a block that sees a part of the batch."""
+    if torch.compiler.is_dynamo_compiling():
+        yield
         return
-    tiled = _TILED.get()
-    if _PASS.get() is None and (tiled is None or rows != tiled[1]):
+    with _running(replace(_PASS.get(), rows=rows)):
+        yield
+
+
+def estimator_for(layer: nn.Module) -> Estimator | None:
+    """Return the estimator that the innermost block sets for a layer."""
+    if not torch.compiler.is_compiling():
+        return _PASS.get().estimators.get(layer)
+    estimators = _THREAD.estimators
+    if estimators is None:
+        raise ValueError(
+            "several tasks of one thread hold or switch layers at once, which compiled code cannot "
+            "separate; call the model that is not compiled"
+        )
+    return estimators.get(layer)
+
+
+@contextmanager
+def set_estimators(estimators: Estimators) -> Iterator[None]:
+    """Give layers other estimators for the length of a block."""
+    current = _PASS.get()
+    before, now = current.estimators, {**current.estimators, **estimators}
+    _THREAD.enter(before, now)
+    try:
+        with _running(replace(current, estimators=now)):
+            yield
+    finally:
+        _THREAD.leave(before)
+
+
+def warn_untiled(x: Tensor, batch_dim: int, members: int) -> None:
+    """Warn if a mixture is trained on a batch that was not repeated for its members.
+
+    It looks at the first example of every member: they are equal if the batch was repeated. Only
+    an input that nothing trainable has computed can be judged, so a mixture behind layers that are
+    trained is not. A zero among real numbers equals everything, since dropout makes zeros.
+
+    Args:
+        x: input of a layer of the mixture, or of the whole ensemble.
+        batch_dim: dimension that counts examples.
+        members: number of members.
+    """
+    if members == 1 or x.requires_grad or not torch.is_grad_enabled():
+        return
+    if torch.compiler.is_compiling() or batch_rows() is not None or not _is_readable(x):
+        return
+    rows = x.shape[batch_dim]
+    if rows == 0 or rows % members:
+        return
+    first = x.movedim(batch_dim, 0)[:: rows // members]
+    equal = first == first[:1]
+    if x.is_floating_point():
+        equal |= (first == 0) | (first[:1] == 0)
+    if not bool(equal.all()):
         warnings.warn(
             f"each of {members} members learns from another part of this batch; repeat it for all "
             "of them: model(lb.tile(x, members)) with lb.tile(y, members), as BayesianModule and "
@@ -217,24 +264,11 @@ def warn_untiled(rows: int | None, members: int) -> None:
         )
 
 
-@contextmanager
-def portion(count: int) -> Iterator[None]:
-    """Say that the code inside the block sees one of so many equal parts of the batch."""
-    if torch.compiler.is_dynamo_compiling():
-        yield
-        return
-    current, tiled = _PASS.get(), _TILED.get()
-    rows = None if current is None else current.rows
-    if current is not None and rows is not None:
-        current.rows = rows // count
-    if tiled is not None:
-        _TILED.set((tiled[0], tiled[1] // count))
-    try:
-        yield
-    finally:
-        _TILED.set(tiled)
-        if current is not None:
-            current.rows = rows
+def _is_readable(x: Tensor) -> bool:
+    """Whether Python may look at single numbers of a tensor."""
+    if type(x) not in (Tensor, nn.Parameter) or x.is_meta or is_transformed(x):
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _blocks_differ(indices: Tensor, members: int) -> bool:
@@ -248,9 +282,9 @@ def _blocks_differ(indices: Tensor, members: int) -> bool:
     return not bool((blocks == blocks[:1]).all())
 
 
-def expanded(x: Tensor, op: LinearOp, members: int) -> Tensor:
-    """An input with one row for all examples, repeated where each member needs its own."""
-    rows = announced()
+def expand_to_batch(x: Tensor, op: LinearOp, members: int) -> Tensor:
+    """Repeat an input with one row for all examples where each member needs its own."""
+    rows = batch_rows()
     if members == 1 or rows is None or x.shape[op.batch_dim] != 1:
         return x
     sizes = [-1] * x.ndim
@@ -258,14 +292,14 @@ def expanded(x: Tensor, op: LinearOp, members: int) -> Tensor:
     return x.expand(sizes)
 
 
-def settle(usage: Usage, op: LinearOp, x: Tensor, members: int) -> Usage:
-    """Compare the examples that an op sees in its input with those that were announced.
+def check_usage(usage: Usage, op: LinearOp, x: Tensor, members: int) -> Usage:
+    """Compare the examples that an op sees in its input with those of the batch.
 
     An input with ``k`` rows for each example, as flattened tokens or patches have, uses every
     weight ``k`` times. An input in which no dimension counts examples, such as the positions of a
-    sequence, has no noise of its own for each of them, and no part for each member.
+    sequence, has no noise per example, and no part for each member.
     """
-    rows, given = announced(), usage.batch
+    rows, given = batch_rows(), usage.batch
     table = isinstance(op, Lookup)
     if rows is None or given is None:
         return usage

@@ -1,7 +1,5 @@
 """Layers of Hugging Face's transformers, known by name: the library need not be installed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +8,6 @@ from torch import Tensor
 from leanbayes.layers.affine import Affine
 from leanbayes.layers.base import register_layer
 from leanbayes.ops import Linear
-
-__all__ = ["Conv1D", "TransposedLinear"]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """LayerSpec: what a layer is to be made of. Maker: what makes its parts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -9,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from leanbayes.display import short_repr
 from leanbayes.distributions import WeightDistribution
 from leanbayes.distributions.kl import check_pair
 from leanbayes.errors import require
@@ -18,8 +17,6 @@ from leanbayes.ops import Linear, LinearOp, Lookup
 from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import Posterior, Rank1
 from leanbayes.priors import Flat, Normal, Prior
-
-__all__ = ["LayerSpec", "Maker", "SharedPriors", "prior_or_default"]
 
 B = TypeVar("B", bound=Tensor | None)
 Pair = tuple[Learned[WeightDistribution], Learned[Distribution]]
@@ -47,6 +44,8 @@ class LayerSpec:
     bias: Posterior | None = None
     bias_prior: Prior | None = None
     batch_dim: int = 0
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         for name, kinds, example in (
@@ -84,7 +83,7 @@ def prior_or_default(prior: Prior | None, posterior: Posterior) -> Prior:
 
     Example:
         >>> prior_or_default(None, Rank1(4))
-        Normal(scale=0.1, loc=1.0, learn=None)
+        Normal(scale=0.1, loc=1.0)
     """
     if prior is None and isinstance(posterior, Rank1):
         kinds = set(posterior.kinds) - {"none"}

@@ -1,7 +1,5 @@
 """The state dict of a plain network, read by the layers of a converted one as means."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
@@ -13,8 +11,6 @@ from leanbayes.layers.layer_spec import LayerSpec, Maker
 from leanbayes.layers.random_map import RandomMap
 from leanbayes.posteriors import Point
 from leanbayes.priors import Flat
-
-__all__ = ["take_plain"]
 
 
 @torch.no_grad()

@@ -10,7 +10,13 @@ from leanbayes.distributions import Delta, FixedMap, Map, WeightDistribution, ro
 from leanbayes.distributions.kl import divergence
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto, mean
-from leanbayes.layers.forward_pass import Held, current_pass, settle, switched, warn_untiled
+from leanbayes.layers.forward_pass import (
+    Held,
+    check_usage,
+    current_pass,
+    estimator_for,
+    warn_untiled,
+)
 from leanbayes.layers.mean_weight import MeanWeight
 from leanbayes.ops import LinearOp, Usage
 from leanbayes.parameters.learned import Learned
@@ -48,25 +54,25 @@ class RandomMap(nn.Module):
     @property
     def held(self) -> Map | None:
         """The draw that a block around this code holds."""
-        estimator = switched(self)
+        estimator = estimator_for(self)
         return estimator.map if isinstance(estimator, Held) else None
 
     def usage(self, x: Tensor, op: LinearOp) -> Usage:
-        """How an input uses each weight, compared with the batch that was announced."""
-        usage = settle(op.usage(x), op, x, self.members)
+        """How an input uses each weight, compared with the rows of the batch."""
+        usage = check_usage(op.usage(x), op, x, self.members)
         if self.training:
-            warn_untiled(usage.batch, self.members)
+            warn_untiled(x, op.batch_dim, self.members)
         return usage
 
     def draw(self, usage: Usage, op: LinearOp | None = None) -> Map:
         """Draw a map, or give the one that is being held; ``op`` stands in for the layer's own."""
-        estimator, op = switched(self) or self.estimator, op or self.op
+        estimator, op = estimator_for(self) or self.estimator, op or self.op
         if isinstance(estimator, Held):
             return estimator(None, op, usage)
-        current = current_pass()
-        if current is None:
+        draws = current_pass().draws
+        if draws is None:
             return self.fresh(estimator, usage, op)
-        return current.draw(self, self.fresh, estimator, usage, op)
+        return draws.draw(self, self.fresh, estimator, usage, op)
 
     def fresh(self, estimator: Estimator, usage: Usage, op: LinearOp) -> Map:
         """A new draw: made in full precision, for inputs of the parameters' dtype."""
@@ -94,7 +100,7 @@ class RandomMap(nn.Module):
         if isinstance(held, FixedMap):
             return self.op.unmatrix(held.weight)
         mean_weight = self.mean_weight
-        quiet = isinstance(self.posterior(), Delta) or switched(self) is mean
+        quiet = isinstance(self.posterior(), Delta) or estimator_for(self) is mean
         if quiet or torch.compiler.is_compiling():
             return mean_weight
         return mean_weight.as_subclass(MeanWeight)

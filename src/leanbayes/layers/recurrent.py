@@ -1,7 +1,5 @@
 """Recurrent networks: random maps drawn once a sequence and applied at every step."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
@@ -15,12 +13,10 @@ from leanbayes.distributions import FixedMap, Map
 from leanbayes.errors import require
 from leanbayes.layers.base import Layer, register_layer
 from leanbayes.layers.cells import STEPS, State, initial_state
-from leanbayes.layers.forward_pass import announced, settle
+from leanbayes.layers.forward_pass import batch_rows, check_usage
 from leanbayes.layers.layer_spec import Maker
 from leanbayes.layers.random_map import RandomMap, bias_rows, plain_bias, point_bias
 from leanbayes.ops import Linear, Usage
-
-__all__ = ["Recurrent"]
 
 _FUSED: dict[str, Callable[..., tuple[Tensor, ...]]] = {
     "LSTM": torch.lstm,
@@ -71,7 +67,8 @@ class Recurrent(Layer):
             name: make.map(tensor, Linear()) if name.startswith("weight") else make.bias(tensor)
             for name, tensor in module.named_parameters()
         }
-        return cls(module._all_weights, parts)
+        names = {id(tensor): name for name, tensor in module.named_parameters()}
+        return cls([[names[id(t)] for t in group] for group in module.all_weights], parts)
 
     def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
         tensors: dict[str, Tensor | None] = {}
@@ -114,12 +111,12 @@ class Recurrent(Layer):
         time, batch = steps.shape[:2]
         members = max(self.map(name).members for name in self.maps)
         require(
-            announced() != time or batch == time or self.batch_first,
-            f"this {self.mode} has its {batch} examples in dimension 1 (batch_first=False), and a "
-            f"batch of {time} was announced, as many as there are steps; give batch_dim=1 to "
-            "predict and dim=1 to tile, or make it batch_first",
+            batch_rows() != time or batch == time or self.batch_first,
+            f"this {self.mode} has its {batch} examples in dimension 1 (batch_first=False), and "
+            f"the batch has {time}, as many as there are steps; give batch_dim=1 to predict, or "
+            "make it batch_first",
         )
-        return settle(Usage(batch, reused=True), Linear(batch_dim=1), steps, members)
+        return check_usage(Usage(batch, reused=True), Linear(batch_dim=1), steps, members)
 
     def _draw(self, usage: Usage) -> dict[str, Map]:
         return {name: self.map(name).draw(usage) for name in self.maps}

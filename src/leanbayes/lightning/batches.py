@@ -1,15 +1,11 @@
 """Batches as data loaders give them (tensors, pairs, dictionaries); models called with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from leanbayes.errors import nearest, require
-
-__all__ = ["Called", "Parts", "parts_of"]
 
 
 class Parts(NamedTuple):

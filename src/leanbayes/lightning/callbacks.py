@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-import lightning as L
 from leanbayes.errors import require
 from leanbayes.lightning.module import BayesianModule
 from leanbayes.models.map_posteriors import update_priors

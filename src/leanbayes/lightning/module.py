@@ -13,14 +13,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
+import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-import lightning as L
 from leanbayes.errors import LoadError, require
-from leanbayes.layers.forward_pass import one_pass
+from leanbayes.layers.forward_pass import forward_pass
 from leanbayes.lightning.batches import Called, Parts, parts_of
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.models.members import members, tile
@@ -174,14 +174,17 @@ class BayesianModule(L.LightningModule):
         """The ELBO of one batch, which every member sees whole, by ``train_samples`` draws."""
         parts, count = parts_of(batch, self.target), members(self.model)
         x, y = parts.inputs, parts.with_target(self.target)
+        rows = None
         if count > 1:
             x = tuple(tile(value, count, self.batch_dim) for value in x)
+            rows = x[0].shape[self.batch_dim]
         model = self._called(parts)
         if self._shared is None:
-            self._shared = frozenset() if is_compiled(model) else shared_layers(model, *x)
+            compiled = is_compiled(model)
+            self._shared = frozenset() if compiled else shared_layers(model, *x, rows=rows)
         outputs = []
         for _ in range(self.train_samples):
-            with one_pass(shared=self._shared):
+            with forward_pass(rows, self._shared):
                 outputs.append(model(*x))
         nll = self._nll_of(outputs, y, count)
         return elbo(nll, self.model_kl(), data_size=self.data_size, weight=self.kl_weight)

@@ -15,8 +15,6 @@ from leanbayes.likelihoods import mixtures
 from leanbayes.metrics import Score, average, interval_coverage, interval_width
 from leanbayes.registry import Registry, argument_names
 
-__all__ = ["LIKELIHOODS", "Likelihood", "register_likelihood"]
-
 _OF_CLASSES = ("probs", "log_probs", "labels", "entropy", "expected_entropy", "mutual_information")
 _OF_MOMENTS = ("mean", "aleatoric", "epistemic", "variance")
 _OF_CDF = ("cdf", "quantiles", "interval")
@@ -168,7 +166,7 @@ class Likelihood(nn.Module, ABC):
         """What a :class:`~leanbayes.Prediction` of such outputs can be asked for.
 
         Example:
-            >>> from leanbayes import Categorical
+            >>> from leanbayes.likelihoods import Categorical
             >>> Categorical().answers(torch.zeros(5, 2, 3))[:3]
             ('probs', 'log_probs', 'labels')
         """

@@ -1,7 +1,5 @@
 """Likelihoods of classes, and of on or off."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -12,8 +10,6 @@ from torch.distributions import Distribution
 from leanbayes.errors import require
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
 from leanbayes.likelihoods.mixtures import log_mean
-
-__all__ = ["Bernoulli", "Categorical"]
 
 _FEW_CLASSES = 15
 """So few do not fill a register of the processor."""

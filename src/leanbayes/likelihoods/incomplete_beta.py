@@ -1,11 +1,7 @@
 """The incomplete beta function, which torch lacks."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
-
-__all__ = ["incomplete_beta"]
 
 _TERMS = 500
 

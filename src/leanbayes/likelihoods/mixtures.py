@@ -1,6 +1,4 @@
-"""What torch's distributions, and equally weighted mixtures of them, say about targets."""
-
-from __future__ import annotations
+"""Equally weighted mixtures of torch's distributions: quantiles, scores, entropies."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,24 +16,6 @@ from torch.distributions import (
 from leanbayes import metrics
 from leanbayes.errors import require
 from leanbayes.metrics import Score, average
-
-__all__ = [
-    "cdf",
-    "check_targets",
-    "entropy",
-    "example_log_prob",
-    "has_mean",
-    "is_binary",
-    "is_finite",
-    "log_mean",
-    "mixture_crps",
-    "quantiles",
-    "sample_quantiles",
-    "scores_of_binary",
-    "scores_of_classes",
-    "scores_of_numbers",
-    "value_log_probs",
-]
 
 _HALVINGS = 128
 _DRAWS = 400

@@ -1,7 +1,5 @@
 """Likelihoods of real numbers and of counts 0, 1, 2, …"""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 
@@ -14,8 +12,6 @@ from leanbayes.errors import require, require_positive
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
 from leanbayes.likelihoods.incomplete_beta import incomplete_beta
 from leanbayes.likelihoods.mixtures import log_mean
-
-__all__ = ["Gaussian", "NegativeBinomial", "Poisson", "StudentTNoise"]
 
 Noise = Literal["fixed", "learnt", "predicted"]
 """How a likelihood gets a positive number such as a standard deviation."""

@@ -1,21 +1,19 @@
-"""Whether a class that is predicted with 80 % probability is the true one in 80 % of cases."""
-
-from __future__ import annotations
+"""Calibration of class probabilities: reliability bins and calibration errors."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require_count
 from leanbayes.metrics.classes import check_classes
 from leanbayes.metrics.scores import Score, average_over_ties, bootstrap
 
-__all__ = ["Bins", "adaptive_calibration_error", "calibration_bins", "calibration_error"]
-
 _TWO_SIDED_95 = 1.959963984540054
 
 
+@shown_as_table
 class Bins(NamedTuple):
     """Examples by confidence, in equal bins between 0 and 1.
 
@@ -31,6 +29,17 @@ class Bins(NamedTuple):
     accuracy: Tensor
     examples: Tensor
     calibration_error: float
+
+    def table(self) -> DisplayTable:
+        """A row for every bin that has examples."""
+        columns = (self.confidence.tolist(), self.accuracy.tolist(), self.examples.tolist())
+        rows = [
+            [f"{confidence:.3f}", f"{accuracy:.3f}", f"{count:,.0f}"]
+            for confidence, accuracy, count in zip(*columns, strict=True)
+            if count
+        ]
+        title = f"calibration error {self.calibration_error:.4f}"
+        return DisplayTable(["confidence", "accuracy", "examples"], rows, title, left=())
 
     @property
     def interval(self) -> tuple[Tensor, Tensor]:
@@ -86,7 +95,7 @@ def calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> Score:
 
     Example:
         >>> calibration_error(torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
-        Score(value=0.25, error=0.0)
+        0.25 ± 0
     """
     confidence, right = _confidence(probs, y, bins)
     return bootstrap(lambda c, r: calibration_bins(c, r, bins).calibration_error, confidence, right)

@@ -1,6 +1,4 @@
-"""How much samples or members of a prediction disagree."""
-
-from __future__ import annotations
+"""Disagreement of the samples or members of a prediction."""
 
 import math
 
@@ -10,8 +8,6 @@ from torch import Tensor
 from leanbayes.errors import require
 from leanbayes.metrics.classes import check_classes
 from leanbayes.metrics.scores import Score, average
-
-__all__ = ["disagreement", "disagreements", "diversity", "kl_diversity", "member_log_probs"]
 
 
 def disagreement(log_probs: Tensor) -> Score:
@@ -23,7 +19,7 @@ def disagreement(log_probs: Tensor) -> Score:
 
     Example:
         >>> disagreement(torch.eye(2).repeat(1, 3, 1).view(3, 2, 2))
-        Score(value=0.0, error=0.0)
+        0 ± 0
     """
     return average(disagreements(log_probs))
 

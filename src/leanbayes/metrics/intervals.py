@@ -1,6 +1,4 @@
-"""Whether intervals hold what they promise, and how wide they are."""
-
-from __future__ import annotations
+"""Coverage and width of predictive intervals."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,15 +6,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require
 from leanbayes.metrics.numbers import check_alike, of_examples
 from leanbayes.metrics.scores import Score, average
 
-__all__ = ["Coverage", "coverage_curve", "interval_coverage", "interval_width"]
-
 _LEVELS = tuple(i / 20 for i in range(1, 20))
 
 
+@shown_as_table
 class Coverage(NamedTuple):
     """How often central intervals of nominal levels hold the truth.
 
@@ -29,6 +27,13 @@ class Coverage(NamedTuple):
     nominal: Tensor
     observed: Tensor
     examples: int
+
+    def table(self) -> DisplayTable:
+        """A row for every level."""
+        levels = zip(self.nominal.tolist(), self.observed.tolist(), strict=True)
+        rows = [[f"{100 * level:.0f} %", f"{100 * share:.1f} %"] for level, share in levels]
+        title = f"coverage of {self.examples:,} targets"
+        return DisplayTable(["interval", "observed"], rows, title, left=())
 
 
 def coverage_curve(u: Tensor, levels: Sequence[float] = _LEVELS) -> Coverage:
@@ -76,7 +81,7 @@ def interval_width(low: Tensor, high: Tensor) -> Score:
 
     Example:
         >>> interval_width(torch.zeros(2), torch.tensor([1.0, 3.0]))
-        Score(value=2.0, error=0.7071067811865475)
+        2.00 ± 0.71
     """
     check_alike(low, high)
     return average(of_examples(high - low))

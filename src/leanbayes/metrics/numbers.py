@@ -1,14 +1,10 @@
 """Metrics of predicted numbers."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from leanbayes.errors import require
 from leanbayes.metrics.scores import Score, average
-
-__all__ = ["check_alike", "crps", "of_examples", "rmse"]
 
 
 def rmse(mean: Tensor, y: Tensor) -> Score:
@@ -20,7 +16,7 @@ def rmse(mean: Tensor, y: Tensor) -> Score:
 
     Example:
         >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 5.0]))
-        Score(value=3.0, error=0.0)
+        3 ± 0
     """
     check_alike(mean, y)
     square = average(of_examples((mean - y).square()))

@@ -1,14 +1,10 @@
-"""How well a score tells one kind of example from another."""
-
-from __future__ import annotations
+"""Metrics of a ranking by a score: AUROC and average precision."""
 
 import torch
 from torch import Tensor
 
 from leanbayes.errors import require
 from leanbayes.metrics.scores import Score, bootstrap
-
-__all__ = ["auroc", "average_precision", "placements"]
 
 
 def auroc(scores: Tensor, positive: Tensor) -> Score:
@@ -22,8 +18,8 @@ def auroc(scores: Tensor, positive: Tensor) -> Score:
         positive: whether an example is one of those that should have more of it.
 
     Example:
-        >>> print(auroc(torch.tensor([0.1, 0.2, 0.3, 0.15]), torch.tensor([0, 0, 1, 1])))
-        0.7500 ± 0.2500
+        >>> auroc(torch.tensor([0.1, 0.2, 0.3, 0.15]), torch.tensor([0, 0, 1, 1]))
+        0.75 ± 0.25
     """
     chosen, scores = _positives(scores, positive), scores.double()
     above = placements(scores[chosen], scores[~chosen])

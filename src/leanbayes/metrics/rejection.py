@@ -1,18 +1,16 @@
-"""What is gained by leaving the most uncertain examples to somebody else."""
-
-from __future__ import annotations
+"""Rejection of the most uncertain examples: curves and the area under them."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require
 from leanbayes.metrics.scores import Score, average_over_ties, bootstrap
 
-__all__ = ["Rejection", "aurc", "rejection_curve"]
 
-
+@shown_as_table
 class Rejection(NamedTuple):
     """What is left when the most uncertain examples are rejected.
 
@@ -23,6 +21,14 @@ class Rejection(NamedTuple):
 
     rejected: Tensor
     kept: Tensor
+
+    def table(self) -> DisplayTable:
+        """Ten rows at most, evenly over the examples."""
+        places = range(0, len(self.rejected), -(-len(self.rejected) // 10))
+        rows = [
+            [f"{100 * float(self.rejected[i]):.0f} %", f"{float(self.kept[i]):.4g}"] for i in places
+        ]
+        return DisplayTable(["rejected", "average of the others"], rows, left=())
 
 
 def rejection_curve(uncertainty: Tensor, values: Tensor) -> Rejection:

@@ -1,7 +1,5 @@
 """An average over examples and its standard error."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,8 +8,6 @@ import torch
 from torch import Generator, Tensor
 
 from leanbayes.errors import require
-
-__all__ = ["Score", "average", "average_over_ties", "bootstrap"]
 
 
 class Score(NamedTuple):
@@ -23,8 +19,8 @@ class Score(NamedTuple):
             it is ``√(p (1 − p) / examples)``.
 
     Example:
-        >>> print(Score(0.9759, 0.0048))
-        0.9759 ± 0.0048
+        >>> Score(2.3171, 0.0352)
+        2.317 ± 0.035
         >>> float(Score(0.9759, 0.0048))
         0.9759
     """
@@ -32,8 +28,11 @@ class Score(NamedTuple):
     value: float
     error: float
 
-    def __str__(self) -> str:
-        return f"{self.value:.4f} ± {self.error:.4f}"
+    def __repr__(self) -> str:
+        if not (math.isfinite(self.error) and self.error > 0):
+            return f"{self.value:.4g} ± {self.error:g}"
+        digits = min(max(1 - math.floor(math.log10(self.error)), 0), 6)
+        return f"{self.value:.{digits}f} ± {self.error:.{digits}f}"
 
     def __float__(self) -> float:
         return self.value
@@ -47,7 +46,7 @@ def average(values: Tensor) -> Score:
 
     Example:
         >>> average(torch.tensor([0.0, 1.0, 1.0, 0.0]))
-        Score(value=0.5, error=0.25)
+        0.50 ± 0.25
     """
     require(
         values.ndim == 1 and len(values) > 0,
@@ -76,7 +75,7 @@ def bootstrap(
 
     Example:
         >>> bootstrap(torch.median, torch.ones(10))
-        Score(value=1.0, error=0.0)
+        1 ± 0
     """
     require(draws >= 2, f"draws is {draws}; a spread needs at least 2")
     require(

@@ -1,7 +1,5 @@
 """A deep ensemble: networks that were trained apart, as one model with members."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Self
 
@@ -9,9 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.errors import require, require_count
-from leanbayes.layers.forward_pass import portion, warn_untiled
-
-__all__ = ["DeepEnsemble"]
+from leanbayes.layers.forward_pass import batch_rows, set_batch_rows, warn_untiled
 
 
 class DeepEnsemble(nn.Module):
@@ -66,10 +62,11 @@ class DeepEnsemble(nn.Module):
                 x.shape[dim] % count == 0,
                 f"batch {x.shape[dim]} is not a multiple of {count} members; call tile(x, members)",
             )
-        if self.training:
-            warn_untiled(inputs[0].shape[dim] if inputs else None, count)
+        if self.training and inputs:
+            warn_untiled(inputs[0], dim, count)
+        rows = batch_rows()
         blocks = zip(*(x.chunk(count, dim) for x in inputs), strict=True)
-        with portion(count):
+        with set_batch_rows(None if rows is None else rows // count):
             outputs = [net(*block) for net, block in zip(self.networks, blocks, strict=True)]
         y = torch.cat(outputs, dim)
         return y + (count - 1) * (y - y.detach()) if y.requires_grad else y

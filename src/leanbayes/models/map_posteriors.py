@@ -1,7 +1,5 @@
 """Replacement of the posteriors and update of the priors of a model."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
@@ -15,8 +13,6 @@ from leanbayes.layers import Layer, RandomMap
 from leanbayes.layers.random_map import refitted_bias
 from leanbayes.models.random_maps import random_maps
 from leanbayes.parameters.learned import Learned
-
-__all__ = ["map_posteriors", "update_priors"]
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -1,52 +1,17 @@
 """MC dropout: dropout layers that draw in every mode."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from leanbayes.errors import require
-
-__all__ = ["MCDropout", "mc_dropout"]
+from leanbayes.layers.attention import settle_fused_path
+from leanbayes.layers.dropout import DROPOUT, FUNCTIONS, MCDropout
 
 M = TypeVar("M", bound=nn.Module)
-
-_FUNCTIONS: Mapping[type[nn.Module], Callable[..., Tensor]] = {
-    nn.Dropout: F.dropout,
-    nn.Dropout1d: F.dropout1d,
-    nn.Dropout2d: F.dropout2d,
-    nn.Dropout3d: F.dropout3d,
-    nn.AlphaDropout: F.alpha_dropout,
-    nn.FeatureAlphaDropout: F.feature_alpha_dropout,
-}
-
-
-class MCDropout(nn.Module):
-    """A dropout layer that draws in training and in eval mode alike.
-
-    Args:
-        layer: the dropout layer that it stands for.
-
-    Example:
-        >>> MCDropout(nn.Dropout(0.3))
-        MCDropout(Dropout, p=0.3)
-    """
-
-    def __init__(self, layer: _DropoutNd) -> None:
-        super().__init__()
-        self.kind = type(layer)
-        self.p = layer.p
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _FUNCTIONS[self.kind](x, self.p, training=True)
-
-    def extra_repr(self) -> str:
-        return f"{self.kind.__name__}, p={self.p}"
 
 
 def mc_dropout(model: M, *, inplace: bool = False) -> M:
@@ -68,15 +33,39 @@ def mc_dropout(model: M, *, inplace: bool = False) -> M:
     """
     names = _dropout_layers(model)
     if names == [""]:
-        return MCDropout(model)  # type: ignore[arg-type, return-value]
+        return MCDropout(model)  # type: ignore[return-value]
     if not inplace:
         model = copy.deepcopy(model)
     made: dict[nn.Module, MCDropout] = {}
     for name in names:
         layer = model.get_submodule(name)
-        assert isinstance(layer, _DropoutNd)
         model.set_submodule(name, made.setdefault(layer, MCDropout(layer)))
+    for module in model.modules():
+        settle_fused_path(module)
     return model
+
+
+class FunctionalDropout(TorchFunctionMode):
+    """Raise if a block calls a dropout function that is off, which no layer can turn on."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in FUNCTIONS.values():
+            named = dict(zip(("p", "training"), args[1:3], strict=False)) | dict(kwargs)
+            p, training = named.get("p", 0.5), named.get("training", True)
+            require(
+                bool(training) or p == 0,
+                f"the model calls F.{func.__name__} with p={p} and training={training}, so MC "
+                "dropout is off there in eval mode; use an nn.Dropout layer and call "
+                "lb.mc_dropout again, or set p to 0",
+            )
+        return func(*args, **kwargs)
 
 
 def _dropout_layers(model: nn.Module) -> list[str]:
@@ -89,11 +78,11 @@ def _dropout_layers(model: nn.Module) -> list[str]:
             f"layer {name!r} ({type(module).__name__}) has dropout={inner} inside itself, which "
             "would stay off; set it to 0 and put nn.Dropout layers around it",
         )
-        if isinstance(module, _DropoutNd) and module.p > 0:
+        if isinstance(module, DROPOUT) and module.p > 0:
             require(
-                type(module) in _FUNCTIONS,
+                type(module) in FUNCTIONS,
                 f"layer {name!r} is a {type(module).__name__}, none of torch's dropout layers; use "
-                f"one of {', '.join(kind.__name__ for kind in _FUNCTIONS)}",
+                f"one of {', '.join(kind.__name__ for kind in FUNCTIONS)}",
             )
             names.append(name)
     require(

@@ -1,17 +1,12 @@
 """Members of a mixture, and the batch repeated for each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from torch import Tensor, nn
 
 from leanbayes.errors import require
 from leanbayes.layers import RandomMap
-from leanbayes.layers.forward_pass import announce
 from leanbayes.models.ensemble import DeepEnsemble
-
-__all__ = ["members", "tile"]
 
 
 def members(model: nn.Module) -> int:
@@ -44,8 +39,6 @@ def _member_counts(model: nn.Module) -> Iterator[int]:
 def tile(x: Tensor, members: int, dim: int = 0) -> Tensor:
     """Repeat a batch for every member, in contiguous blocks.
 
-    As long as the result lives, layers compare their inputs with its number of examples.
-
     Args:
         x: the batch.
         members: how often.
@@ -57,6 +50,4 @@ def tile(x: Tensor, members: int, dim: int = 0) -> Tensor:
     """
     repeats = [1] * x.ndim
     repeats[dim] = members
-    tiled = x.repeat(repeats)
-    announce(tiled, dim)
-    return tiled
+    return x.repeat(repeats)

@@ -10,8 +10,8 @@ from torch import nn
 from leanbayes.distributions.base import draws_anew
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, weights
-from leanbayes.layers.forward_pass import Held, switch
-from leanbayes.models.mc_dropout import MCDropout
+from leanbayes.layers.dropout import MCDropout
+from leanbayes.layers.forward_pass import Held, set_estimators
 from leanbayes.models.random_maps import random_maps
 from leanbayes.ops import Usage
 
@@ -32,7 +32,7 @@ def using(model: nn.Module, estimator: Estimator) -> Iterator[None]:
         ...     torch.equal(model(x), model(x))
         True
     """
-    with switch({layer: estimator for _, layer in random_maps(model)}):
+    with set_estimators({layer: estimator for _, layer in random_maps(model)}):
         yield
 
 
@@ -63,5 +63,5 @@ def held(model: nn.Module, estimator: Estimator = weights) -> Iterator[None]:
         "local draws noise for every output, so there is no one function to hold; use "
         "held(model, lb.estimators.weights)",
     )
-    with switch({layer: Held(each, layer.op) for layer, each in drawn.items()}):
+    with set_estimators({layer: Held(each, layer.op) for layer, each in drawn.items()}):
         yield

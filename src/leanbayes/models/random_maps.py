@@ -1,14 +1,10 @@
 """The random maps of a model, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from torch import nn
 
 from leanbayes.layers import RandomMap
-
-__all__ = ["random_maps"]
 
 
 def random_maps(model: nn.Module) -> Iterator[tuple[str, RandomMap]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,7 @@ from leanbayes.errors import require, unknown
 from leanbayes.ops import LinearOp
 from leanbayes.parameters.transforms import AsMatrix, Transform
 from leanbayes.precision import wide, wide_dtype
-
-__all__ = ["Learned", "Role", "Stored"]
+from leanbayes.torch_private import Moved
 
 Role = Literal["means", "scales", "factors", "other"]
 """What a tensor is for: posterior means and shared weights; everything else in a posterior, save
@@ -41,13 +40,17 @@ class Stored:
     role: Role = "scales"
     as_it_is: bool = False
 
+    def __repr__(self) -> str:
+        shape = " × ".join(map(str, self.tensor.shape)) or "a number"
+        return f"Stored({shape}, transform={self.transform}, role={self.role!r})"
+
     @staticmethod
     def means(weight: Tensor, op: LinearOp) -> Stored:
         """Means that start at a weight, stored in torch's own shape and seen as a matrix."""
         return Stored(weight.detach().clone(), AsMatrix(op), "means")
 
 
-class Learned(nn.Module, Generic[D]):
+class Learned(Moved, Generic[D]):
     """The only owner of posterior and prior parameters.
 
     Calling it builds the distribution from the current values, in float32 where they are stored
@@ -109,15 +112,14 @@ class Learned(nn.Module, Generic[D]):
         """What the distribution is made of."""
         return wide(getattr(self, name)) if name in self.as_they_are else self.value(name)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def after_move(self, move: Callable[[], object]) -> None:
         """Follow the model, but keep numbers in full precision: a half may not hold them."""
         numbers = {name: getattr(self, name) for name in self.names if name not in self.roles}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        move()
         for name, number in numbers.items():
             moved: Tensor = getattr(self, name)
             if moved.dtype != wide_dtype(moved.dtype):
                 setattr(self, name, number.to(moved.device, wide_dtype(moved.dtype)))
-        return self
 
     @property
     def like(self) -> Tensor:
@@ -181,9 +183,9 @@ class Learned(nn.Module, Generic[D]):
         other.as_they_are = self.as_they_are
         for name, parameter in self.named_parameters():
             other.register_parameter(name, parameter)
+        saved = self.state_dict(keep_vars=True)
         for name, kept in self.named_buffers():
-            saved = name not in self._non_persistent_buffers_set
-            other.register_buffer(name, kept, persistent=saved)
+            other.register_buffer(name, kept, persistent=name in saved)
         for name, added in buffers.items():
             other.register_buffer(name, added)
         return other.train(self.training)

@@ -16,8 +16,6 @@ from leanbayes.parameters.transforms import Abs, Exp, Softplus, Transform
 from leanbayes.precision import wide_dtype
 from leanbayes.spec import Spec
 
-__all__ = ["Scale"]
-
 
 @dataclass(frozen=True)
 class Scale(Spec):

@@ -1,7 +1,5 @@
 """Transforms: from the tensor that is stored to the one that is meant, and back."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,8 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.ops import LinearOp
-
-__all__ = ["Abs", "AsMatrix", "Clamp", "Exp", "Softplus", "Transform"]
 
 _SOFTPLUS_FLOOR = 1e-7
 

@@ -1,6 +1,4 @@
-"""What a posterior's spec is, and the registry of all of them."""
-
-from __future__ import annotations
+"""The spec of a posterior, and the registry of all of them."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -19,8 +17,6 @@ from leanbayes.parameters.scales import Scale
 from leanbayes.parameters.transforms import AsMatrix
 from leanbayes.registry import Registry
 from leanbayes.spec import Spec
-
-__all__ = ["POSTERIORS", "Posterior", "cut_matrices", "register_posterior"]
 
 POSTERIORS = Registry[type[Spec]]("posterior")
 """Every posterior by name, and :class:`Scale`, which is a part of some."""

@@ -1,7 +1,5 @@
 """Independent weights whose standard deviations are tied by a low rank."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,8 +13,6 @@ from leanbayes.parameters.learned import Learned, Stored
 from leanbayes.parameters.scales import Scale
 from leanbayes.parameters.transforms import Exp
 from leanbayes.posteriors.base import Posterior, register_posterior
-
-__all__ = ["KTied"]
 
 
 @register_posterior

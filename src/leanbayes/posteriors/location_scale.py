@@ -1,7 +1,5 @@
 """Independent weights: mean field, its limit of no noise, variance layers, Gaussian dropout."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -18,21 +16,15 @@ from leanbayes.parameters.transforms import Clamp, Exp
 from leanbayes.posteriors.base import Posterior, cut_matrices, register_posterior
 from leanbayes.precision import wide
 
-__all__ = ["MeanField", "Point", "VariationalDropout", "ZeroMean"]
-
 
 def _first_scale(scale: float | Scale, weight: Tensor, op: LinearOp) -> Stored:
     shape = op.matrix(weight).shape
     return Scale.of(scale).initial(shape, weight, op.fan_in(shape[1]))
 
 
-@register_posterior
 @dataclass(frozen=True)
-class Point(Posterior):
-    """A point estimate; with a prior it is maximum a posteriori."""
-
-    def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
-        return self.learned(Delta, loc=Stored.means(weight, op))
+class _Independent(Posterior):
+    """A posterior of independent weights, which every stored matrix can be cut for."""
 
     def stored_part(
         self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
@@ -42,7 +34,16 @@ class Point(Posterior):
 
 @register_posterior
 @dataclass(frozen=True)
-class MeanField(Posterior):
+class Point(_Independent):
+    """A point estimate; with a prior it is maximum a posteriori."""
+
+    def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
+        return self.learned(Delta, loc=Stored.means(weight, op))
+
+
+@register_posterior
+@dataclass(frozen=True)
+class MeanField(_Independent):
     """Independent normal weights, each with its own mean and standard deviation.
 
     Args:
@@ -58,15 +59,10 @@ class MeanField(Posterior):
         scale = _first_scale(self.scale, weight, op)
         return self.learned(LocationScale, loc=Stored.means(weight, op), scale=scale)
 
-    def stored_part(
-        self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
-    ) -> dict[str, Tensor]:
-        return cut_matrices(whole, rows, columns)
-
 
 @register_posterior
 @dataclass(frozen=True)
-class ZeroMean(Posterior):
+class ZeroMean(_Independent):
     """A variance layer: zero means, everything stored in the variances [variance, eq. 4].
 
     The converted weights are not used: there is no mean to put them in.
@@ -88,15 +84,10 @@ class ZeroMean(Posterior):
         scale = _first_scale(self.scale, weight, op)
         return self.learned(partial(LocationScale, None, noise=self.noise), scale=scale)
 
-    def stored_part(
-        self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
-    ) -> dict[str, Tensor]:
-        return cut_matrices(whole, rows, columns)
-
 
 @register_posterior
 @dataclass(frozen=True)
-class VariationalDropout(Posterior):
+class VariationalDropout(_Independent):
     """Gaussian dropout ``N(μ, α μ²)`` with learnt α: variational dropout [variance, eq. 5 and 14].
 
     Args:
@@ -127,8 +118,3 @@ class VariationalDropout(Posterior):
         first = weight.new_full(shape, self.log_alpha)
         log_alpha = Stored(first, Clamp(-self.limit, self.limit))
         return self.learned(LocationScale.multiplicative, loc=loc, log_alpha=log_alpha)
-
-    def stored_part(
-        self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
-    ) -> dict[str, Tensor]:
-        return cut_matrices(whole, rows, columns)

@@ -1,7 +1,5 @@
 """Random factors whose product is the weight matrix."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,8 +13,6 @@ from leanbayes.parameters.learned import Learned, Stored
 from leanbayes.parameters.scales import Scale
 from leanbayes.posteriors.base import Posterior, register_posterior
 from leanbayes.precision import wide
-
-__all__ = ["LowRank"]
 
 
 def _low_rank_product(

@@ -1,7 +1,5 @@
 """Posteriors some of whose weights are zero for good."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +16,6 @@ from leanbayes.posteriors.base import Posterior, register_posterior
 from leanbayes.posteriors.location_scale import MeanField
 from leanbayes.posteriors.low_rank import LowRank
 from leanbayes.posteriors.rank1 import Rank1
-
-__all__ = ["Pruned", "masked"]
 
 
 @register_posterior

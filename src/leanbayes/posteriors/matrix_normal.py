@@ -1,7 +1,5 @@
 """Correlated weights: a Kronecker covariance over rows and columns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +22,6 @@ from leanbayes.ops import LinearOp
 from leanbayes.parameters.learned import Learned, Stored
 from leanbayes.parameters.transforms import Exp
 from leanbayes.posteriors.base import Posterior, register_posterior
-
-__all__ = ["MatrixNormal"]
 
 
 def _part_of_lower(log_diagonal: Tensor, below: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,5 @@
 """Random rank-one factors on a shared weight matrix."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +16,6 @@ from leanbayes.ops import LinearOp
 from leanbayes.parameters.learned import Learned, Stored
 from leanbayes.parameters.scales import Scale
 from leanbayes.posteriors.base import Posterior, register_posterior
-
-__all__ = ["Rank1"]
 
 FactorName = Literal["normal", "cauchy", "lognormal", "halfcauchy", "fixed", "none"]
 

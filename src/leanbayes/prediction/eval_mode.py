@@ -1,16 +1,13 @@
 """Eval mode for as long as someone needs it."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
-from torch.nn.modules.dropout import _DropoutNd
 
-__all__ = ["dropping_out", "evaluating"]
+from leanbayes.layers.dropout import DROPOUT
 
 _LOCK = threading.Lock()
 _EVALUATED: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
@@ -45,7 +42,7 @@ def dropping_out(model: nn.Module) -> Iterator[None]:
 
     Other threads that run the model meanwhile notice that.
     """
-    before = {m: m.training for m in model.modules() if isinstance(m, _DropoutNd)}
+    before = {m: m.training for m in model.modules() if isinstance(m, DROPOUT)}
     try:
         for layer in before:
             layer.training = True

@@ -1,4 +1,4 @@
-"""What a prediction is for: tensors, arrays, several inputs, named ones, or batches of these."""
+"""Inputs of a prediction: tensors, arrays, several inputs, named ones, or batches of these."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from leanbayes.errors import require
-
-__all__ = ["Inputs", "Reader", "in_precision_of"]
 
 LABELS = ("labels", "label")
 """Names under which batches carry their targets."""
@@ -90,6 +88,7 @@ class Reader:
 
     def batches(self, x: object) -> Iterator[Inputs]:
         """All of it at once, or one batch of a loader after the other."""
+        x = _without_labels(x)
         if isinstance(x, Tensor | _Array):
             yield self._tuple((x,))
         elif isinstance(x, tuple):
@@ -103,8 +102,8 @@ class Reader:
             require(count > 0, "there are no batches; a generator that was used up is empty")
         else:
             raise TypeError(
-                f"the inputs are a {type(x).__name__}; give a tensor, an array, a tuple or a "
-                "dictionary of them, or a DataLoader of such batches"
+                f"the inputs are a {type(x).__name__}; give a tensor, an array, a DataFrame, a "
+                "tuple or a dictionary of them, or a DataLoader of such batches"
             )
 
     def _batch(self, batch: object) -> Inputs:
@@ -181,6 +180,7 @@ class Reader:
                 )
 
     def _tensor(self, what: str, value: object) -> Tensor:
+        value = _without_labels(value)
         if isinstance(value, Tensor):
             return value
         if isinstance(value, _Array):
@@ -201,6 +201,7 @@ def is_loader(x: object) -> bool:
         raise TypeError(
             f"a {type(x).__name__} gives single examples; wrap it in torch.utils.data.DataLoader"
         )
+    x = _without_labels(x)
     return isinstance(x, Iterable) and not isinstance(x, Tensor | _Array | tuple | Mapping | str)
 
 
@@ -223,6 +224,12 @@ class _Array(Protocol):
     def __array_interface__(self) -> Mapping[str, Any]: ...
 
     def copy(self) -> Any: ...
+
+
+def _without_labels(x: object) -> object:
+    """The array of a DataFrame or Series, which have labels and a ``to_numpy`` method."""
+    to_numpy = getattr(x, "to_numpy", None)
+    return x if to_numpy is None else to_numpy()
 
 
 _CONSTANT = (bool, int, float, str)

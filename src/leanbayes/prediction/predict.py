@@ -8,14 +8,18 @@ weights; of a DataLoader one batch is in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from leanbayes.errors import require, require_seed
-from leanbayes.layers.forward_pass import one_pass
+from leanbayes.estimators import mean
+from leanbayes.layers import RandomMap
+from leanbayes.layers.dropout import MCDropout
+from leanbayes.layers.forward_pass import Held, estimator_for, forward_pass
 from leanbayes.likelihoods import Categorical, Likelihood
+from leanbayes.models.random_maps import random_maps
 from leanbayes.prediction.eval_mode import evaluating
 from leanbayes.prediction.inputs import Inputs, Reader, Targets, is_loader
 from leanbayes.prediction.prediction import Prediction
@@ -43,13 +47,16 @@ def predict(
 ) -> Prediction:
     """Draw predictive samples in eval mode, without gradients; the model is left as it was.
 
-    Where a pass keeps examples apart and each has noise of its own, all samples run at once. Every
-    example keeps its law, but a number of noise serves about ten of them: averages over a test set
-    scatter up to a quarter more between seeds. ``coherent=True`` is for joint draws of examples.
+    Where examples of a batch provably do not interact, all samples run at once: the prediction's
+    ``method`` is ``"vectorized"``, and its ``reason`` is why not otherwise. Every example keeps its
+    distribution, but about ten examples share a noise value: averages over a test set scatter up to
+    a quarter more between seeds. Use ``coherent=True`` for joint draws of examples.
 
     Args:
-        model: any model; one without random layers gives equal samples.
-        x: a tensor or array; a tuple of several, or a dictionary of named ones; or a DataLoader.
+        model: any model; one without random layers gives equal samples, and one with random layers
+            whose samples are all equal is refused.
+        x: a tensor, array or DataFrame; a tuple of several, or a dictionary of named ones; or a
+            DataLoader.
         samples: how many draws (of every member).
         batch_size: how many examples to run at once at most.
         batch_dim: which dimension counts examples, or one for each input; outputs have it first.
@@ -71,7 +78,9 @@ def predict(
     batches = Reader(model, batch_dim, targets, output).batches(x)
     parts = [draw(inputs, batch_size) for inputs in batches]
     drawn = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-    return Prediction(drawn, likelihood or Categorical())
+    if not draw.is_blank:
+        _refuse_equal_samples(model, drawn, samples)
+    return Prediction(drawn, likelihood or Categorical(), draw.method, draw.reason)
 
 
 class _Drawer:
@@ -82,12 +91,27 @@ class _Drawer:
         samples: how many draws.
         coherent: whether each is one function over all batches.
         seed: of the first batch; others have their own, unless draws are coherent.
+
+    Attributes:
+        reason: why the samples of some batch were drawn in a loop; ``None`` if none were.
     """
 
     def __init__(self, model: nn.Module, samples: int, coherent: bool, seed: int | None) -> None:
         self.model, self.samples, self.coherent, self.seed = model, samples, coherent, seed
         self._done = 0
         self._last: Passes | None = None
+        self.reason: str | None = None
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether the last inputs are zero everywhere, so that weights have no effect."""
+        tensors = self._last.inputs.tensors if self._last else ()
+        return all(t.is_floating_point() and not t.any() for t in tensors)
+
+    @property
+    def method(self) -> Literal["vectorized", "looped"]:
+        """How samples were drawn."""
+        return "vectorized" if self.reason is None else "looped"
 
     def __call__(self, inputs: Inputs, batch_size: int | None) -> Tensor:
         passes = Passes(self.model, inputs, batch_size, self._last)
@@ -100,6 +124,7 @@ class _Drawer:
                 with noise_by(seed, self.model):
                     drawn = passes.draw(self.samples, self.coherent)
                 if drawn is not None:
+                    self.reason = self.reason or passes.reason
                     return drawn
 
 
@@ -113,6 +138,44 @@ def _check_options(samples: int, batch_size: int | None, seed: int | None) -> No
     require(batch_size is None or batch_size >= 1, f"batch_size is {batch_size}; it must be ≥ 1")
     if seed is not None:
         require_seed(seed)
+
+
+def _refuse_equal_samples(model: nn.Module, drawn: Tensor, samples: int) -> None:
+    """Raise if a random model gave the same outputs for every sample.
+
+    Args:
+        model: the model.
+        drawn: outputs ``[samples · members, …]``.
+        samples: number of samples.
+    """
+    if samples < 2 or not drawn.numel():
+        return
+    first, *others = drawn.chunk(samples)
+    if all(torch.equal(first, other) for other in others):
+        require(
+            not _is_random(model),
+            f"all {samples} samples are exactly equal, although the model is random: its noise "
+            "does not reach the output; call its random or dropout layers in forward instead of "
+            "reading their weights, and return an output that depends on them",
+        )
+
+
+def _is_random(model: nn.Module) -> bool:
+    """Whether MC dropout drops something, or layers draw weights and none of them has no noise."""
+    if any(isinstance(module, MCDropout) and module.p > 0 for module in model.modules()):
+        return True
+    drawing = [layer for _, layer in random_maps(model) if _draws(layer)]
+    return bool(drawing) and all(map(_has_noise, drawing))
+
+
+def _draws(layer: RandomMap) -> bool:
+    estimator = estimator_for(layer) or layer.estimator
+    return estimator is not mean and not isinstance(estimator, Held)
+
+
+def _has_noise(layer: RandomMap) -> bool:
+    q = layer.posterior()
+    return not torch.equal(q.rsample(), q.rsample())
 
 
 def predict_batches(
@@ -157,14 +220,23 @@ def predict_batches(
     draw = _Drawer(model, samples, coherent, _common(seed, coherent))
     for inputs in Reader(model, batch_dim, targets, output).batches(x):
         for start in range(0, max(inputs.sizes[0], 1), step):
-            yield Prediction(draw(inputs.cut(start, step), None), likelihood or Categorical())
+            drawn = draw(inputs.cut(start, step), None)
+            yield Prediction(drawn, likelihood or Categorical(), draw.method, draw.reason)
 
 
-def shared_layers(model: nn.Module, *inputs: Tensor) -> frozenset[nn.Module]:
-    """The random maps that one forward pass calls more than once, with other noise each time."""
-    with torch.no_grad(), evaluating(model), noise_by(0, model), one_pass() as current:
+def shared_layers(
+    model: nn.Module, *inputs: Tensor, rows: int | None = None
+) -> frozenset[nn.Module]:
+    """Find the random maps that one forward pass calls more than once, with other noise each time.
+
+    Args:
+        model: the model.
+        *inputs: what it is called with, repeated for members.
+        rows: number of examples in these inputs, if layers shall compare theirs with it.
+    """
+    with torch.no_grad(), evaluating(model), noise_by(0, model), forward_pass(rows) as draws:
         model(*inputs)
-    return frozenset(current.repeated)
+    return frozenset(draws.repeated)
 
 
 _SLICE = 2**14

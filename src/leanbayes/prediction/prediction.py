@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from leanbayes import metrics
@@ -14,8 +15,6 @@ from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.likelihoods.mixtures import entropy, log_mean
 from leanbayes.metrics import Bins, Coverage, Rejection, Score
-
-__all__ = ["Interval", "Prediction"]
 
 
 class Interval(NamedTuple):
@@ -29,9 +28,15 @@ class Interval(NamedTuple):
 class Prediction:
     """Samples of a model's outputs, and what they say.
 
+    ``len(p)`` is the number of examples, and ``p[:10]`` a prediction of some of them. Results carry
+    a gradient only if the samples do.
+
     Attributes:
         samples: outputs ``[samples · members, batch, …]``.
         likelihood: what they mean.
+        method: how they were drawn: all samples in one pass (``"vectorized"``), or one after the
+            other (``"looped"``); ``None`` if that is not known.
+        reason: why they were not vectorized; ``None`` if they were.
 
     Example:
         >>> print(Prediction(torch.zeros(20, 5, 10)))
@@ -41,6 +46,30 @@ class Prediction:
 
     samples: Tensor
     likelihood: Likelihood = field(default_factory=Categorical)
+    method: Literal["vectorized", "looped"] | None = None
+    reason: str | None = None
+
+    def _ask(self, question: str, *args: Any) -> Any:
+        """Call a method of the likelihood, without a gradient of its own learned noise."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.samples.requires_grad):
+            return getattr(self.likelihood, question)(self.samples, *args)
+
+    def __len__(self) -> int:
+        return self.samples.shape[1]
+
+    def __getitem__(self, index: int | slice | Tensor | Sequence[int]) -> Prediction:
+        """Return the prediction of some examples; a single one stays a batch of one.
+
+        Example:
+            >>> p = Prediction(torch.zeros(20, 5, 10))
+            >>> len(p[:3]), len(p[-1]), len(p[torch.arange(5) > 2])
+            (3, 1, 2)
+        """
+        if isinstance(index, int):
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"index must be below the {len(self)} examples, got {index}")
+            index = [index]
+        return replace(self, samples=self.samples[:, index])
 
     @property
     def sample_log_probs(self) -> Tensor:
@@ -48,7 +77,7 @@ class Prediction:
 
         A Bernoulli output counts as the two classes off and on.
         """
-        return self.likelihood.class_log_probs(self.samples)
+        return self._ask("class_log_probs")
 
     @property
     def log_probs(self) -> Tensor:
@@ -58,12 +87,17 @@ class Prediction:
     @property
     def probs(self) -> Tensor:
         """Class probabilities averaged over samples (of being on, for a Bernoulli output)."""
-        return self.likelihood.probs(self.samples)
+        return self._ask("probs")
 
     @property
     def labels(self) -> Tensor:
         """The most probable class."""
-        return self.likelihood.labels(self.samples)
+        return self._ask("labels")
+
+    @property
+    def confidence(self) -> Tensor:
+        """Probability of the most probable class."""
+        return self.log_probs.exp().amax(-1)
 
     @property
     def entropy(self) -> Tensor:
@@ -83,40 +117,45 @@ class Prediction:
     @property
     def mean(self) -> Tensor:
         """The predictive mean."""
-        return self.likelihood.mean(self.samples)
+        return self._ask("mean")
 
     @property
     def aleatoric(self) -> Tensor:
         """Variance of the noise, averaged over samples."""
-        return self.likelihood.aleatoric(self.samples)
+        return self._ask("aleatoric")
 
     @property
     def epistemic(self) -> Tensor:
         """Variance of the means over samples."""
-        return self.likelihood.epistemic(self.samples)
+        return self._ask("epistemic")
 
     @property
     def variance(self) -> Tensor:
         """The predictive variance: aleatoric plus epistemic."""
-        return self.likelihood.variance(self.samples)
+        return self._ask("variance")
+
+    @property
+    def std(self) -> Tensor:
+        """The predictive standard deviation."""
+        return self.variance.sqrt()
 
     @property
     def has_classes(self) -> bool:
         """Whether targets are one of several names, on or off included, and not numbers."""
-        return self.likelihood.has_classes(self.samples)
+        return self._ask("has_classes")
 
     @property
     def answers(self) -> tuple[str, ...]:
         """What this prediction can be asked for: names of its properties and methods."""
-        return self.likelihood.answers(self.samples)
+        return self._ask("answers")
 
     def cdf(self, y: Tensor) -> Tensor:
         """The predictive probability of a target of at most ``y``, elementwise."""
-        return self.likelihood.cdf(self.samples, y)
+        return self._ask("cdf", y)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
         """Quantiles of the predictive mixture, ``[levels, batch, …]``, by bisection."""
-        return self.likelihood.quantiles(self.samples, levels)
+        return self._ask("quantiles", levels)
 
     def interval(self, coverage: float = 0.9) -> Interval:
         """Central credible intervals, as ``low, high``, ``[batch, …]`` each.
@@ -135,15 +174,15 @@ class Prediction:
             >>> low, high
             (tensor([-1.9600]), tensor([1.9600]))
         """
-        return Interval(*self.likelihood.interval(self.samples, coverage))
+        return Interval(*self._ask("interval", coverage))
 
     def draw(self) -> Tensor:
         """One random target for every sample, ``[samples, batch, …]``."""
-        return self.likelihood.sample(self.samples)
+        return self._ask("sample")
 
     def log_likelihood(self, y: Tensor) -> Tensor:
         """The log predictive density of every example, averaged over samples inside the log."""
-        return log_mean(self.likelihood.log_prob(self.samples, y))
+        return log_mean(self._ask("log_prob", y))
 
     def to(self, *args: Any, **kwargs: Any) -> Prediction:
         """The same with samples on another device or of another dtype, as :meth:`torch.Tensor.to`.
@@ -154,15 +193,44 @@ class Prediction:
         """
         return replace(self, samples=self.samples.to(*args, **kwargs))
 
+    def to_pandas(self) -> Any:
+        """Return a table with one row per example.
+
+        Its columns are label, confidence, entropy, mutual information and class probabilities, or
+        mean, standard deviation, both parts of the variance and the central 90% interval.
+
+        Example:
+            >>> Prediction(torch.zeros(20, 5, 2)).to_pandas().columns.tolist()
+            ['labels', 'confidence', 'entropy', 'mutual_information', 'probs_0', 'probs_1']
+        """
+        try:
+            import pandas as pd  # type: ignore[import-untyped]
+        except ImportError:
+            raise ImportError("to_pandas needs pandas; install it: pip install pandas") from None
+        names = ["mean", "std", "aleatoric", "epistemic"]
+        if self.has_classes:
+            names = ["labels", "confidence", "entropy", "mutual_information", "probs"]
+        values = {name: getattr(self, name) for name in names}
+        if not self.has_classes:
+            values |= self.interval()._asdict()
+        columns: dict[str, Any] = {}
+        for name, value in values.items():
+            flat = value.detach().reshape(len(self), -1).double().cpu()
+            whole = flat.long() if name == "labels" else flat
+            several = flat.shape[1] > 1
+            for place, column in enumerate(whole.unbind(1)):
+                columns[f"{name}_{place}" if several else name] = column.numpy()
+        return pd.DataFrame(columns)
+
     def metrics(self, y: Tensor) -> dict[str, Score]:
         """How good the samples are: what the likelihood measures, with standard errors.
 
         Example:
             >>> prediction = Prediction(torch.zeros(2, 3, 4))
             >>> prediction.metrics(torch.tensor([0, 1, 2]))["brier"]
-            Score(value=0.75, error=0.0)
+            0.75 ± 0
         """
-        return self.likelihood.metrics(self.samples, y)
+        return self._ask("metrics", y)
 
     def calibration(self, y: Tensor) -> Bins | Coverage:
         """Whether probabilities are right: for ``plots.reliability`` or ``plots.coverage``.
@@ -178,10 +246,9 @@ class Prediction:
             tensor(3., dtype=torch.float64)
         """
         if self.has_classes:
-            confidence, labels = self.log_probs.exp().max(-1)
-            right = labels == self._classes(y)
-            return metrics.calibration_bins(confidence.flatten(), right.flatten())
-        return metrics.coverage_curve(self.likelihood.cdf(self.samples.double(), y))
+            right = self.log_probs.argmax(-1) == self._classes(y)
+            return metrics.calibration_bins(self.confidence.flatten(), right.flatten())
+        return metrics.coverage_curve(self.to(torch.float64).cdf(y))
 
     def rejection(self, y: Tensor) -> Rejection:
         """What is left when the most uncertain predictions are rejected.
@@ -224,7 +291,8 @@ class Prediction:
         count, examples = (
             self.samples.shape[:2] if self.samples.ndim > 1 else (len(self.samples), 1)
         )
-        origin = f"from {_counted(count, 'sample')}"
+        how = self.method if self.reason is None else f"{self.method}: {self.reason}"
+        origin = f"from {_counted(count, 'sample')}{f' ({how})' if how else ''}"
         if not self.samples.numel():
             return f"Prediction of {_counted(examples, 'example')} {origin}."
         if self.has_classes:
@@ -237,7 +305,7 @@ class Prediction:
 
     def _about_classes(self, examples: int, origin: str) -> str:
         log_probs = self.log_probs
-        classes, sure = log_probs.shape[-1], float(log_probs.exp().amax(-1).mean())
+        classes, sure = log_probs.shape[-1], float(self.confidence.mean())
         total, apart = float(self.entropy.mean()), float(self.mutual_information.mean())
         where = _each(examples, self.labels)
         return (

@@ -1,4 +1,4 @@
-"""The forward passes of one prediction: one for each sample, or all samples folded into one."""
+"""Forward passes of a prediction: one for each sample, or all samples in one pass."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from leanbayes.distributions import Delta, FixedMap, Map
 from leanbayes.distributions.base import draws_anew
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, mean
-from leanbayes.kernels import keep_memory
 from leanbayes.layers import RandomMap
-from leanbayes.layers.forward_pass import Held, Pass, one_pass, passing
+from leanbayes.layers.dropout import MCDropout
+from leanbayes.layers.forward_pass import Draws, Held, forward_pass
+from leanbayes.models.mc_dropout import FunctionalDropout
 from leanbayes.models.members import members, tile
 from leanbayes.models.noise_switches import held
 from leanbayes.ops import LinearOp, Usage
@@ -26,29 +27,33 @@ from leanbayes.prediction.seeded import is_compiled
 from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.prediction.vectorized.batch_rules import UnprovenError
 from leanbayes.prediction.vectorized.samples import ApartMap, Fold, folding
+from leanbayes.torch_private import hooks
 
 __all__ = ["Passes", "examples_first"]
 
 _ROWS = 4000
-"""How many rows a folded pass has: samples times examples, so that activations stay in caches."""
+"""Rows of a vectorized pass: samples times examples, so that activations stay in caches."""
 _NUMBERS = 2**22
-"""How many numbers its inputs may have, were they repeated for every sample."""
+"""Maximum size of its inputs, were they repeated for every sample."""
 _SAMPLES = 32
-"""How many samples are folded at most."""
+"""Maximum number of samples in one pass."""
 _FEWEST = 4
-"""With fewer examples at once the loop over samples is as good."""
+"""With fewer examples at once the loop over samples is as fast."""
 _SMALL = 32
-"""So many examples are worth no slice that goes ahead."""
+"""With at most so many examples no small slice goes ahead."""
 
 
 class Passes:
     """The forward passes of one prediction.
 
     Args:
-        model: what runs.
+        model: the model.
         inputs: all examples.
-        batch_size: how many run at once.
-        before: passes of other examples: what they found out about the model is not tried again.
+        batch_size: number of examples that run at once.
+        before: passes of other examples; what they found out about the model is not tried again.
+
+    Attributes:
+        reason: why samples are drawn in a loop; ``None`` if they are vectorized.
     """
 
     def __init__(
@@ -59,29 +64,57 @@ class Passes:
         before: Passes | None = None,
     ) -> None:
         self.model, self.inputs = model, inputs
-        sizes = inputs.sizes
-        self.members, self.total = members(model), sizes[0]
+        self.sizes = inputs.sizes
+        self.members, self.total = members(model), self.sizes[0]
         self.step = batch_size or max(self.total, 1)
         self.shared: frozenset[nn.Module] = before.shared if before else frozenset()
-        self.mixes: bool = before.mixes if before else _is_watched(model)
-        self.is_even = len(set(sizes)) == 1 and self.total > 0
+        self.refused: str | None = before.refused if before else _watched(model)
+        self.reason: str | None = None
 
     def draw(self, samples: int, coherent: bool) -> Tensor | None:
-        """Outputs of every draw; ``None`` if they have to be drawn in another way from the start.
+        """Return the outputs of every draw; ``None`` if they have to be drawn again, another way.
 
-        That is where a layer turns out to be called more than once, or rows to be mixed.
+        That happens when a layer turns out to be called more than once, or when there is no proof
+        that examples do not interact.
         """
-        sizes = None if coherent else self._sizes(samples)
-        if self.is_even and not self.mixes and sizes is not None:
-            return self._folded(*sizes)
+        self.reason = self._why_looped(samples, coherent)
+        if self.reason is not None:
+            return self._looped(samples, coherent)
+        try:
+            return self._vectorized(*self._shares(samples))
+        except UnprovenError as error:
+            self.refused = f"examples may interact: {error}"
+            return None
+
+    def _why_looped(self, samples: int, coherent: bool) -> str | None:
+        if coherent:
+            return "coherent=True draws one function per sample"
+        if samples == 1:
+            return "there is only one sample"
+        if self.total == 0:
+            return "there are no examples"
+        if len(set(self.sizes)) > 1:
+            return f"inputs have different numbers of examples, {self.sizes}"
+        if self.step < min(_FEWEST, self.total):
+            return f"batch_size is less than {_FEWEST}"
+        if self._rows() < 2 * _FEWEST:
+            return "examples are too large to run several samples at once"
+        return self.refused
+
+    def _looped(self, samples: int, coherent: bool) -> Tensor | None:
         drawn = []
-        for _ in range(samples):
-            with held(self.model) if coherent else nullcontext():
+        for number in range(samples):
+            with held(self.model) if coherent else nullcontext(), self._watch(number):
                 outputs = self._outputs()
             if outputs is None:
                 return None
             drawn.append(outputs)
         return torch.cat(drawn)
+
+    def _watch(self, number: int) -> FunctionalDropout | nullcontext[None]:
+        """In the first pass of MC dropout, look for dropout that is off."""
+        is_watched = number == 0 and any(isinstance(m, MCDropout) for m in self.model.modules())
+        return FunctionalDropout() if is_watched and not is_compiled(self.model) else nullcontext()
 
     def _batch(self, start: int, step: int) -> list[Tensor]:
         part = self.inputs.cut(start, step)
@@ -94,50 +127,44 @@ class Passes:
             batch = self._batch(start, self.step)
             dim = self.inputs.dims[0]
             rows = batch[0].shape[dim]
-            with one_pass(rows, self.shared) as current:
+            with forward_pass(rows, self.shared) as draws:
                 y = self.inputs.run(self.model, batch)
-            if current.repeated:
-                self.shared |= current.repeated
+            if draws.repeated:
+                self.shared |= draws.repeated
                 return None
             y = examples_first(y, rows, dim)
             parts.append(y.unflatten(0, (self.members, y.shape[0] // self.members)))
         return torch.cat(parts, 1)
 
-    def _sizes(self, samples: int) -> tuple[list[int], list[int]] | None:
-        """How many samples and how many examples folded passes have; ``None``: too few of them."""
-        if samples == 1 or not self.total:
-            return None
+    def _rows(self) -> int:
+        """How many rows a vectorized pass may have, counted without members."""
         numbers = sum(t.numel() for t in self.inputs.tensors) * self.members // self.total
-        rows = min(_ROWS // self.members, _NUMBERS // max(numbers, 1))
-        at_once = min(_SAMPLES, rows // _FEWEST)
-        if at_once < 2 or self.step < min(_FEWEST, self.total):
-            return None
-        shares = _shares(samples, at_once)
+        return min(_ROWS // self.members, _NUMBERS // max(numbers, 1))
+
+    def _shares(self, samples: int) -> tuple[list[int], list[int]]:
+        """How many samples and how many examples vectorized passes have."""
+        rows = self._rows()
+        shares = _shares(samples, min(_SAMPLES, rows // _FEWEST))
         return shares, _slices(self.total, min(self.step, rows // max(shares)))
 
-    def _folded(self, shares: Sequence[int], sizes: Sequence[int]) -> Tensor | None:
-        """All draws of all examples, ``[samples · members, examples, …]``, if rows stay apart."""
-        keep_memory()
-        folded = _Folded(self.model, self.inputs)
+    def _vectorized(self, shares: Sequence[int], sizes: Sequence[int]) -> Tensor:
+        """All draws of all examples, ``[samples · members, examples, …]``."""
+        vectorized = _Vectorized(self.model, self.inputs)
         starts = itertools.accumulate(sizes, initial=0)
-        try:
-            parts = [
-                torch.cat([folded(self._batch(start, size), share) for share in shares])
-                for start, size in zip(starts, sizes, strict=False)
-            ]
-        except Exception:  # the loop says whether this is a mistake, and which
-            self.mixes = True
-            return None
+        parts = [
+            torch.cat([vectorized(self._batch(start, size), share) for share in shares])
+            for start, size in zip(starts, sizes, strict=False)
+        ]
         blocks = [part.unflatten(1, (self.members, -1)) for part in parts]
         return torch.cat(blocks, 2).flatten(0, 1)
 
 
-class _Folded:
-    """A model of which one pass draws several samples; raises where rows may not stay apart.
+class _Vectorized:
+    """A model of which one pass draws several samples.
 
     Args:
-        model: what runs.
-        inputs: what it is called with.
+        model: the model.
+        inputs: the inputs that it is called with.
     """
 
     def __init__(self, model: nn.Module, inputs: Inputs) -> None:
@@ -146,18 +173,42 @@ class _Folded:
         self.maps: dict[nn.Module, Held] = {}
 
     def __call__(self, batch: Sequence[Tensor], samples: int) -> Tensor:
-        """Outputs ``[samples, rows, …]``."""
+        """Return outputs ``[samples, rows, …]``; raise where examples may interact."""
         run = torch.func.vmap(partial(self._run, batch), randomness="different")
-        y: Tensor = run(torch.arange(samples, device=batch[0].device))
+        try:
+            y: Tensor = run(torch.arange(samples, device=batch[0].device))
+        except UnprovenError:
+            raise
+        except Exception as error:
+            why = self._why_refused(batch, error)
+            if why is None:
+                raise
+            raise UnprovenError(why) from error
         return y
+
+    def _why_refused(self, batch: Sequence[Tensor], error: Exception) -> str | None:
+        """Return why an error is not one of the vectorized pass; ``None`` if it is.
+
+        The batch has a size that the user has not asked for: a model that cannot run it alone is
+        run as the user asked, and raises its own error if that is a mistake.
+        """
+        if isinstance(error, RuntimeError) and _is_limit_of_vmap(error):
+            return f"torch.func.vmap cannot run the model ({_first_line(error)})"
+        rows = batch[0].shape[self.inputs.dims[0]]
+        try:
+            with forward_pass(rows):
+                self.inputs.run(self.model, batch)
+        except Exception as alone:
+            return f"the model cannot run a batch of {rows} ({_first_line(alone)})"
+        return None
 
     def _run(self, batch: Sequence[Tensor], index: Tensor) -> Tensor:
         """The outputs of the samples that a vmap runs over."""
         dim = self.inputs.dims[0]
         rows = batch[0].shape[dim]
-        current = _FoldedPass(rows, maps=self.maps, apart=self.apart)
+        draws, noise = _ApartDraws(maps=self.maps, apart=self.apart), Fold(index, self.apart)
         follow = self.apart.batch(batch, self.inputs.dims)
-        with folding(Fold(index, self.apart)), passing(current), follow:
+        with folding(noise), forward_pass(rows, draws=draws, noise=noise), follow:
             y = self.inputs.run(self.model, batch)
             with self.apart.paused():
                 first = examples_first(y, rows, dim)
@@ -166,12 +217,21 @@ class _Folded:
         return first
 
 
+def _is_limit_of_vmap(error: RuntimeError) -> bool:
+    """Whether torch.func.vmap raised an error to refuse an operation, by the words it uses."""
+    return "vmap" in str(error) or "Batching rule" in str(error)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
 @dataclass(eq=False)
-class _FoldedPass(Pass):
-    """A pass in which every random map has noise of its own for every row, and is called once.
+class _ApartDraws(Draws):
+    """Draws in which every random map has noise for every row, and is called once.
 
     Attributes:
-        maps: what other passes of this prediction have drawn from.
+        maps: maps that other passes of this prediction have drawn from.
         apart: follows the rows of the pass.
     """
 
@@ -187,20 +247,25 @@ class _FoldedPass(Pass):
         usage: Usage,
         op: LinearOp,
     ) -> Map:
-        """A map that keeps rows apart; raise if there is none."""
+        """Return a map that keeps rows apart; raise if there is none."""
         if layer in self._called:
             raise UnprovenError("a layer is called more than once")
         self._called.add(layer)
         if layer in self.maps:
             return self.maps[layer](None, op, usage)
         with self.apart.paused():
-            drawn = fresh(estimator, usage, op)
+            try:
+                drawn = fresh(estimator, usage, op)
+            except RuntimeError as error:
+                if not _is_limit_of_vmap(error):
+                    raise
+                raise UnprovenError("a layer draws noise that all examples share") from error
         if isinstance(drawn, ApartMap):
             return drawn
         if isinstance(drawn, FixedMap):
             self._keep(drawn, layer, estimator)
         elif not draws_anew(drawn):
-            raise UnprovenError("a layer draws what all rows share")
+            raise UnprovenError("a layer draws noise that all examples share")
         self.maps[layer] = Held(drawn, op)
         return drawn
 
@@ -208,14 +273,16 @@ class _FoldedPass(Pass):
         """Let a map without noise be used by all samples."""
         without_noise = isinstance(layer, RandomMap) and isinstance(layer.posterior(), Delta)
         if estimator is not mean and not without_noise:
-            raise UnprovenError("a layer draws weights")
+            raise UnprovenError("a layer draws weights that all examples share")
         self.apart.keep(drawn.weight)
 
 
-def _is_watched(model: nn.Module) -> bool:
-    """Whether someone else looks at passes, or compiled them."""
-    hooks = (m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-    return is_compiled(model) or any(hooks)
+def _watched(model: nn.Module) -> str | None:
+    """Whether the model has hooks or is compiled, as a reason for the loop."""
+    if is_compiled(model):
+        return "the model is compiled"
+    kinds = (kind for module in model.modules() for kind in hooks(module))
+    return "the model has forward hooks" if any(k.startswith("forward") for k in kinds) else None
 
 
 def _shares(total: int, most: int) -> list[int]:
@@ -226,9 +293,9 @@ def _shares(total: int, most: int) -> list[int]:
 
 
 def _slices(total: int, most: int) -> list[int]:
-    """How many examples slices have: a few in the first, which soon shows whether rows stay apart.
+    """Sizes of slices: a few examples first, which soon show whether examples interact.
 
-    Slices of different sizes show also what depends on how many rows there are.
+    Slices of different sizes show also what depends on the size of the batch.
     """
     if total <= min(most, _SMALL):
         return [total]

@@ -1,7 +1,5 @@
 """Noise by a seed: repeatable, and apart from what other threads draw at the same time."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,10 +8,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["is_compiled", "noise_by"]
+from leanbayes.torch_private import DispatchMode, calls_compiled, compiled_module, schema_of
 
 _GLOBAL = threading.RLock()
 """Held while torch's global generators run by a seed."""
@@ -49,12 +45,11 @@ def _global_generators(seed: int, devices: Sequence[torch.device]) -> Iterator[N
 def is_compiled(model: nn.Module) -> bool:
     """Whether a part of the model runs compiled."""
     return any(
-        "_orig_mod" in module._modules or module._compiled_call_impl is not None
-        for module in model.modules()
+        compiled_module(module) is not None or calls_compiled(module) for module in model.modules()
     )
 
 
-class _OwnGenerators(TorchDispatchMode):
+class _OwnGenerators(DispatchMode):
     """Gives every operation that draws a generator of its own, one for each device.
 
     What has a generator already keeps it: the user's, or that of a block inside this one.
@@ -65,14 +60,9 @@ class _OwnGenerators(TorchDispatchMode):
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Torch would load its compiler to keep it out of here; nothing compiled comes here."""
-        return False
-
     def __torch_dispatch__(
         self,
-        func: OpOverload,
+        func: Any,
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
@@ -92,7 +82,7 @@ class _OwnGenerators(TorchDispatchMode):
 
 
 @cache
-def _drawing(func: OpOverload) -> Callable[..., Any] | None:
+def _drawing(func: Any) -> Callable[..., Any] | None:
     """The form of an operation that takes a generator; ``None`` if it draws nothing."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return None
@@ -102,5 +92,5 @@ def _drawing(func: OpOverload) -> Callable[..., Any] | None:
     return next((form for form in forms if _arguments(form) == wanted), None)
 
 
-def _arguments(func: OpOverload) -> set[str]:
-    return {argument.name for argument in func._schema.arguments}
+def _arguments(func: Any) -> set[str]:
+    return {argument.name for argument in schema_of(func).arguments}

@@ -1,19 +1,15 @@
 """The trained part of a model: what an adapter file holds, and what it must find around itself."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.swa_utils import AveragedModel
 
 from leanbayes.conversion.convert import topmost
 from leanbayes.layers import is_bayesian
-
-__all__ = ["fingerprint", "random_names", "trained_names", "unwrapped"]
+from leanbayes.torch_private import compiled_module
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
 _LOOKED_AT = 64
@@ -29,7 +25,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
         (Linear(in_features=2, out_features=1, bias=True), True)
     """
     while True:
-        inner = model.module if isinstance(model, _WRAPPERS) else model._modules.get("_orig_mod")
+        inner = model.module if isinstance(model, _WRAPPERS) else compiled_module(model)
         if not isinstance(inner, nn.Module):
             return model
         model = inner
@@ -55,7 +51,7 @@ def trained_names(model: nn.Module) -> set[str]:
     for place, module in model.named_modules(remove_duplicate=False):
         before = f"{place}." if place else ""
         trained = {n for n, p in module.named_parameters(recurse=False) if p.requires_grad}
-        if trained or isinstance(module, _NormBase):
+        if trained or hasattr(module, "running_mean"):
             trained |= dict(module.named_buffers(recurse=False)).keys()
         names |= {f"{before}{name}" for name in trained}
     return names

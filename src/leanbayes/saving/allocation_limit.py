@@ -1,32 +1,33 @@
-"""Allowance: how many elements the tensors may have that a piece of code makes."""
-
-from __future__ import annotations
+"""Bound on the memory that a file may request while its model is built."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Allowance"]
-
-_MAKERS = {"empty", "eye", "full", "ones", "rand", "randint", "randn", "zeros"}
-_MAKERS |= {"new_empty", "new_full", "new_ones", "new_zeros"}
+_FROM_SIZES = {"arange", "empty", "empty_strided", "eye", "full", "linspace", "logspace", "ones"}
+_FROM_SIZES |= {"rand", "randint", "randn", "randperm", "range", "zeros", "tril_indices"}
+_FROM_SIZES |= {"triu_indices", "new_empty", "new_empty_strided", "new_full", "new_ones"}
+_FROM_SIZES |= {"new_zeros", "resize_"}
 """Functions and methods that make a tensor of any size from numbers alone."""
 
+_REPEATING = {"repeat", "repeat_interleave", "tile"}
 
-class Allowance(TorchFunctionMode):
-    """Within it, tensors may be made of so many elements in all; beyond, a sentence and no memory.
 
-    It tells what a description asks for without building it. The meta device would do so too, but
-    torch needs five seconds for the first operation there.
+class AllocationLimit(TorchFunctionMode):
+    """Limit on the elements of the tensors that code may make; more raise before memory is taken.
+
+    Views count where something is done with them: a view of any size is small, its copy is not.
+    The meta device would find the sizes too, but torch takes seconds for the first operation there.
 
     Args:
         elements: how many there may be.
 
     Example:
         >>> import torch
-        >>> with Allowance(10):
+        >>> with AllocationLimit(10):
         ...     small = torch.zeros(2, 3)
         ...     large = small.new_empty(10**6, 10**6)
         Traceback (most recent call last):
@@ -45,20 +46,28 @@ class Allowance(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if getattr(func, "__name__", "") in _MAKERS:
-            self.made += math.prod(_shape(args, kwargs or {}))
-            if self.made > self.elements:
-                raise ValueError(
-                    f"{self.made} elements are asked for, and at most {self.elements} can be meant"
-                )
-        return func(*args, **(kwargs or {}))
+        name, options = getattr(func, "__name__", ""), kwargs or {}
+        tensors = [value for value in (*args, *options.values()) if isinstance(value, Tensor)]
+        if name in _FROM_SIZES or name.endswith("_window"):
+            size = _product((*args, *options.values()))
+            self.made += size**2 if name == "eye" and len(args) == 1 else size
+        elif name in _REPEATING:
+            self.made += tensors[0].numel() * _product((*args[1:], *options.values()))
+        self._check(max([self.made, *(tensor.numel() for tensor in tensors)]))
+        return func(*args, **options)
+
+    def _check(self, count: int) -> None:
+        if count > self.elements:
+            raise ValueError(
+                f"{count} elements are asked for, and at most {self.elements} can be meant"
+            )
 
 
-def _shape(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
-    """The first whole numbers, one by one or together, are the shape."""
-    for value in (*args, *kwargs.values()):
+def _product(values: tuple[Any, ...]) -> int:
+    """The product of a shape: the first whole numbers, one by one or together."""
+    for value in values:
         if isinstance(value, tuple | list):
-            return tuple(value)
+            return math.prod(value)
         if isinstance(value, int):
-            return tuple(each for each in args if isinstance(each, int))
-    return ()
+            return math.prod(abs(each) for each in values if isinstance(each, int) and each)
+    return 1

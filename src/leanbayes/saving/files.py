@@ -1,18 +1,37 @@
 """Files that are there whole or not at all, also after a kill or a power cut."""
 
-from __future__ import annotations
-
+import errno
 import os
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-__all__ = ["remove_partial_files", "replace_file"]
+from leanbayes.errors import explained_as
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DiskFullError(OSError):
+    """A full disk or quota: one sentence that names the folder and the file."""
+
+
+def naming_full_disk(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
+    """Name the file that is being written, and its folder, if the disk or a quota is full."""
+    path = Path(path)
+    return explained_as(
+        f"no space is left in {path.parent} to write {path.name}; free some",
+        OSError,
+        when=lambda error: isinstance(error, OSError) and error.errno in _FULL,
+        into=DiskFullError,
+    )
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes | memoryview) -> Path:
     """Write a file through a neighbour that replaces it in one step, and see it onto the disk.
 
     A process that is killed at any moment, or a full disk, leaves the old file or the new one.
+
+    Raises:
+        DiskFullError: there is no space left.
 
     Example:
         >>> import tempfile
@@ -23,7 +42,7 @@ def replace_file(path: str | os.PathLike[str], content: bytes | memoryview) -> P
     path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with open(partial, "wb") as file:
+        with naming_full_disk(path), open(partial, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

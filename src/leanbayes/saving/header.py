@@ -12,8 +12,8 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,18 +22,18 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from leanbayes.errors import LoadError
+from leanbayes.errors import LoadError, explained_as
 
 __all__ = [
     "KEY",
     "LIMIT",
-    "UNSEALED",
+    "NO_CHECKSUM",
     "Header",
-    "Kind",
+    "TensorInfo",
+    "load_errors",
     "read_header",
     "read_tensors",
-    "seal",
-    "told",
+    "with_checksum",
 ]
 
 KEY = "leanbayes"
@@ -42,12 +42,11 @@ KEY = "leanbayes"
 LIMIT = 8 * 2**20
 """The longest header, in bytes: that of some 8000 layers."""
 
-UNSEALED = "sha256:" + 64 * "0"
+NO_CHECKSUM = "sha256:" + 64 * "0"
 """What stands for the checksum of a file while that is computed."""
 
 _LENGTH = 8
 _CHUNK = 2**20
-_REASON = 300
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -62,22 +61,22 @@ _DTYPES = {
 }
 
 
-class Kind(NamedTuple):
+class TensorInfo(NamedTuple):
     """The dtype, as safetensors names it, and the shape of a tensor."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @staticmethod
-    def of(tensor: Tensor) -> Kind:
+    def of(tensor: Tensor) -> TensorInfo:
         """Those of a tensor.
 
         Example:
-            >>> Kind.of(torch.zeros(2, 3))
-            Kind(dtype='F32', shape=(2, 3))
+            >>> TensorInfo.of(torch.zeros(2, 3))
+            TensorInfo(dtype='F32', shape=(2, 3))
         """
         name = _DTYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
-        return Kind(name, tuple(tensor.shape))
+        return TensorInfo(name, tuple(tensor.shape))
 
     @property
     def is_float(self) -> bool:
@@ -94,7 +93,7 @@ class Header:
         description: how its model was made.
     """
 
-    tensors: Mapping[str, Kind]
+    tensors: Mapping[str, TensorInfo]
     description: Mapping[str, Any]
 
 
@@ -107,7 +106,7 @@ def read_header(path: Path) -> Header:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; save(model, path) writes it")
     head = _read_head(path)
-    with told(path, "it is damaged; copy it anew, or save the model again"):
+    with load_errors(path, "it is damaged; copy it again, or save the model again"):
         entries = _strict_json(head[_LENGTH:].decode())
         text = (entries.pop("__metadata__", None) or {}).get(KEY)
         if text is None:
@@ -118,8 +117,8 @@ def read_header(path: Path) -> Header:
         if not isinstance(description, dict):
             raise ValueError("its description is not an object")
         _check_sum(path, head, _stated_sum(description))
-    kinds = {name: Kind(entry["dtype"], tuple(entry["shape"])) for name, entry in entries.items()}
-    return Header(kinds, description)
+    tensors = {name: TensorInfo(e["dtype"], tuple(e["shape"])) for name, e in entries.items()}
+    return Header(tensors, description)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -128,8 +127,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-def seal(content: bytes) -> bytes:
-    """The content of a file with its checksum, where :data:`UNSEALED` stands in its description.
+def with_checksum(content: bytes) -> bytes:
+    """The content of a file with its checksum, where :data:`NO_CHECKSUM` stands in its description.
 
     Args:
         content: a whole safetensors file.
@@ -141,20 +140,17 @@ def seal(content: bytes) -> bytes:
             f"{LIMIT} are the limit; save parts of it"
         )
     checksum = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    return content[:end].replace(UNSEALED.encode(), checksum.encode(), 1) + content[end:]
+    return content[:end].replace(NO_CHECKSUM.encode(), checksum.encode(), 1) + content[end:]
 
 
-@contextmanager
-def told(path: Path, remedy: str) -> Iterator[None]:
+def load_errors(path: Path, remedy: str) -> AbstractContextManager[None]:
     """Turn whatever a bad file can make anything raise into one sentence that names it."""
-    try:
-        yield
-    except (LoadError, OSError):
-        raise
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        short = reason if len(reason) <= _REASON else f"{reason[:_REASON]}…"
-        raise LoadError(f"{path} cannot be loaded ({short}): {remedy}") from error
+    return explained_as(
+        f"{path} cannot be loaded ({{reason}}): {remedy}",
+        Exception,
+        when=lambda error: not isinstance(error, LoadError | OSError),
+        into=LoadError,
+    )
 
 
 def _read_head(path: Path) -> bytes:
@@ -172,7 +168,7 @@ def _read_head(path: Path) -> bytes:
             )
         head = first + file.read(length)
     remedy = "it is damaged or no safetensors file; give one that lb.save wrote"
-    with told(path, remedy), safe_open(path, framework="pt"):
+    with load_errors(path, remedy), safe_open(path, framework="pt"):
         pass
     return head
 
@@ -191,7 +187,7 @@ def _check_sum(path: Path, head: bytes, checksum: object) -> None:
         return
     if not isinstance(checksum, str) or not re.fullmatch("sha256:[0-9a-f]{64}", checksum):
         raise ValueError(f"its checksum is {checksum!r}")
-    digest = hashlib.sha256(head.replace(checksum.encode(), UNSEALED.encode(), 1))
+    digest = hashlib.sha256(head.replace(checksum.encode(), NO_CHECKSUM.encode(), 1))
     with path.open("rb") as file:
         file.seek(len(head))
         while chunk := file.read(_CHUNK):

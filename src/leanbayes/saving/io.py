@@ -1,7 +1,5 @@
 """Saving and loading: one safetensors file whose header holds the specs as JSON. No pickle."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -18,27 +16,25 @@ from leanbayes.conversion.convert import Plan, choose_layers, topmost
 from leanbayes.errors import LoadError, require
 from leanbayes.estimators import ESTIMATORS, Estimator
 from leanbayes.layers import LayerSpec, RandomMap, is_bayesian, is_convertible
-from leanbayes.layers.forward_pass import switched
+from leanbayes.layers.forward_pass import estimator_for
 from leanbayes.likelihoods import Likelihood
 from leanbayes.models.random_maps import random_maps
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
 from leanbayes.saving.adapters import fingerprint, random_names, trained_names, unwrapped
-from leanbayes.saving.allocation_limit import Allowance
+from leanbayes.saving.allocation_limit import AllocationLimit
 from leanbayes.saving.files import replace_file
 from leanbayes.saving.header import (
     KEY,
-    UNSEALED,
+    NO_CHECKSUM,
     Header,
-    Kind,
+    TensorInfo,
+    load_errors,
     read_header,
     read_tensors,
-    seal,
-    told,
+    with_checksum,
 )
 from leanbayes.spec import Spec
-
-__all__ = ["described", "load", "load_likelihood", "rebuilt", "save"]
 
 FORMAT = 1
 """Of a file that holds a whole model."""
@@ -78,7 +74,7 @@ def save(
         True
     """
     target, model = _with_suffix(path), unwrapped(model)
-    header = {"format": FORMAT, "checksum": UNSEALED, "layers": _describe(model)}
+    header = {"format": FORMAT, "checksum": NO_CHECKSUM, "layers": _describe(model)}
     tensors = _unique(model)
     if trainable_only:
         kept = trained_names(model)
@@ -88,7 +84,9 @@ def save(
         header["likelihood"] = likelihood.to_dict()
         tensors |= {f"{_LIKELIHOOD}{name}": t for name, t in likelihood.state_dict().items()}
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    return replace_file(target, seal(serialize(tensors, metadata={KEY: json.dumps(header)})))
+    return replace_file(
+        target, with_checksum(serialize(tensors, metadata={KEY: json.dumps(header)}))
+    )
 
 
 def load(net: M, path: str | os.PathLike[str]) -> M:
@@ -106,11 +104,11 @@ def load(net: M, path: str | os.PathLike[str]) -> M:
     source = _with_suffix(path)
     header = _read(source)
     given = {n: k for n, k in header.tensors.items() if not n.startswith(_LIKELIHOOD)}
-    with told(source, "give the network that was saved, or save the model again"):
+    with load_errors(source, "give the network that was saved, or save the model again"):
         layers = _described(header.description)
         _check_names(source, net, layers)
         planned = _plan(net, layers)
-        with Allowance(_enough(given, net)):
+        with AllocationLimit(_enough(given, net)):
             model = _build(planned, copy.deepcopy(net), layers)
         rest = header.description.get("rest")
         _compare(source, given, model, whole=rest is None)
@@ -146,11 +144,11 @@ def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
         for name, kind in header.tensors.items()
         if name.startswith(_LIKELIHOOD)
     }
-    with told(source, "its likelihood is not one of this version; save it again"):
+    with load_errors(source, "its likelihood is not one of this version; save it again"):
         described = _object(header.description["likelihood"], "the likelihood")
-        with Allowance(_enough(given)):
+        with AllocationLimit(_enough(given)):
             likelihood = Likelihood.from_dict(described)
-        expected = {name: Kind.of(tensor) for name, tensor in likelihood.state_dict().items()}
+        expected = {name: TensorInfo.of(tensor) for name, tensor in likelihood.state_dict().items()}
         alike = {name: (kind.shape, kind.is_float) for name, kind in expected.items()}
         if alike != {name: (kind.shape, kind.is_float) for name, kind in given.items()}:
             raise ValueError(f"it has other tensors than a {type(likelihood).__name__} needs")
@@ -190,7 +188,7 @@ def _unique(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _describe_map(layer: RandomMap) -> dict[str, Any]:
-    estimator = layer.estimator if layer.held else switched(layer) or layer.estimator
+    estimator = layer.estimator if layer.held else estimator_for(layer) or layer.estimator
     estimators = [name for name, known in ESTIMATORS.items() if known is estimator]
     require(
         bool(estimators),
@@ -329,7 +327,7 @@ def _build(planned: Plan, net: M, layers: _Layers) -> M:
     return model
 
 
-def _enough(given: Mapping[str, Kind], *nets: nn.Module) -> int:
+def _enough(given: Mapping[str, TensorInfo], *nets: nn.Module) -> int:
     """More elements than anything needs on the way to a model with these tensors."""
     sizes = [math.prod(kind.shape) for kind in given.values()]
     sizes += [tensor.numel() for net in nets for tensor in net.state_dict().values()]
@@ -337,10 +335,10 @@ def _enough(given: Mapping[str, Kind], *nets: nn.Module) -> int:
 
 
 def _compare(
-    source: Path, given: Mapping[str, Kind], model: nn.Module, *, whole: bool = True
+    source: Path, given: Mapping[str, TensorInfo], model: nn.Module, *, whole: bool = True
 ) -> None:
     """Raise unless a file has the tensors that a model needs: all, or those of random layers."""
-    expected = {name: Kind.of(tensor) for name, tensor in _unique(model).items()}
+    expected = {name: TensorInfo.of(tensor) for name, tensor in _unique(model).items()}
     if not whole:
         wanted = random_names(model) | given.keys()
         expected = {name: kind for name, kind in expected.items() if name in wanted}

@@ -1,10 +1,9 @@
-"""What both estimators have in common: parameters, fitting, and draws of the fitted functions."""
-
-from __future__ import annotations
+"""Base of both estimators: parameters, fitting, and draws of the fitted functions."""
 
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -26,8 +25,6 @@ from leanbayes.sklearn.fitting import FitSettings, Fitted
 from leanbayes.sklearn.posterior_names import Shape, build_networks, find_family
 from leanbayes.sklearn.training_table import Floats, WeightedRows, distinct_rows, round_off
 
-__all__ = ["BayesEstimator", "Uncertainty"]
-
 _BLOCK = 2**18
 """How many numbers of output are drawn at once: samples times rows."""
 
@@ -46,6 +43,7 @@ class Uncertainty(NamedTuple):
     epistemic: Floats
 
 
+@dataclass(eq=False, repr=False)
 class BayesEstimator(BaseEstimator, ABC):
     """A Bayesian perceptron behind scikit-learn's interface.
 
@@ -60,28 +58,28 @@ class BayesEstimator(BaseEstimator, ABC):
         feature_names_in_: their names, if they have some.
     """
 
-    posterior: str | Posterior
-    rank: int
-    members: int | None
-    hidden: int | Sequence[int]
-    activation: str
-    prior: Prior | None
-    scale: float
-    samples: int
-    kl_weight: float
-    kl_warmup: float
-    epochs: int | None
-    batch_size: int | None
-    learning_rate: float
-    early_stopping: bool
-    validation_fraction: float
-    n_iter_no_change: int
-    scale_inputs: bool
-    data_size: int | None
-    warm_start: bool
-    random_state: Any
+    posterior: str | Posterior = "k-tied"
+    _: KW_ONLY
+    rank: int = 2
+    hidden: int | Sequence[int] = (50,)
+    members: int | None = None
+    activation: str = "relu"
+    prior: Prior | None = None
+    scale: float = 0.05
+    samples: int = 100
+    kl_weight: float = 1.0
+    kl_warmup: float = 0.8
+    epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float = 0.02
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    scale_inputs: bool = True
+    data_size: int | None = None
+    warm_start: bool = False
+    random_state: Any = None
 
-    @abstractmethod
     def _remember(self, y: NDArray[Any]) -> None:
         """Keep what targets say about all there will ever be."""
 
@@ -89,9 +87,9 @@ class BayesEstimator(BaseEstimator, ABC):
     def _codes(self, y: NDArray[Any]) -> Floats:
         """Targets as numbers, before they are scaled; raise if they are none of those expected."""
 
-    @abstractmethod
     def _row_weights(self, y: NDArray[Any], weight: Floats) -> Floats:
         """The weights of rows, given what was asked for each."""
+        return weight
 
     @abstractmethod
     def _new_likelihood(self) -> tuple[Likelihood, int]:
@@ -115,29 +113,25 @@ class BayesEstimator(BaseEstimator, ABC):
         """
         settings = self._settings()
         warm = self.warm_start and hasattr(self, "networks_")
-        X, y = validate_data(
-            self, X, y, dtype=np.float64, reset=not warm, y_numeric=self._y_is_numeric
-        )
+        X, y = self._validated(X, y, first=not warm)
         if not warm:
             self._remember(y)
         rows = self._prepared(X, y, sample_weight, first=not warm)
-        if not warm:
-            self._begin(rows)
         self._fitted.fit(rows, settings)
         return self._finish()
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         settings, first = self._settings(), not hasattr(self, "networks_")
-        X, y = validate_data(
-            self, X, y, dtype=np.float64, reset=first, y_numeric=self._y_is_numeric
-        )
+        X, y = self._validated(X, y, first=first)
         rows = self._prepared(X, y, sample_weight, first=first)
-        if first:
-            self._begin(rows)
         self._fitted.update(rows, settings, self.data_size)
         return self._finish()
 
     _y_is_numeric = False
+
+    def _validated(self, X: Any, y: Any, *, first: bool) -> tuple[Floats, NDArray[Any]]:
+        numeric = self._y_is_numeric
+        return validate_data(self, X, y, dtype=np.float64, reset=first, y_numeric=numeric)
 
     @property
     def _largest_gradient(self) -> float | None:
@@ -145,14 +139,9 @@ class BayesEstimator(BaseEstimator, ABC):
         return None
 
     def _prepared(
-        self,
-        X: Floats,
-        y: NDArray[Any],
-        sample_weight: Any,
-        *,
-        first: bool,
+        self, X: Floats, y: NDArray[Any], sample_weight: Any, *, first: bool
     ) -> WeightedRows:
-        """Distinct rows, scaled; the first ones say how."""
+        """Distinct rows, scaled; the first ones say how, and make the networks."""
         codes = self._codes(y)
         given = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         rows = distinct_rows(X, codes, self._row_weights(y, given))
@@ -161,7 +150,10 @@ class BayesEstimator(BaseEstimator, ABC):
             if self.scale_inputs:
                 self.input_scaler_ = StandardScaler().fit(rows.x, sample_weight=rows.weight)
         targets, dtype = self._targets(rows.y, rows.weight, first=first)
-        return WeightedRows.of(self._scaled(rows.x), targets, rows.weight, dtype)
+        prepared = WeightedRows.of(self._scaled(rows.x), targets, rows.weight, dtype)
+        if first:
+            self._begin(prepared)
+        return prepared
 
     def _scaled(self, x: Floats) -> Floats:
         return x if self.input_scaler_ is None else self.input_scaler_.transform(x)
@@ -221,9 +213,9 @@ class BayesEstimator(BaseEstimator, ABC):
             )
             for number, network in enumerate(networks)
         ]
-        for together in zip(*parts, strict=True):
+        for drawn in zip(*parts, strict=True):
             with torch.no_grad():
-                yield self._prediction(torch.cat([part.samples for part in together]))
+                yield self._prediction(torch.cat([part.samples for part in drawn]))
 
     def _draws_of_each(self) -> int:
         """How many draws every member gives: one if it has no noise."""
@@ -231,11 +223,7 @@ class BayesEstimator(BaseEstimator, ABC):
             return 1
         return -(-self.samples // sum(self._fitted.members))
 
-    def _asked(
-        self,
-        X: Any,
-        question: Callable[[Prediction], Tensor],
-    ) -> Floats:
+    def _asked(self, X: Any, question: Callable[[Prediction], Tensor]) -> Floats:
         """What a function of predictions gives, ``[rows, …]``, the same for a row anywhere."""
         return np.concatenate([round_off(question(part)) for part in self._predictions(X)])
 

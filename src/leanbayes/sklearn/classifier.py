@@ -1,8 +1,7 @@
 """Classification with scikit-learn's interface."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -15,15 +14,12 @@ from torch import Tensor
 
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
-from leanbayes.posteriors import Posterior
 from leanbayes.prediction.predict import Prediction
-from leanbayes.priors import Prior
 from leanbayes.sklearn.base import BayesEstimator, Uncertainty
 from leanbayes.sklearn.training_table import Floats
 
-__all__ = ["BayesClassifier"]
 
-
+@dataclass(eq=False, repr=False)
 class BayesClassifier(ClassifierMixin, BayesEstimator):
     """A Bayesian neural network for classification, as a scikit-learn estimator.
 
@@ -73,47 +69,9 @@ class BayesClassifier(ClassifierMixin, BayesEstimator):
         (30,)
     """
 
-    def __init__(
-        self,
-        posterior: str | Posterior = "k-tied",
-        *,
-        rank: int = 2,
-        hidden: int | Sequence[int] = (50,),
-        members: int | None = None,
-        activation: str = "relu",
-        prior: Prior | None = None,
-        scale: float = 0.05,
-        class_weight: Mapping[Any, float] | str | None = None,
-        samples: int = 100,
-        kl_weight: float = 1.0,
-        kl_warmup: float = 0.8,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 0.02,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        scale_inputs: bool = True,
-        data_size: int | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.posterior, self.rank, self.members = posterior, rank, members
-        self.hidden, self.activation = hidden, activation
-        self.prior, self.scale, self.class_weight = prior, scale, class_weight
-        self.samples, self.kl_weight, self.kl_warmup = samples, kl_weight, kl_warmup
-        self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
-        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
-        self.n_iter_no_change, self.scale_inputs = n_iter_no_change, scale_inputs
-        self.data_size, self.warm_start, self.random_state = data_size, warm_start, random_state
+    class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)
 
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any,
-        classes: Any = None,
-        sample_weight: Any = None,
-    ) -> Self:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """One epoch over more rows; the first ones say how inputs are scaled.
 
         Rows that are given twice count twice, unless ``data_size`` says how many there are.

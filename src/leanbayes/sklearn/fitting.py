@@ -1,7 +1,5 @@
 """Fitting: Adam on the ELBO of weighted rows, in plain torch, repeatable by a seed."""
 
-from __future__ import annotations
-
 import copy
 import math
 from contextlib import AbstractContextManager
@@ -22,8 +20,6 @@ from leanbayes.sklearn.training_table import WeightedRows
 from leanbayes.training.objective import elbo
 from leanbayes.training.schedules import LinearRamp
 
-__all__ = ["FitSettings", "Fitted", "NonFiniteFitError"]
-
 _STEPS_PER_ROW, _FEWEST_STEPS, _MOST_STEPS, _FEWEST_EPOCHS = 6, 150, 10_000, 20
 _SMALL_BATCH, _LARGE_BATCH, _BATCHES = 200, 1000, 40
 _VALIDATIONS = 100
@@ -36,20 +32,7 @@ class NonFiniteFitError(RuntimeError):
 
 @dataclass(frozen=True)
 class FitSettings:
-    """How an estimator is fitted.
-
-    Attributes:
-        epochs: how often all rows are seen; ``None`` gives six steps a row, at least 150 and at
-            most 10 000 steps, and at least 20 epochs.
-        batch_size: distinct rows in a step; ``None`` for a fortieth of all, at least 200 and at
-            most 1000, or all if there are fewer.
-        learning_rate: the first one of Adam; it falls along a cosine to zero.
-        kl_weight: what the KL is multiplied with; 1 is the ELBO.
-        kl_warmup: the share of steps in which that weight rises from zero.
-        early_stopping: keep the weights that predict held-out rows best.
-        validation_fraction: the share of rows held out for that.
-        n_iter_no_change: stop after so many validations without a better one.
-    """
+    """How an estimator is fitted, as the parameters of its class say."""
 
     epochs: int | None
     batch_size: int | None
@@ -87,14 +70,7 @@ class FitSettings:
 
 
 class Fitted:
-    """Networks that are being fitted, and all that further fitting needs.
-
-    Args:
-        networks: converted networks, fitted side by side.
-        likelihood: what their outputs mean; its parameters are fitted too.
-        seed: of batches and noise.
-        largest_gradient: longer gradients are shortened to it; ``None`` for as long as they are.
-    """
+    """Networks that are being fitted, and all that further fitting needs."""
 
     def __init__(
         self,
@@ -189,13 +165,7 @@ class Fitted:
 
 
 class _Watch:
-    """Looks at held-out rows and keeps the state that predicted them best.
-
-    Args:
-        fitted: what is being fitted.
-        rows: the rows held out; ``None``: nothing is looked at.
-        patience: how many validations may pass without a better one.
-    """
+    """Looks at held-out rows and keeps the state that predicted them best."""
 
     def __init__(self, fitted: Fitted, rows: WeightedRows | None, patience: int) -> None:
         self.fitted, self.rows, self.patience = fitted, rows, patience

@@ -1,7 +1,5 @@
 """Posteriors by name, and the networks that have them: a new name is one line of a table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -25,8 +23,6 @@ from leanbayes.posteriors import (
 from leanbayes.prediction.seeded import noise_by
 from leanbayes.priors import He, Normal, Prior
 
-__all__ = ["ACTIVATIONS", "NAMED_FAMILIES", "NamedFamily", "Shape", "build_networks", "find_family"]
-
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
@@ -42,13 +38,7 @@ _LEARNT = Normal(0.5, learn="layer")
 
 @dataclass(frozen=True)
 class Shape:
-    """What a family may ask for, from the parameters of an estimator.
-
-    Attributes:
-        rank: of tied or low-rank scales.
-        members: how many members a mixture has.
-        scale: where standard deviations start.
-    """
+    """What a family may ask for, from the parameters of an estimator."""
 
     rank: int
     members: int
@@ -137,16 +127,7 @@ def build_networks(
     prior: Prior | None,
     seed: int,
 ) -> nn.ModuleList:
-    """Perceptrons with random weights: one, or one for every member that has its own.
-
-    Args:
-        family: what the weights are.
-        shape: rank, members and first scale.
-        widths: numbers of inputs, hidden units and outputs.
-        activation: a name from :data:`ACTIVATIONS`.
-        prior: of the weights; the family's own if not given.
-        seed: of the first weights.
-    """
+    """Perceptrons with random weights: one, or one for every member that has its own."""
     require(
         prior is None or isinstance(prior, Prior),
         f"prior is {prior!r}; give None or a spec such as lb.priors.Normal(1.0)",

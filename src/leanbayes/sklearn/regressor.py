@@ -1,8 +1,7 @@
 """Regression with scikit-learn's interface."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -15,13 +14,9 @@ from torch.distributions import Distribution
 
 from leanbayes.errors import require_choice
 from leanbayes.likelihoods import Gaussian, Likelihood
-from leanbayes.posteriors import Posterior
 from leanbayes.prediction.predict import Prediction
-from leanbayes.priors import Prior
 from leanbayes.sklearn.base import BayesEstimator, Uncertainty
 from leanbayes.sklearn.training_table import Floats
-
-__all__ = ["BayesRegressor"]
 
 _FIRST_NOISE = 0.5
 _LARGEST_GRADIENT = 1.0
@@ -34,6 +29,7 @@ class _MeansAndScales(Likelihood):
         return distributions.Normal(outputs[..., 0], outputs[..., 1], validate_args=False)
 
 
+@dataclass(eq=False, repr=False)
 class BayesRegressor(RegressorMixin, BayesEstimator):
     """A Bayesian neural network for regression, as a scikit-learn estimator.
 
@@ -84,39 +80,7 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
 
     _y_is_numeric = True
 
-    def __init__(
-        self,
-        posterior: str | Posterior = "k-tied",
-        *,
-        rank: int = 2,
-        hidden: int | Sequence[int] = (50,),
-        members: int | None = None,
-        activation: str = "relu",
-        prior: Prior | None = None,
-        scale: float = 0.05,
-        noise: Literal["learnt", "predicted"] = "learnt",
-        samples: int = 100,
-        kl_weight: float = 1.0,
-        kl_warmup: float = 0.8,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 0.02,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        scale_inputs: bool = True,
-        data_size: int | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.posterior, self.rank, self.members = posterior, rank, members
-        self.hidden, self.activation = hidden, activation
-        self.prior, self.scale, self.noise = prior, scale, noise
-        self.samples, self.kl_weight, self.kl_warmup = samples, kl_weight, kl_warmup
-        self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
-        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
-        self.n_iter_no_change, self.scale_inputs = n_iter_no_change, scale_inputs
-        self.data_size, self.warm_start, self.random_state = data_size, warm_start, random_state
+    noise: Literal["learnt", "predicted"] = field(default="learnt", kw_only=True)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """One epoch over more rows; the first ones say how inputs and targets are scaled.
@@ -147,11 +111,7 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
         intervals = self._to_units(ends)
         return intervals[..., 0] if np.ndim(coverage) == 0 else intervals
 
-    def predict_quantiles(
-        self,
-        X: Any,
-        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
-    ) -> Floats:
+    def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Floats:
         """Quantiles of the predictive distribution, ``[rows, quantiles]``."""
         levels = [float(level) for level in quantiles]
         return self._to_units(self._asked(X, lambda p: p.quantiles(levels).movedim(0, -1)))
@@ -173,14 +133,8 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
         both = torch.stack([self._shift + unit * means, unit * scales], -1)
         return Prediction(both, law)
 
-    def _remember(self, y: NDArray[Any]) -> None:
-        """Numbers need no names."""
-
     def _codes(self, y: NDArray[Any]) -> Floats:
         return np.asarray(y, dtype=np.float64)
-
-    def _row_weights(self, y: NDArray[Any], weight: Floats) -> Floats:
-        return weight
 
     def _new_likelihood(self) -> tuple[Likelihood, int]:
         require_choice("noise", self.noise, ("learnt", "predicted"))

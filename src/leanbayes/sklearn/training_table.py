@@ -12,8 +12,6 @@ from torch import Tensor
 
 from leanbayes.errors import require
 
-__all__ = ["DistinctRows", "WeightedRows", "distinct_rows", "round_off"]
-
 Floats = NDArray[np.float64]
 
 

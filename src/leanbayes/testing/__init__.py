@@ -1,4 +1,4 @@
-"""What a contributor runs: checks of a posterior, prior, op, layer kind or likelihood.
+"""Checks for contributors: of a posterior, prior, op, layer kind or likelihood.
 
 Each check raises ``AssertionError`` with a sentence that says what is missing. Statistical
 comparisons share one failure rate, :data:`FAILURE_RATE`, which is split over all numbers compared.

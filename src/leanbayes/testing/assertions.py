@@ -1,6 +1,4 @@
-"""What the checks share: comparisons with one failure rate, and gradients."""
-
-from __future__ import annotations
+"""Assertions of the checks: comparisons with one failure rate, and gradients."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -10,16 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-__all__ = [
-    "FAILURE_RATE",
-    "SAMPLES",
-    "assert_close",
-    "assert_gradients",
-    "assert_mean",
-    "seeded",
-    "threshold",
-]
 
 FAILURE_RATE = 1e-6
 """How often a correct implementation may fail one statistical comparison."""

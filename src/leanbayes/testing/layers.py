@@ -1,7 +1,5 @@
 """The contract of a layer kind: from a torch layer, back to it, and everything in between."""
 
-from __future__ import annotations
-
 import copy
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,8 +18,6 @@ from leanbayes.posteriors import MeanField, Point
 from leanbayes.priors import Normal
 from leanbayes.saving.io import load, save
 from leanbayes.testing.assertions import assert_close, assert_gradients, seeded
-
-__all__ = ["check_layer"]
 
 _PRIOR = Normal(1.0)
 

@@ -1,7 +1,5 @@
 """The contract of a likelihood: its distribution, what is said of it, its file, its gradients."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -18,8 +16,6 @@ from leanbayes.testing.assertions import (
     seeded,
     threshold,
 )
-
-__all__ = ["check_likelihood"]
 
 _LEVELS = (0.05, 0.5, 0.9)
 
@@ -40,7 +36,7 @@ def check_likelihood(
         seed: of the draws.
 
     Example:
-        >>> from leanbayes import Poisson
+        >>> from leanbayes.likelihoods import Poisson
         >>> check_likelihood(Poisson(), torch.randn(3, 2).double(), torch.tensor([0, 4]))
     """
     with seeded(seed):

@@ -1,14 +1,10 @@
 """The contract of an op."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from leanbayes.ops import LinearOp
 from leanbayes.testing.assertions import assert_close, seeded
-
-__all__ = ["check_op"]
 
 
 def check_op(op: LinearOp, x: Tensor, columns: int, rows: int = 4) -> None:

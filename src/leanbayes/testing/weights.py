@@ -1,7 +1,5 @@
 """The contracts of a posterior and a prior: spec, distribution, maps, module, KL."""
 
-from __future__ import annotations
-
 import copy
 from contextlib import suppress
 
@@ -24,8 +22,6 @@ from leanbayes.testing.assertions import (
     seeded,
     threshold,
 )
-
-__all__ = ["check_posterior", "check_prior"]
 
 
 def check_posterior(
@@ -53,7 +49,7 @@ def check_prior(spec: Prior, *, samples: int = SAMPLES, seed: int = 0) -> None:
     """Check a prior and its cross-entropy against their contract.
 
     Example:
-        >>> from leanbayes import Normal
+        >>> from leanbayes.priors import Normal
         >>> check_prior(Normal(0.5))
     """
     name = type(spec).__name__

@@ -1,10 +1,11 @@
-"""What a training did, in words: does the network underfit, is the KL stuck, what to try."""
+"""Diagnosis of a training in words: underfitting, a stuck KL, and what to try."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from typing import NamedTuple
 
 import torch
@@ -17,8 +18,6 @@ from leanbayes.models.model_kl import kl
 from leanbayes.models.random_maps import random_maps
 from leanbayes.posteriors import ZeroMean
 from leanbayes.training.log_reader import History, read_history
-
-__all__ = ["Diagnosis", "Finding", "diagnose"]
 
 _FEWEST = 8
 _BLOCKS = 20
@@ -67,10 +66,15 @@ class Diagnosis:
         """Whether nothing wrong was found."""
         return not self.findings
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         if self.is_healthy:
             return f"{self.summary}\nThese numbers show nothing wrong."
         return "\n".join([self.summary, *(f"- {finding}" for finding in self.findings)])
+
+    def _repr_html_(self) -> str:
+        findings = "".join(f"<li>{escape(str(finding))}</li>" for finding in self.findings)
+        listed = f"<ul>{findings}</ul>" if findings else "<p>These numbers show nothing wrong.</p>"
+        return f"<p>{escape(self.summary)}</p>{listed}"
 
 
 def diagnose(model: nn.Module, history: History) -> Diagnosis:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require, require_choice, require_count
 from leanbayes.models.random_maps import random_maps
 from leanbayes.parameters.learned import Role
-
-__all__ = ["GradientSNR", "noise_floor"]
 
 Definition = Literal["gradient", "square"]
 Average = Literal["mean", "median", "pooled"]
@@ -42,6 +42,7 @@ class _Ring:
     count: int = 0
 
 
+@shown_as_table
 class GradientSNR:
     """Signal-to-noise ratios of the gradients of the last steps, averaged over each layer.
 
@@ -173,6 +174,15 @@ class GradientSNR:
         require_choice("average", average, ("mean", "median", "pooled"))
         chosen = definition or self.definition
         return {name: self._ratio(layer, chosen, average) for name, layer in self._layers.items()}
+
+    def table(self) -> DisplayTable:
+        """The ratio of every layer, once its window is full."""
+        ratios = self.values().items()
+        rows = [
+            [name or "(the model)", "–" if math.isnan(ratio) else f"{ratio:.3g}"]
+            for name, ratio in ratios
+        ]
+        return DisplayTable(["layer", "signal-to-noise"], rows, f"gradients of {self.window} steps")
 
     def _ratio(
         self, parameters: list[nn.Parameter], definition: Definition, average: Average

@@ -1,7 +1,5 @@
 """Numbers that a training left behind, in whatever form they were kept."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,8 +9,6 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import require
-
-__all__ = ["read_history"]
 
 History = str | Path | Mapping[str, Sequence[Any]] | Iterable[Any]
 

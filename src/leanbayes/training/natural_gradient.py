@@ -1,7 +1,5 @@
 """NaturalGradient: posteriors by their natural gradient, everything else by another optimiser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -15,8 +13,6 @@ from leanbayes.errors import require, require_count, require_positive
 from leanbayes.models.random_maps import random_maps
 from leanbayes.training.natural_gradient_rules import Rule, Step, rule_of
 
-__all__ = ["NaturalGradient"]
-
 _NATURAL = 2
 """How many parameter groups move by natural gradients: means, and scales."""
 
@@ -25,7 +21,7 @@ class NaturalGradient(Optimizer):
     """Trains normal posteriors by their natural gradient, and other parameters as you say.
 
     Serves :class:`~leanbayes.posteriors.MatrixNormal` with full (``rank=None``) or diagonal
-    (``rank=0``) factors, :class:`~leanbayes.MeanField`, ``Dropout("additive")``,
+    (``rank=0``) factors, :class:`~leanbayes.MeanField`, ``VariationalDropout("additive")``,
     ``ZeroMean("normal")`` and pruned weights that are independent. A step is ``−lr · F⁻¹ g`` with
     the Fisher matrix ``F`` of the posterior and the gradient ``g`` of the whole negative ELBO, in
     closed form: products with the factors, no inverse and no solve. It does not depend on how

@@ -9,8 +9,6 @@ so the Fisher matrix is diagonal in these numbers and the natural gradient divid
 stay positive whatever the step: ``1 + x + x²/2 ≥ ½``. ``docs/natural_gradient.md`` derives it.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
@@ -32,16 +30,14 @@ from leanbayes.parameters.learned import Learned
 from leanbayes.parameters.transforms import Abs
 from leanbayes.precision import wide
 
-__all__ = ["Rule", "Step", "grown", "rule_of", "shortened"]
-
 Posterior = Learned[WeightDistribution]
 
 
-def grown(x: Tensor) -> Tensor:
+def quadratic_exp(x: Tensor) -> Tensor:
     """``1 + x + x²/2``, which is near ``exp(x)`` for small ``x`` and positive for all.
 
     Example:
-        >>> grown(torch.tensor([-1e6, -1.0, 0.0])) > 0
+        >>> quadratic_exp(torch.tensor([-1e6, -1.0, 0.0])) > 0
         tensor([True, True, True])
     """
     return 1 + x + 0.5 * x.square()
@@ -58,23 +54,14 @@ def shortened(x: Tensor, size: Tensor, most: float) -> Tensor:
 
 
 class Step(NamedTuple):
-    """How far to go.
-
-    Attributes:
-        length: along the natural gradient.
-        trust: bound on the divergence, as :class:`~leanbayes.training.NaturalGradient` says.
-    """
+    """How far to go."""
 
     length: float
     trust: float
 
 
 class Rule(ABC):
-    """How one learned posterior moves by its natural gradient.
-
-    Args:
-        posterior: whose stored tensors move.
-    """
+    """How one learned posterior moves by its natural gradient."""
 
     def __init__(self, posterior: Posterior) -> None:
         self.posterior = posterior
@@ -133,7 +120,9 @@ class IndependentRule(Rule):
             self.move_means(scale * shortened(change, 0.5 * change.square(), means.trust))
         if relative is not None:
             change = -0.5 * scales.length * relative
-            self.store("scale", scale * grown(shortened(change, change.square(), scales.trust)))
+            self.store(
+                "scale", scale * quadratic_exp(shortened(change, change.square(), scales.trust))
+            )
 
 
 class MatrixRule(Rule):
@@ -184,7 +173,7 @@ class MatrixRule(Rule):
         """``F ← F h(X)`` with a step that is not too long."""
         if isinstance(factor, DiagonalLowRank):
             x = shortened(x, x.square().sum(), trust)
-            self.store(f"{side}_scale", factor.scale * grown(x))
+            self.store(f"{side}_scale", factor.scale * quadratic_exp(x))
             return
         assert isinstance(factor, Triangular)
         size = 0.5 * (x.square().sum() + x.diagonal().square().sum())

@@ -1,15 +1,11 @@
 """The training objective: the ELBO, and the four losses over several samples."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor
 
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.likelihoods.mixtures import log_mean
-
-__all__ = ["Elbo", "average_nll", "elbo", "mean_logits_nll", "mean_probs_nll", "mixture_nll"]
 
 
 class Elbo(NamedTuple):
@@ -27,6 +23,10 @@ class Elbo(NamedTuple):
     kl: Tensor
     weight: float
 
+    def __repr__(self) -> str:
+        loss, nll, kl = (f"{float(part):.4g}" for part in self[:3])
+        return f"loss {loss} = NLL {nll} + {self.weight:g} × KL {kl} per example"
+
 
 def elbo(nll: Tensor, kl: Tensor, *, data_size: float, weight: float = 1.0) -> Elbo:
     """The negative evidence lower bound per example: ``nll + weight · kl / data_size``.
@@ -40,8 +40,8 @@ def elbo(nll: Tensor, kl: Tensor, *, data_size: float, weight: float = 1.0) -> E
 
     Example:
         >>> import torch
-        >>> float(elbo(torch.tensor(1.0), torch.tensor(500.0), data_size=1000).loss)
-        1.5
+        >>> elbo(torch.tensor(1.0), torch.tensor(500.0), data_size=1000)
+        loss 1.5 = NLL 1 + 1 × KL 0.5 per example
     """
     if not data_size > 0:
         raise ValueError(f"data_size is {data_size}; give the number of training examples")

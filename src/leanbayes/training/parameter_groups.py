@@ -1,6 +1,4 @@
-"""What parameters are for: how many there are, and their learning rates and weight decays."""
-
-from __future__ import annotations
+"""Roles of parameters: their number, learning rates and weight decays."""
 
 from collections import Counter
 from typing import Any, NamedTuple, get_args
@@ -12,8 +10,6 @@ from leanbayes.distributions import Masked
 from leanbayes.errors import require, require_choice
 from leanbayes.models.random_maps import random_maps
 from leanbayes.parameters.learned import Role
-
-__all__ = ["ParameterCounts", "count_parameters", "parameter_groups", "parameter_roles"]
 
 
 def parameter_roles(model: nn.Module) -> dict[nn.Parameter, Role]:
@@ -76,7 +72,12 @@ def parameter_groups(
 
 
 class ParameterCounts(NamedTuple):
-    """How many numbers are trained, by what they are for."""
+    """How many numbers are trained, by what they are for.
+
+    Example:
+        >>> ParameterCounts(means=477_600, scales=4_788, other=810)
+        478,410 → 483,198 (+1.0%): means 477,600, scales 4,788, other 810
+    """
 
     means: int
     scales: int
@@ -87,6 +88,13 @@ class ParameterCounts(NamedTuple):
         """All of them."""
         return sum(self)
 
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {count:,}" for name, count in self._asdict().items())
+        without = self.total - self.scales
+        if not (self.means and self.scales):
+            return f"{self.total:,}: {parts}"
+        return f"{without:,} → {self.total:,} ({self.scales / without:+.1%}): {parts}"
+
 
 def count_parameters(model: nn.Module) -> ParameterCounts:
     """Count trained parameters: means (of weights and of rank-one factors), scales, the rest.
@@ -96,7 +104,7 @@ def count_parameters(model: nn.Module) -> ParameterCounts:
     Example:
         >>> import leanbayes as lb
         >>> count_parameters(lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.priors.Normal(1.0)))
-        ParameterCounts(means=6, scales=6, other=2)
+        8 → 14 (+75.0%): means 6, scales 6, other 2
     """
     sizes, pruned = Counter[Role](), _pruned(model)
     for parameter, role in parameter_roles(model).items():

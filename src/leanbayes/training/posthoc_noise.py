@@ -4,8 +4,6 @@ The idea is that of training-free Bayesianization (TFB, 2025), there for the low
 language models.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -22,8 +20,6 @@ from leanbayes.models.random_maps import random_maps
 from leanbayes.posteriors import MeanField
 from leanbayes.prediction.predict import predict
 from leanbayes.priors import Flat
-
-__all__ = ["Widened", "widen"]
 
 Data = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 _NARROWEST, _FIRST, _WIDEST = 1e-6, 1e-2, 1e3
@@ -46,6 +42,11 @@ class Widened(NamedTuple):
     scale: float
     loss: float
     before: float
+
+    def __repr__(self) -> str:
+        kind = type(self.model).__name__
+        loss = f"validation loss {self.before:.4g} → {self.loss:.4g}"
+        return f"{kind} with a standard deviation of {self.scale:.3g}: {loss}"
 
 
 def widen(

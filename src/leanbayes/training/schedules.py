@@ -1,7 +1,5 @@
 """KL schedules: the weight of the KL as training goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar

@@ -1,4 +1,4 @@
-"""Benchmarks of matrix normals and of compacted networks: what takes turns with what (MN15)."""
+"""Benchmarks of matrix normals and of compacted networks: what takes turns with what."""
 
 import json
 
@@ -33,7 +33,8 @@ def tiny(monkeypatch, name, seen):
     monkeypatch.setattr(name, "measure", measure)
 
 
-def test_mn15_steps_of_the_recipes_take_turns_with_independent_weights(monkeypatch, tmp_path):
+@pytest.mark.checklist("MN15")
+def test_steps_of_the_recipes_take_turns_with_independent_weights(monkeypatch, tmp_path):
     posteriors, seen = [], []
     tiny(monkeypatch, matrix_normal, seen)
 

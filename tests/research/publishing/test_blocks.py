@@ -118,25 +118,29 @@ def test_a_number_that_cannot_be_made_says_why(sentence, message, results):
         filled(sentence, Blocks(K_TIED, results).cell)
 
 
-def probed(seed, elbo, pooled):
+def probed(seed, elbo, pooled, *, former=False):
     layers = {"pooled": pooled, "median": 9.0, "gradient": 8.0, "square": None}
     snr = {kind: {"dense2": ratio} for kind, ratio in layers.items()}
+    measured = {"probe": {"layer": "dense2"}}
+    if not former:
+        measured = {"measurements": [{"kind": "probe", "layer": "dense2"}]}
     return {
         "name": "mnist-mlp-snr-k2",
         "seed": seed,
         "metrics": {},
         "recipe": {
-            "probe": {"layer": "dense2"},
+            **measured,
             "published": {"values": {"snr_1000": 7500.0, "negative_elbo_1000": 42.74}},
         },
         "probe": {"1000": {"negative_elbo": elbo, "snr": snr}},
     }
 
 
-def test_probes_are_averaged_over_seeds_next_to_what_is_printed(tmp_path):
+@pytest.mark.parametrize("former", [False, True])
+def test_probes_are_averaged_over_seeds_next_to_what_is_printed(tmp_path, former):
     for seed, elbo, pooled in ((1, 20.0, 1000.0), (2, 22.0, 2000.0)):
         name = f"mnist-mlp-snr-k2-seed{seed}.json"
-        write_json(tmp_path / name, probed(seed, elbo, pooled))
+        write_json(tmp_path / name, probed(seed, elbo, pooled, former=former))
     block = Blocks(K_TIED, tmp_path).probes("mnist-mlp-snr-k2, other")
     *_, line, missing = block.splitlines()
     assert line == "| mnist-mlp-snr-k2, 2 seeds | 1000 | 21 (42.74) | 1500 (7500) | 9 | 8 | – |"

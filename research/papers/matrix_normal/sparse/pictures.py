@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from leanbayes.lab.plots import _figure, _legend, _look, _on, _png, _whole_numbers
+from leanbayes.lab.plots import _figure, _on, _png
+from leanbayes.plots import add_legend, line_style, whole_numbers
 from research.papers.matrix_normal.sparse.files import Study
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def draw_curves(named: Mapping[str, Sequence[History]]) -> bytes:
         scale = 100.0 if column in _SHARES else 1.0
         for index, (name, histories) in enumerate(named.items()):
             epochs, seeds = _together(histories, column, scale)
-            look = _look(index, name)
+            look = line_style(index, name)
             marker = "o" if len(epochs) < 3 else ""
             axes.plot(epochs, [sum(at) / len(at) for at in seeds], marker=marker, **look)
             if len(histories) > 1:
@@ -43,8 +44,8 @@ def draw_curves(named: Mapping[str, Sequence[History]]) -> bytes:
         if column not in _SHARES:
             axes.set_yscale("log")
             _plain_numbers(axes.yaxis, (1, 1.5, 2, 3, 4, 5, 6, 8))
-        _whole_numbers(axes)
-    _legend(axes, len(named))
+        whole_numbers(axes)
+    add_legend(axes, len(named))
     return _png(figure)
 
 
@@ -83,12 +84,12 @@ def draw_sweep(named: Mapping[str, Sequence[Study]]) -> bytes:
             if all("accuracy" in p for p in at)
         ]
         if line:
-            axes.plot(*zip(*line, strict=True), marker="o", markersize=4, **_look(index, name))
+            axes.plot(*zip(*line, strict=True), marker="o", markersize=4, **line_style(index, name))
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
         _plain_numbers(axis, (1, 2, 5))
-    _legend(axes, len(named))
+    add_legend(axes, len(named))
     return _png(figure)
 
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from leanbayes.errors import choose
 from leanbayes.lab import plots
 from leanbayes.lab.files import read_object
-from leanbayes.lab.vae import LogLikelihood, sheet
 from research.papers.matrix_normal.vae.judge import judged, unpacked
+from research.papers.matrix_normal.vae.likelihood import LogLikelihood
+from research.papers.matrix_normal.vae.pictures import sheet
 from research.publishing.cells import Cell, seeds_of
 from research.publishing.paper_blocks import OwnBlocks, Picture
 from research.publishing.tables import markdown_table

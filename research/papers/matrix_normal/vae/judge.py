@@ -15,21 +15,16 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import require, require_count
-from leanbayes.lab.architectures.vae import Vae
 from leanbayes.lab.data import Dataset, Examples
-from leanbayes.lab.provenance import surroundings
+from leanbayes.lab.provenance import environment_facts
 from leanbayes.lab.tables import read_numbers
-from leanbayes.lab.vae import (
-    LogLikelihood,
-    VaeFolder,
-    VaeSettings,
-    latent_walk,
-    load_images,
-    log_likelihood,
-    prior_samples,
-    reconstructions,
-)
 from leanbayes.metrics import Score
+from research.papers.matrix_normal.vae.folder import VaeFolder
+from research.papers.matrix_normal.vae.likelihood import LogLikelihood, log_likelihood
+from research.papers.matrix_normal.vae.network import Vae
+from research.papers.matrix_normal.vae.pictures import latent_walk, prior_samples, reconstructions
+from research.papers.matrix_normal.vae.settings import VaeSettings
+from research.papers.matrix_normal.vae.train import load_images
 from research.publishing.study_file import StudyFile
 
 _PART = 500
@@ -106,7 +101,7 @@ def _part(model: Vae, images: Examples, samples: int, seed: int) -> dict[str, An
         },
         "seed": seed,
         "processor_seconds": round(process_time() - began, 1),
-        **surroundings(),
+        **environment_facts(),
     }
 
 

@@ -1,10 +1,8 @@
-"""The closed table of operations that channels are followed through.
+"""Rules of the operations that channels are followed through, as a closed table.
 
 A rule says which channels an output has, given those of the input, and what becomes of constants.
 What is not in the table is not followed: the tensors that it meets keep all their channels.
 """
-
-from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +12,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from leanbayes.compression.compaction.channels import Channels, insist, joined
+from leanbayes.compression.compaction.channels import Channels, ensure, joined
 from leanbayes.prediction.vectorized.batch_rules import functions
-
-__all__ = ["BATCH_SIZE", "FUNCTIONS", "METHODS", "MODULES", "VIEWS", "Operation", "works_in_place"]
 
 BATCH_SIZE = object()
 """What stands for the number of examples of a batch."""
@@ -27,13 +22,7 @@ BATCH_SIZE = object()
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """A call of an operation, with what is known of its arguments.
-
-    Args:
-        args: the arguments; :class:`Channels` for tensors.
-        kwargs: the named ones.
-        function: what is called; for a module the module.
-    """
+    """A call of an operation, with what is known of its arguments."""
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
@@ -47,9 +36,9 @@ class Operation:
     def input(self) -> Channels:
         """The first argument, if nothing else is a tensor."""
         x = self.argument(0, "input")
-        insist(isinstance(x, Channels), "its input is not a tensor with known channels")
+        ensure(isinstance(x, Channels), "its input is not a tensor with known channels")
         others = [*self.args[1:], *(v for k, v in self.kwargs.items() if k != "input")]
-        insist(not any(isinstance(v, Channels | fx.Node) for v in others), "it has several tensors")
+        ensure(not any(isinstance(v, Channels | fx.Node) for v in others), "it has several tensors")
         made: Channels = x
         return made
 
@@ -83,12 +72,12 @@ def _same(call: Operation) -> Channels:
 
 
 def _same_function(call: Operation) -> Channels:
-    insist(call.argument(2, "training", True) is False, "it drops in eval mode too")
+    ensure(call.argument(2, "training", True) is False, "it drops in eval mode too")
     return call.input
 
 
 def _parametric(call: Operation) -> Channels:
-    insist(call.function.num_parameters == 1, "it has a slope for each channel")
+    ensure(call.function.num_parameters == 1, "it has a slope for each channel")
     return call.input.with_values(F.prelu(call.input.values, call.function.weight.double().cpu()))
 
 
@@ -96,9 +85,9 @@ def _batch_norm(call: Operation) -> Channels:
     """``(x − mean) / √(variance + ε) · weight + bias``, with the running statistics."""
     norm: Any = call.function
     x = call.input.with_features(norm.num_features)
-    insist(norm.running_mean is not None, "it normalises by each batch")
-    insist(x.rank is not None, "the rank of its input is not known; give compact an example")
-    insist(x.rank == 2 or (x.rank in _RANKS[type(norm)] and not x.last), "it meets no channels")
+    ensure(norm.running_mean is not None, "it normalises by each batch")
+    ensure(x.rank is not None, "the rank of its input is not known; give compact an example")
+    ensure(x.rank == 2 or (x.rank in _RANKS[type(norm)] and not x.last), "it meets no channels")
     numbers = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
     mean, variance, weight, bias = (
         None if t is None else t.detach().double().cpu() for t in numbers
@@ -110,7 +99,8 @@ def _batch_norm(call: Operation) -> Channels:
     return x.with_values(values if bias is None else values + bias)
 
 
-_RANKS: dict[type[_BatchNorm], tuple[int, ...]] = {
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+_RANKS: dict[type[nn.Module], tuple[int, ...]] = {
     nn.BatchNorm1d: (3,),
     nn.BatchNorm2d: (4,),
     nn.BatchNorm3d: (5,),
@@ -118,16 +108,24 @@ _RANKS: dict[type[_BatchNorm], tuple[int, ...]] = {
 
 
 def _positions(x: Channels, dims: int) -> Channels:
-    insist(x.rank == dims + 2 and not x.last, "it meets no channels with positions")
+    ensure(x.rank == dims + 2 and not x.last, "it meets no channels with positions")
     return x
 
 
 def _max_pool(dims: int) -> Rule:
+    return _pool(dims, "kernel_size", "stride", "padding", "dilation", "ceil_mode")
+
+
+def _adaptive_pool(dims: int) -> Rule:
+    return _pool(dims, "output_size")
+
+
+def _pool(dims: int, *names: str) -> Rule:
+    """A constant stays one, whatever the options with these names."""
+
     def rule(call: Operation) -> Channels:
-        options = call.options(
-            "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"
-        )
-        insist(not options["return_indices"], "it returns indices")
+        indices = call.options(*names, "return_indices")["return_indices"]
+        ensure(not indices, "it returns indices")
         return _positions(call.input, dims)
 
     return rule
@@ -148,30 +146,21 @@ def _average_pool(dims: int) -> Rule:
     return rule
 
 
-def _adaptive_pool(dims: int) -> Rule:
-    def rule(call: Operation) -> Channels:
-        indices = call.options("output_size", "return_indices")["return_indices"]
-        insist(not indices, "it returns indices")
-        return _positions(call.input, dims)
-
-    return rule
-
-
 def _mean(call: Operation) -> Channels:
     """The mean over all positions."""
     x, dim = call.input, call.argument(1, "dim")
     keepdim = call.argument(2, "keepdim", False)
-    insist(x.rank is not None and x.rank > 2 and not x.last, "it meets no channels with positions")
+    ensure(x.rank is not None and x.rank > 2 and not x.last, "it meets no channels with positions")
     rank = x.rank or 0
     dims = dim if isinstance(dim, tuple | list) else (dim,)
-    insist(all(type(d) is int for d in dims), "it is over all dimensions")
-    insist(sorted(d % rank for d in dims) == list(range(2, rank)), "it is not over all positions")
+    ensure(all(type(d) is int for d in dims), "it is over all dimensions")
+    ensure(sorted(d % rank for d in dims) == list(range(2, rank)), "it is not over all positions")
     return x if keepdim else replace(x, rank=2)
 
 
 def _flatten(call: Operation) -> Channels:
     start, end = call.options("start_dim", "end_dim").values()
-    insist((start or 0, -1 if end is None else end) == (1, -1), "it does not flatten from 1 to -1")
+    ensure((start or 0, -1 if end is None else end) == (1, -1), "it does not flatten from 1 to -1")
     return _flat(call.input)
 
 
@@ -179,7 +168,7 @@ def _view(call: Operation) -> Channels:
     """``x.view(x.size(0), -1)``: the size of the batch, and everything else."""
     sizes = call.args[1] if isinstance(call.args[1], tuple | list) else call.args[1:]
     known = len(sizes) == 2 and sizes[0] is BATCH_SIZE and sizes[1] == -1
-    insist(known, "it has fixed sizes; write flatten(1)")
+    ensure(known, "it has fixed sizes; write flatten(1)")
     return _flat(replace(call, args=call.args[:1]).input)
 
 
@@ -190,8 +179,8 @@ def _flat(x: Channels) -> Channels:
 
 
 def _sum(call: Operation) -> Channels:
-    insist(len(call.args) == 2 and not call.kwargs, "it is no plain sum of two tensors")
-    insist(all(isinstance(x, Channels) for x in call.args), "a summand has no known channels")
+    ensure(len(call.args) == 2 and not call.kwargs, "it is no plain sum of two tensors")
+    ensure(all(isinstance(x, Channels) for x in call.args), "a summand has no known channels")
     return joined(call.args)
 
 

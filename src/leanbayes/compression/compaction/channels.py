@@ -8,41 +8,35 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Channels", "Space", "UntraceableError", "insist", "joined"]
-
 
 class UntraceableError(Exception):
     """An operation, or a use of one, that the table does not have."""
 
 
-def insist(condition: bool, why: str) -> None:
+def ensure(condition: bool, why: str) -> None:
     """Raise :class:`UntraceableError` unless a condition holds."""
     if not condition:
         raise UntraceableError(why)
 
 
 @dataclass(eq=False)
-class Space:
-    """Channels that all go or stay together, wherever tensors have them.
-
-    Args:
-        size: how many there are.
-    """
+class ChannelSpace:
+    """Channels that all go or stay together, wherever tensors have them."""
 
     size: int
     kept: Tensor = field(init=False)
     causes: dict[str, Tensor] = field(init=False, default_factory=dict)
-    _joined: Space | None = field(init=False, default=None)
+    _joined: ChannelSpace | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.kept = torch.zeros(self.size, dtype=torch.bool)
 
     @property
-    def root(self) -> Space:
+    def root(self) -> ChannelSpace:
         """The space that this one has become a part of."""
         return self if self._joined is None else self._joined.root
 
-    def join(self, other: Space) -> None:
+    def join(self, other: ChannelSpace) -> None:
         """Make both one; before anything is kept."""
         if self.root is not other.root:
             other.root._joined = self.root
@@ -80,7 +74,7 @@ class Channels:
             that ``values`` and ``repeat`` hold for one position only.
     """
 
-    space: Space
+    space: ChannelSpace
     values: Tensor
     constant: Tensor
     rank: int | None
@@ -107,10 +101,10 @@ class Channels:
     def with_features(self, features: int) -> Channels:
         """The same with this number of features, which decides what was left open."""
         times, rest = divmod(features, self.features)
-        insist(
+        ensure(
             rest == 0 and (times == 1 or self.flattened), f"it does not have {features} features"
         )
-        insist(times == 1 or not self.last, "positions of a sequence were flattened")
+        ensure(times == 1 or not self.last, "positions of a sequence were flattened")
         return replace(
             self,
             values=self.values.repeat_interleave(times),
@@ -137,13 +131,13 @@ def joined(parts: Iterable[Channels]) -> Channels:
     total = first
     for other in others:
         alike = (total.features, total.repeat, total.flattened, total.space.root.size)
-        insist(
+        ensure(
             alike == (other.features, other.repeat, other.flattened, other.space.root.size),
             "the summands have different channels",
         )
         both_last = total.is_last and other.is_last
         both_second = total.rank == other.rank is not None and not (total.last or other.last)
-        insist(both_last or both_second, "the summands have channels in different dimensions")
+        ensure(both_last or both_second, "the summands have channels in different dimensions")
         rank = None if None in (total.rank, other.rank) else max(total.rank or 0, other.rank or 0)
         total = replace(
             total.with_values(total.values + other.values, total.constant & other.constant),

@@ -1,20 +1,18 @@
 """compact: what is switched off is removed, and the network is smaller."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from leanbayes.analysis.sparsity import multiply_adds
-from leanbayes.compression.compaction.channels import UntraceableError, insist
-from leanbayes.compression.compaction.cut_layers import Weighted
+from leanbayes.compression.compaction.channel_rules import BatchNorm
+from leanbayes.compression.compaction.channels import UntraceableError, ensure
+from leanbayes.compression.compaction.cut_layers import LayerWithWeights
 from leanbayes.compression.compaction.graph import IN_USE, Graph, Visit
-from leanbayes.compression.compaction.report import CompactionReport, CompactLayer, Kept
+from leanbayes.compression.compaction.report import CompactionReport, CompactLayer, StillMasked
 from leanbayes.conversion.convert import topmost
 from leanbayes.distributions import Masked
 from leanbayes.errors import require
@@ -25,9 +23,8 @@ from leanbayes.models.random_maps import random_maps
 from leanbayes.precision import wide_dtype
 from leanbayes.prediction.eval_mode import evaluating
 
-__all__ = ["Compacted", "compact"]
-
 M = TypeVar("M", bound=nn.Module)
+Size = tuple[int, int]
 
 
 class Compacted(NamedTuple, Generic[M]):
@@ -40,6 +37,12 @@ class Compacted(NamedTuple, Generic[M]):
 
     model: M
     report: CompactionReport
+
+    def __repr__(self) -> str:
+        return f"{type(self.model).__name__}, compacted\n{self.report}"
+
+    def _repr_html_(self) -> str:
+        return self.report.table().html()
 
 
 def compact(model: M, example: Tensor | None = None, *, exact: bool = True) -> Compacted[M]:
@@ -77,43 +80,43 @@ def compact(model: M, example: Tensor | None = None, *, exact: bool = True) -> C
         if example is not None:
             _check(model, small, example)
     except UntraceableError as reason:
-        whole = CompactionReport((), (Kept("", 0, str(reason)),))
+        whole = CompactionReport((), (StillMasked("", 0, str(reason)),))
         return Compacted(copy.deepcopy(model), whole)
     after = {} if example is None else multiply_adds(small, example)
-    counted = (row.counted(counts.get(row.name), after.get(row.name)) for row in layers)
-    return Compacted(small, CompactionReport(tuple(counted), kept))
+    rows = (CompactLayer(n, *sizes, counts.get(n), after.get(n)) for n, sizes in layers.items())
+    return Compacted(small, CompactionReport(tuple(rows), kept))
 
 
 def _shrink(
     model: nn.Module, example: Tensor | None, *, exact: bool
-) -> tuple[list[CompactLayer], tuple[Kept, ...]]:
+) -> tuple[dict[str, tuple[Size, Size]], tuple[StillMasked, ...]]:
+    """Make a model smaller; returns the sizes of its layers before and after, and what stays."""
     graph = _graph(model, example, exact=exact)
     graph.settle()
-    layers, kept = _layers(graph), tuple(_kept(graph, model))
+    layers, kept = _sizes(graph), tuple(_kept(graph, model))
     _cut(graph)
     return layers, kept
 
 
 def _graph(model: nn.Module, example: Tensor | None, *, exact: bool) -> Graph:
     one_layer = isinstance(model, Layer) or not any(True for _ in model.children())
-    insist(not one_layer, "it is one layer, whose inputs and outputs stay")
+    ensure(not one_layer, "it is one layer, whose inputs and outputs stay")
     with torch.no_grad(), evaluating(model), using(model, mean):
         return Graph(model, example, exact=exact)
 
 
-def _layers(graph: Graph) -> list[CompactLayer]:
-    rows = []
+def _sizes(graph: Graph) -> dict[str, tuple[Size, Size]]:
+    """Rows and columns of every matrix before and after, by name of the layer."""
+    sizes = {}
     for step in graph.steps:
-        if isinstance(step.module, Weighted):
-            kept, inputs, groups = _left(step, step.module)
-            layer = step.module
+        if isinstance(layer := step.module, LayerWithWeights):
+            kept, inputs, groups = _remaining(step, layer)
             before = (layer.outputs, layer.inputs // layer.op.groups * layer.kernel)
-            after = (len(kept), len(inputs) // groups * layer.kernel)
-            rows.append(CompactLayer(step.name, before, after))
-    return rows
+            sizes[step.name] = (before, (len(kept), len(inputs) // groups * layer.kernel))
+    return sizes
 
 
-def _left(step: Visit, layer: Weighted) -> tuple[Tensor, Tensor, int]:
+def _remaining(step: Visit, layer: LayerWithWeights) -> tuple[Tensor, Tensor, int]:
     """The outputs, the inputs and the number of groups that are left of a layer."""
     rows = step.made.space.root.kept
     every = torch.ones(layer.inputs, dtype=torch.bool)
@@ -126,16 +129,16 @@ def _cut(graph: Graph) -> None:
     """Make every layer as small as it can be; those that lose nothing are not touched."""
     for step in graph.steps:
         layer = step.module
-        if isinstance(layer, _BatchNorm):
+        if isinstance(layer, BatchNorm):
             _cut_norm(layer, step.made.kept_features())
-        elif isinstance(layer, Weighted):
-            rows, inputs, groups = _left(step, layer)
+        elif isinstance(layer, LayerWithWeights):
+            rows, inputs, groups = _remaining(step, layer)
             if (len(rows), len(inputs)) == (layer.outputs, layer.inputs):
                 continue
             layer.cut(rows, inputs, groups, _fold(step, layer)[rows])
 
 
-def _fold(step: Visit, layer: Weighted) -> Tensor:
+def _fold(step: Visit, layer: LayerWithWeights) -> Tensor:
     """What removed constants add to the biases of a layer; others go into its weights."""
     read = step.read
     if read is None:
@@ -151,7 +154,7 @@ def _fold(step: Visit, layer: Weighted) -> Tensor:
 
 
 @torch.no_grad()
-def _cut_norm(norm: _BatchNorm, features: Tensor) -> None:
+def _cut_norm(norm: BatchNorm, features: Tensor) -> None:
     if bool(features.all()):
         return
     norm.num_features = int(features.sum())
@@ -163,26 +166,26 @@ def _cut_norm(norm: _BatchNorm, features: Tensor) -> None:
             setattr(norm, name, made)
 
 
-def _kept(graph: Graph, model: nn.Module) -> Iterator[Kept]:
+def _kept(graph: Graph, model: nn.Module) -> Iterator[StillMasked]:
     """What is switched off and stays, and the operations that channels are not followed through."""
     for step in graph.steps:
         layer, space = step.module, step.made.space.root
-        if not isinstance(layer, Weighted):
+        if not isinstance(layer, LayerWithWeights):
             continue
         off = layer.off(step.read) & space.kept
         reasons = [_reason(space.cause(int(i)), layer) for i in off.nonzero()]
         for why in dict.fromkeys(reasons):
-            yield Kept(step.name, reasons.count(why), why)
-    yield from (Kept(name, 0, why) for name, why in graph.barriers.items())
+            yield StillMasked(step.name, reasons.count(why), why)
+    yield from (StillMasked(name, 0, why) for name, why in graph.barriers.items())
     followed = {step.name for step in graph.steps} | graph.barriers.keys()
     for layer, names in topmost(model, is_bayesian).items():
         laws = [part.posterior() for _, part in random_maps(layer)]
         if followed.isdisjoint(names) and any(isinstance(q, Masked) for q in laws):
             why = f"{type(layer).__name__}, or what it lies in, is not in the table of operations"
-            yield Kept(names[0], 0, why)
+            yield StillMasked(names[0], 0, why)
 
 
-def _reason(cause: str, layer: Weighted) -> str:
+def _reason(cause: str, layer: LayerWithWeights) -> str:
     if cause != IN_USE:
         return cause
     if layer.random_bias:
@@ -201,7 +204,7 @@ def _check(model: nn.Module, small: nn.Module, example: Tensor) -> None:
         tolerance = 1e-4 if theirs.dtype == wide_dtype(theirs.dtype) else 0.05
         size = 1 + theirs.nan_to_num().abs().max()
         close = torch.allclose(ours, theirs, 0.0, float(tolerance * size), equal_nan=True)
-        insist(close, "the smaller network did not give the same outputs for the example")
+        ensure(close, "the smaller network did not give the same outputs for the example")
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.analysis.sparsity import plain_op
-from leanbayes.compression.compaction.channels import Channels, insist
+from leanbayes.compression.compaction.channels import Channels, ensure
 from leanbayes.layers import Affine, RandomMap
 from leanbayes.layers.affine import Convolution, TransposedConvolution
 from leanbayes.layers.base import Template
@@ -20,14 +20,12 @@ from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
 
-__all__ = ["Weighted"]
-
 _KINDS = (Affine, Convolution, TransposedConvolution)
 _OPS = (Linear, Conv, ConvTranspose)
 
 
 @dataclass(frozen=True, eq=False)
-class Weighted:
+class LayerWithWeights:
     """A layer ``y = op(x, W) + b``: what its weights can be, for every output and input.
 
     Args:
@@ -50,13 +48,8 @@ class Weighted:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, module: nn.Module, *, exact: bool = True) -> Weighted | None:
-        """The view of a layer; ``None`` if it is no such, and an error if it cannot be cut.
-
-        Args:
-            module: a layer.
-            exact: whether a weight counts as random; otherwise it folds constants by its mean.
-        """
+    def of(cls, module: nn.Module, *, exact: bool = True) -> LayerWithWeights | None:
+        """The view of a layer; ``None`` if it is no such, and an error if it cannot be cut."""
         ours = isinstance(module, Affine) and type(module) in _KINDS
         op = module.op if isinstance(module, Affine) and ours else plain_op(module)
         if op is None or type(op) not in _OPS:
@@ -133,10 +126,6 @@ class Weighted:
 
         That is at a border of zeros: with plain weights, ``Σ_d c_d W_d`` acts as one channel does
         whose constant is ``c_e`` and whose weights are ``Σ_d (c_d / c_e) W_d``.
-
-        Args:
-            read: what the layer reads.
-            rows: which of its outputs count.
         """
         plain = not isinstance(self.module, Affine) and self.op.groups == 1
         needed = (self.used & ~self.folds(read.values, read.constant))[rows].any(0)
@@ -215,7 +204,7 @@ def _check_parts(layer: Affine) -> None:
         try:
             _parts(part, op if op.groups == 1 else _with_groups(op, 1), range(1), range(size))
         except (NotImplementedError, AttributeError) as error:
-            insist(False, str(error))
+            ensure(False, str(error))
 
 
 def _parts(

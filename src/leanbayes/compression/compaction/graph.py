@@ -1,7 +1,5 @@
 """The traced graph of a model: its channels forwards, and what is needed of them backwards."""
 
-from __future__ import annotations
-
 import inspect
 import operator
 from collections import Counter
@@ -19,14 +17,19 @@ from leanbayes.compression.compaction.channel_rules import (
     METHODS,
     MODULES,
     VIEWS,
+    BatchNorm,
     Operation,
     works_in_place,
 )
-from leanbayes.compression.compaction.channels import Channels, Space, UntraceableError, insist
-from leanbayes.compression.compaction.cut_layers import Weighted
+from leanbayes.compression.compaction.channels import (
+    Channels,
+    ChannelSpace,
+    UntraceableError,
+    ensure,
+)
+from leanbayes.compression.compaction.cut_layers import LayerWithWeights
 from leanbayes.layers import Layer, RandomMap
-
-__all__ = ["IN_USE", "Graph", "Visit"]
+from leanbayes.torch_private import hooks
 
 IN_USE = "it is in use"
 """Why most channels are kept."""
@@ -52,25 +55,20 @@ class Visit:
     """
 
     name: str
-    module: Weighted | nn.Module
+    module: LayerWithWeights | nn.Module
     read: Channels | None
     made: Channels
 
     def lost(self) -> Tensor:
         """The features that are removed, and whose constants the weights of another carry."""
-        assert isinstance(self.module, Weighted)
+        assert isinstance(self.module, LayerWithWeights)
         assert self.read is not None
         rows = self.made.space.root.kept
         return self.module.carried(self.read, rows) & ~self.read.kept_features()
 
 
 class Graph:
-    """What every tensor of a model's forward pass has of channels.
-
-    Args:
-        model: the model, in eval mode.
-        example: a batch, from which the number of dimensions of every tensor is learnt.
-        exact: whether only weights that are not random may take constants over.
+    """Channels of every tensor in a model's forward pass.
 
     Attributes:
         steps: every layer with weights and every batch norm that channels are followed through.
@@ -85,7 +83,7 @@ class Graph:
         self._nodes = _trace(model, example)
         self._order = {node: i for i, node in enumerate(self._nodes)}
         self._shared = _shared(model, self._nodes)
-        self._spaces: list[Space] = []
+        self._spaces: list[ChannelSpace] = []
         for node in self._nodes:
             self._known[node] = self._follow(node)
 
@@ -106,14 +104,14 @@ class Graph:
         call = self._call(node)
         met = any(isinstance(x, Channels) for x in _flat_arguments(call))
         if met and (works_in_place(call) or call.function is operator.add):
-            insist(not self._read_later(node), "it may write into a tensor that is read again")
+            ensure(not self._read_later(node), "it may write into a tensor that is read again")
         if isinstance(call.function, nn.Module):
             return self._apply_module(node, call)
         if not met:
             return None
         table: Any = METHODS if node.op == "call_method" else FUNCTIONS
         rule = table.get(call.function)
-        insist(rule is not None, "it is not in the table of operations")
+        ensure(rule is not None, "it is not in the table of operations")
         return rule(call)
 
     def _call(self, node: fx.Node) -> Operation:
@@ -127,36 +125,36 @@ class Graph:
 
     def _apply_module(self, node: fx.Node, call: Operation) -> Channels | None:
         module, name = call.function, str(node.target)
-        has_hooks = module._forward_hooks or module._forward_pre_hooks
-        insist(not has_hooks, "it has forward hooks")
-        insist(name not in self._shared, "it is used in several places")
-        weighted = Weighted.of(module, exact=self.exact)
+        has_hooks = any(kind.startswith("forward") for kind in hooks(module))
+        ensure(not has_hooks, "it has forward hooks")
+        ensure(name not in self._shared, "it is used in several places")
+        weighted = LayerWithWeights.of(module, exact=self.exact)
         if weighted is not None:
             return self._apply_weights(node, name, weighted, call)
         if not any(isinstance(x, Channels) for x in call.args):
             return None
         rule = MODULES.get(type(module))
-        insist(rule is not None, f"{type(module).__name__} is not in the table of operations")
+        ensure(rule is not None, f"{type(module).__name__} is not in the table of operations")
         assert rule is not None
         made = rule(call)
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, BatchNorm):
             self.steps.append(Visit(name, module, made, made))
         return made
 
     def _apply_weights(
-        self, node: fx.Node, name: str, weighted: Weighted, call: Operation
+        self, node: fx.Node, name: str, weighted: LayerWithWeights, call: Operation
     ) -> Channels:
         read: Channels | None = None
-        insist(len(call.args) == 1 and not call.kwargs, "it is called with more than an input")
+        ensure(len(call.args) == 1 and not call.kwargs, "it is called with more than an input")
         if isinstance(call.args[0], Channels):
             read = call.input.with_features(weighted.inputs)
             linear = weighted.rank is None
             meets = read.is_last if linear else read.rank == weighted.rank and not read.last
-            insist(meets, "it does not act on channels")
+            ensure(meets, "it does not act on channels")
         linear = weighted.rank is None
         rank = _rank(node) or (read.rank if read is not None and linear else weighted.rank)
         values, constant = weighted.constants(read)
-        space = Space(weighted.outputs)
+        space = ChannelSpace(weighted.outputs)
         self._spaces.append(space)
         made = Channels(space, values, constant, rank, last=linear).with_values(values)
         self.steps.append(Visit(name, weighted, read, made))
@@ -192,14 +190,14 @@ class Graph:
         if not last and (met or node.op == "call_module"):
             self.barriers[_name(node)] = why
 
-    def _forget(self, space: Space) -> None:
+    def _forget(self, space: ChannelSpace) -> None:
         """Take nothing for a constant any more that may have been written to."""
         for node, known in self._known.items():
             if isinstance(known, Channels) and known.space.root is space.root:
                 nothing = torch.zeros_like(known.constant)
                 self._known[node] = known.with_values(known.values, nothing)
 
-    def spaces(self) -> Iterator[Space]:
+    def spaces(self) -> Iterator[ChannelSpace]:
         """Every space of channels, once."""
         return iter({id(space.root): space.root for space in self._spaces}.values())
 
@@ -226,7 +224,7 @@ class Graph:
 
     def _keep_what_is_read(self, step: Visit) -> bool:
         layer, read = step.module, step.read
-        if not isinstance(layer, Weighted):
+        if not isinstance(layer, LayerWithWeights):
             return False
         if layer.op.groups > 1:
             return _keep_whole_groups(step, layer)
@@ -243,7 +241,7 @@ class Graph:
     def _keep_a_carrier(self, step: Visit) -> bool:
         """Of the constants that only weights can carry, keep the largest if no other is kept."""
         layer, read = step.module, step.read
-        if not isinstance(layer, Weighted) or read is None or layer.op.groups > 1:
+        if not isinstance(layer, LayerWithWeights) or read is None or layer.op.groups > 1:
             return False
         lost = step.lost()
         if not bool(lost.any()) or layer.carrier(read, lost) is not None:
@@ -256,7 +254,7 @@ class Graph:
 
 
 def _causes(
-    name: str, layer: Weighted, read: Channels, which: Tensor
+    name: str, layer: LayerWithWeights, read: Channels, which: Tensor
 ) -> Iterator[tuple[str, Tensor]]:
     """The features that a layer needs, and why it needs those that are constants."""
     yield IN_USE, which & ~read.constant
@@ -268,7 +266,7 @@ def _causes(
         yield f"their constants meet the random weights of {name!r}", which & read.constant
 
 
-def _keep_whole_groups(step: Visit, layer: Weighted) -> bool:
+def _keep_whole_groups(step: Visit, layer: LayerWithWeights) -> bool:
     """A group of a convolution goes if all its outputs and inputs do."""
     groups = layer.op.groups
     made, read = step.made.space, step.read
@@ -300,7 +298,7 @@ def _trace(model: nn.Module, example: Tensor | None) -> list[fx.Node]:
     nodes = list(graph.nodes)
     read = [str(node.target) for node in nodes if node.op == "get_attr"]
     computed = any(name.startswith("_tensor_constant") for name in read)
-    insist(not computed, "its code computes with tensors that are not its parameters")
+    ensure(not computed, "its code computes with tensors that are not its parameters")
     if example is not None:
         with torch.no_grad():
             ShapeProp(fx.GraphModule(tracer.root, graph)).propagate(example)

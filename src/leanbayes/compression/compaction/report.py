@@ -1,13 +1,10 @@
-"""What compaction did: sizes before and after, and what stays masked."""
-
-from __future__ import annotations
+"""Report of a compaction: sizes before and after, and what stays masked."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from leanbayes.analysis.sparsity import thousands
-
-__all__ = ["CompactLayer", "CompactionReport", "Kept"]
+from leanbayes.display import DisplayTable, shown_as_table
 
 
 class CompactLayer(NamedTuple):
@@ -27,12 +24,8 @@ class CompactLayer(NamedTuple):
     multiply_adds_before: int | None = None
     multiply_adds_after: int | None = None
 
-    def counted(self, before: int | None, after: int | None) -> CompactLayer:
-        """The same with these multiply-adds."""
-        return self._replace(multiply_adds_before=before, multiply_adds_after=after)
 
-
-class Kept(NamedTuple):
+class StillMasked(NamedTuple):
     """Something that stays as it was.
 
     Attributes:
@@ -50,6 +43,7 @@ class Kept(NamedTuple):
         return f"kept: {self.name or '(the model)'}{count}: {self.why}"
 
 
+@shown_as_table
 @dataclass(frozen=True)
 class CompactionReport:
     """What :func:`~leanbayes.compact` did; ``print`` shows a table.
@@ -60,7 +54,7 @@ class CompactionReport:
     """
 
     layers: tuple[CompactLayer, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[StillMasked, ...]
 
     @property
     def multiply_adds(self) -> tuple[int, int] | None:
@@ -72,8 +66,9 @@ class CompactionReport:
         before, after = zip(*known, strict=True)
         return sum(before), sum(after)
 
-    def __str__(self) -> str:
-        table = [["layer", "before", "after", "multiply-adds", "after"]]
+    def table(self) -> DisplayTable:
+        """A row for every layer, one for all together, and what was kept."""
+        table = []
         for row in self.layers:
             counts = (row.multiply_adds_before, row.multiply_adds_after)
             shapes = (f"{rows} × {columns}" for rows, columns in (row.before, row.after))
@@ -81,9 +76,5 @@ class CompactionReport:
         totals = self.multiply_adds
         if totals is not None:
             table.append(["all", "", "", *map(thousands, totals)])
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
-            for first, *rest in table
-        ]
-        return "\n".join([*(line.rstrip() for line in lines), *map(str, self.kept)])
+        head = ["layer", "before", "after", "multiply-adds", "after"]
+        return DisplayTable(head, table, notes=[*map(str, self.kept)])

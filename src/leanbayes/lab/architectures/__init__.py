@@ -13,7 +13,6 @@ from leanbayes.lab.architectures.base import (
     build,
     register_architecture,
 )
-from leanbayes.lab.architectures.vae import Vae, VaeOutput, standard_kl
 
 from leanbayes.lab.architectures import dense, convolutional, residual, recurrent  # noqa: F401  # isort: skip
 
@@ -21,9 +20,6 @@ __all__ = [
     "ARCHITECTURES",
     "Chain",
     "Network",
-    "Vae",
-    "VaeOutput",
     "build",
     "register_architecture",
-    "standard_kl",
 ]

@@ -1,6 +1,4 @@
-"""What the papers' networks share: names, and named layers."""
-
-from __future__ import annotations
+"""Base of the papers' networks: the registry, and named layers with published first weights."""
 
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
@@ -14,8 +12,6 @@ from torch import Tensor, nn
 from leanbayes.errors import choose, nearest, require
 from leanbayes.lab.architectures.starts import Fill
 from leanbayes.registry import Registry
-
-__all__ = ["ARCHITECTURES", "Chain", "Network", "activation_of", "build", "register_architecture"]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -46,7 +42,7 @@ class Network(nn.Module):
         """Draw first weights, from a generator or (if not given) from the global seed."""
         steps: list[Callable[[], object]] = []
         for prefix, layer in self.named_modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
                 steps.append(layer.reset_parameters)
                 continue
             own = dict(layer.named_parameters(prefix, recurse=False))
@@ -93,7 +89,7 @@ class Chain(Network):
 
 Builder = TypeVar("Builder", bound=Callable[..., Network])
 
-ARCHITECTURES = Registry[Callable[..., Network]]("architecture")
+ARCHITECTURES = Registry[Callable[..., Network]]("architecture", ("ehr-rnn", "vae"))
 """Every network by name; the options of each are the arguments of its builder."""
 
 

@@ -1,7 +1,5 @@
 """Convolutional networks without shortcuts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Literal
@@ -12,8 +10,6 @@ from leanbayes.errors import require, require_choice
 from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Chain, activation_of, register_architecture
 
-__all__ = ["fashion_cnn", "lenet", "lenet5_caffe", "small_cnn", "vgg", "vgg_small"]
-
 
 @register_architecture("lenet")
 def lenet(outputs: int = 100, channels: int = 3, size: int = 32, kernel: int = 5) -> Chain:
@@ -21,12 +17,6 @@ def lenet(outputs: int = 100, channels: int = 3, size: int = 32, kernel: int = 5
 
     Two poolings of two leave 8 × 8 × 64 = 4096 inputs of ``dense1``. The paper prints 3 × 3
     kernels; only 5 × 5 gives its parameter counts.
-
-    Args:
-        outputs: how many classes there are.
-        channels: of the images.
-        size: height and width of the images.
-        kernel: height and width of the filters.
     """
     layers: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(channels, 32, kernel, padding="same"),
@@ -59,7 +49,7 @@ def lenet5_caffe(
     variance layers is for the patterns of :func:`leanbayes.convert` to say.
 
     Args:
-        outputs: how many classes there are.
+        outputs: number of classes.
         activation: ``"relu"``, or ``"tanh"`` as in appendix C.
         bias: whether layers have biases.
         norm: batch normalisation after ``"all"`` layers but the last, after ``"dense1"`` only (the
@@ -122,7 +112,7 @@ def vgg(
     variational dropout. Normalisation learns a shift and no scale.
 
     Args:
-        outputs: how many classes there are.
+        outputs: number of classes.
         width: multiplies the numbers of filters and hidden units.
         dropout: multiplies the published dropout rates, which both networks have; a narrow network
             learns little under the full ones, and 0 leaves the layers out.
@@ -162,10 +152,6 @@ def vgg_small(outputs: int = 10, width: int = 1) -> Chain:
     Four blocks of three 3 × 3 convolutions with 10, 20, 40 and 20 filters and ELU, each followed
     by pooling: 62 270 weights, and 246 940 at twice the width (sections 5.2 and 5.3). The paper
     does not say how weights start; here they do as torch has it.
-
-    Args:
-        outputs: how many classes there are.
-        width: multiplies the numbers of filters.
     """
     require(width >= 1, f"width is {width}; it must be at least 1")
     blocks = [[width * filters] * 3 for filters in (10, 20, 40, 20)]
@@ -183,13 +169,8 @@ def small_cnn(
     ``dense1`` and ``dense2``.
 
     It has the parts of the VGG-like network of the variance-networks paper, and few of them: 3 × 3
-    convolutions, pooled before they are normalised, which is cheaper, and two dense layers.
-
-    Args:
-        outputs: how many classes there are.
-        filters: of each convolution; each halves height and width.
-        hidden: units of ``dense1``.
-        dropout: rate before either dense layer.
+    convolutions, pooled before they are normalised, which is cheaper, and two dense layers with
+    dropout before either.
     """
     layers: dict[str, nn.Module] = {}
     channels = 3

@@ -1,7 +1,5 @@
 """Fully connected networks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -12,8 +10,6 @@ from torch import nn
 from leanbayes.errors import choose, require
 from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Chain, activation_of, register_architecture
-
-__all__ = ["mlp"]
 
 
 @register_architecture("mlp")
@@ -27,12 +23,8 @@ def mlp(
     """Linear layers ``dense1``, ``dense2``, …: by default 784-400-400-10 of the k-tied paper,
     appendix E.
 
-    Args:
-        inputs: how many numbers an example has; images are flattened.
-        hidden: the widths of the hidden layers.
-        outputs: how many outputs there are.
-        activation: ``"relu"``, ``"elu"``, ``"tanh"`` or ``"leaky_relu"``.
-        start: first weights He normal with zero biases, or both uniform in ±1/√fan-in.
+    Images are flattened. First weights are He normal with zero biases, or both uniform in
+    ±1/√fan-in.
 
     Example:
         >>> [name for name, layer in mlp().named_children() if isinstance(layer, nn.Linear)]

@@ -4,8 +4,6 @@ Strided convolutions and poolings pad both sides alike, as torch does; the Tenso
 the far side only. Weights and their number are the same.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,8 +14,6 @@ from torch import Tensor, nn
 from leanbayes.errors import require
 from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Chain, register_architecture
-
-__all__ = ["resnet50", "small_resnet", "tfp_resnet", "wide_resnet"]
 
 Norm = Callable[[int], nn.Module]
 
@@ -130,12 +126,8 @@ def tfp_resnet(
 
     One block a stage (``block1`` to ``block4``), each with a projection shortcut. Weights and
     biases start at N(0, 0.1²) and normalisation is that of Keras. With its moving statistics the
-    mean-field network has the 9 814 026 parameters of the paper.
-
-    Args:
-        outputs: how many classes there are.
-        channels: of the images.
-        filters: of the four stages; every stage but the first halves the image.
+    mean-field network has the 9 814 026 parameters of the paper. Every stage but the first halves
+    the image.
     """
     require(len(filters) >= 1, "filters is empty; give the width of each stage")
     norm = partial(nn.BatchNorm2d, eps=1e-3, momentum=0.01)
@@ -159,14 +151,8 @@ def wide_resnet(
     """WRN-28-k of the rank-1 paper: three groups of pre-activation blocks with 16k, 32k and 64k
     filters.
 
-    WRN-28-10 has 36.5 M parameters. Weights start He normal.
-
-    Args:
-        outputs: how many classes there are.
-        width: the k of WRN-28-k.
-        depth: how many 3 × 3 and projection layers are counted in the name, 6n + 4.
-        channels: of the images.
-        dropout: rate before 3 × 3 convolutions in blocks and before the dense layer.
+    WRN-28-10 has 36.5 M parameters. Weights start He normal. ``width`` is the k of WRN-28-k, and
+    ``depth``, 6n + 4, its 28. Dropout is before 3 × 3 convolutions in blocks and before ``dense``.
     """
     require(
         depth >= 10 and depth % 6 == 4,
@@ -194,13 +180,8 @@ def small_resnet(
 ) -> Chain:
     """A ResNet for small images that a CPU trains in minutes: one pre-activation block a stage.
 
-    The stem halves the image, and so does every stage. Weights start He normal.
-
-    Args:
-        outputs: how many classes there are.
-        channels: of the images.
-        filters: of the stem, then of the stages.
-        dropout: rate before 3 × 3 convolutions in blocks and before the dense layer.
+    The stem halves the image, and so does every stage; ``filters`` are those of the stem, then of
+    the stages. Weights start He normal. Dropout is as in :func:`wide_resnet`.
     """
     require(len(filters) >= 2, f"filters is {list(filters)}; give those of the stem and of a stage")
     require(0 <= dropout < 1, f"dropout is {dropout}; it must be at least 0 and below 1")
@@ -218,10 +199,6 @@ def resnet50(outputs: int = 1000, channels: int = 3) -> Chain:
     """ResNet-50 of the rank-1 paper: groups of 3, 4, 6 and 3 bottlenecks; 25.6 M parameters.
 
     Convolutions start He normal and the dense layer at N(0, 0.01²).
-
-    Args:
-        outputs: how many classes there are.
-        channels: of the images.
     """
     layers = {
         "stem": _convolution(channels, 64, 7, 2, False),

@@ -1,7 +1,5 @@
 """First weights by rule: each fills a parameter in place."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -62,20 +60,6 @@ def unit_forget_bias(tensor: Tensor, fan_in: int, generator: torch.Generator | N
     """Zero, but one for the forget gate of an LSTM, which comes second."""
     nn.init.zeros_(tensor)
     nn.init.ones_(tensor.chunk(4)[1])
-
-
-def padded(fill: Fill, tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Another rule, with zeros in the row of the padding index."""
-    fill(tensor, fan_in, generator)
-    nn.init.zeros_(tensor[0])
-
-
-def first_rows(
-    count: int, fill: Fill, tensor: Tensor, fan_in: int, generator: torch.Generator | None
-) -> None:
-    """Another rule for the first rows, and zeros in the others."""
-    nn.init.zeros_(tensor)
-    fill(tensor[:count], fan_in, generator)
 
 
 HE_NORMAL: dict[str, Fill] = {"*.weight": he_normal, "*.bias": zeros}

@@ -1,7 +1,5 @@
 """Corruptions by name, and how they are applied."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -14,17 +12,6 @@ from leanbayes.lab.corruptions.seeded_noise import Noise
 from leanbayes.lab.data import Examples
 from leanbayes.precision import wide_dtype
 from leanbayes.registry import Registry
-
-__all__ = [
-    "CORRUPTIONS",
-    "PUBLISHED",
-    "SEVERITIES",
-    "Corruption",
-    "corrupt",
-    "corrupt_examples",
-    "register_corruption",
-    "to_bytes",
-]
 
 SEVERITIES = (1, 2, 3, 4, 5)
 LARGE = 64
@@ -68,21 +55,10 @@ single images differ from the published files.
 """
 
 PUBLISHED = (
-    "gaussian-noise",
-    "shot-noise",
-    "impulse-noise",
-    "defocus-blur",
-    "glass-blur",
-    "motion-blur",
-    "zoom-blur",
-    "snow",
-    "frost",
-    "fog",
-    "brightness",
-    "contrast",
-    "elastic-transform",
-    "pixelate",
-    "jpeg",
+    *("gaussian-noise", "shot-noise", "impulse-noise"),
+    *("defocus-blur", "glass-blur", "motion-blur", "zoom-blur"),
+    *("snow", "frost", "fog", "brightness"),
+    *("contrast", "elastic-transform", "pixelate", "jpeg"),
 )
 """The 15 corruptions of every published average, in the order of the published table."""
 

@@ -1,7 +1,5 @@
 """Blur: of the lens, of glass, of motion and of zooming."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -12,8 +10,6 @@ from torch import Tensor
 from leanbayes.lab.corruptions.base import register_corruption, to_bytes
 from leanbayes.lab.corruptions.borders import filtered, padded, smoothed, window
 from leanbayes.lab.corruptions.seeded_noise import Noise
-
-__all__ = ["blur", "defocus_blur", "glass_blur", "motion_blur", "moved", "zoom_blur", "zoomed"]
 
 
 @register_corruption("blur", (0.4, 0.6, 0.7, 0.8, 1.0), large=(1, 2, 3, 4, 6))
@@ -101,12 +97,6 @@ def moved(x: Tensor, radius: int, scale: float, degrees: Tensor) -> Tensor:
 
     Pixels along a line from each are averaged with one half of a Gaussian window; beyond the border
     the last pixel is repeated.
-
-    Args:
-        x: images ``[batch, channels, height, width]``.
-        radius: the window has ``2 · radius + 1`` pixels.
-        scale: its standard deviation.
-        degrees: the direction of each image, ``[batch]``.
     """
     height, width = x.shape[-2:]
     half = window(scale, 2 * radius)[2 * radius :]

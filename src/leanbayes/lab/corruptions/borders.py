@@ -1,14 +1,10 @@
 """Images beyond their borders: filters and samples that look past the last pixel."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-__all__ = ["Border", "filtered", "inside", "padded", "sampled", "smoothed", "window"]
 
 Border = Literal["edge", "mirror", "double"]
 """What lies beyond ``a b c``: ``c c c`` (edge), ``b a`` (mirror) or ``c b a`` (double)."""
@@ -76,14 +72,7 @@ def _filter_matrix(weights: Tensor, count: int, border: Border) -> Tensor:
 
 
 def sampled(x: Tensor, rows: Tensor, columns: Tensor, border: Border) -> Tensor:
-    """Values between pixels, bilinear in the four around.
-
-    Args:
-        x: images ``[batch, channels, height, width]``.
-        rows: where to look, ``[batch, height, width]``.
-        columns: likewise.
-        border: what lies outside.
-    """
+    """Values between pixels, bilinear in the four around."""
     height, width = x.shape[-2:]
     top, left = rows.floor(), columns.floor()
     down, right = ((rows - top).unsqueeze(1), (columns - left).unsqueeze(1))

@@ -1,14 +1,10 @@
 """Brightness, contrast and saturation."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from leanbayes.lab.corruptions.base import register_corruption
 from leanbayes.lab.corruptions.seeded_noise import Noise
-
-__all__ = ["brightness", "contrast", "saturate"]
 
 
 @register_corruption("brightness", (0.05, 0.1, 0.15, 0.2, 0.3), large=(0.1, 0.2, 0.3, 0.4, 0.5))

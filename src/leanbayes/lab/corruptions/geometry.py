@@ -1,7 +1,5 @@
 """Pixels in other places: elastic images, large pixels and JPEG."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np
@@ -14,8 +12,6 @@ from leanbayes.errors import require
 from leanbayes.lab.corruptions.base import register_corruption
 from leanbayes.lab.corruptions.borders import sampled, smoothed
 from leanbayes.lab.corruptions.seeded_noise import Noise
-
-__all__ = ["elastic_transform", "jpeg", "pixelate"]
 
 _BY_MISTAKE = 244 / 224  # the published program multiplies by 244 where images have 224 pixels
 

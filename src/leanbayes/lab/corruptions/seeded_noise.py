@@ -1,14 +1,10 @@
 """Random numbers that belong to an image, in whatever batch it comes."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 
 import torch
 from torch import Generator, Tensor
-
-__all__ = ["Noise"]
 
 _STEP = 0x9E3779B97F4A7C15  # odd, so that no two images share the low bits of their seeds
 

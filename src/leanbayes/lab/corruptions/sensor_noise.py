@@ -1,14 +1,10 @@
 """Noise of sensors: Gaussian, shot, impulse and speckle."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from leanbayes.lab.corruptions.base import register_corruption
 from leanbayes.lab.corruptions.seeded_noise import Noise
-
-__all__ = ["gaussian_noise", "impulse_noise", "shot_noise", "speckle_noise"]
 
 
 @register_corruption(

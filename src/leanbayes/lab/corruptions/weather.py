@@ -1,7 +1,5 @@
 """Weather: snow, frost and fog."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -16,8 +14,6 @@ from leanbayes.lab.corruptions.base import LARGE, register_corruption, to_bytes
 from leanbayes.lab.corruptions.blurs import moved, zoomed
 from leanbayes.lab.corruptions.seeded_noise import Noise
 from leanbayes.lab.data.extras import extra
-
-__all__ = ["fog", "frost", "frost_is_here", "luminance", "plasma", "snow"]
 
 Snow = tuple[float, float, float, float, int, float, float]
 

@@ -1,7 +1,5 @@
 """Random crops and flips of a whole batch of images at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,8 +9,6 @@ from torch import Generator, Tensor
 
 from leanbayes.errors import choose
 from leanbayes.lab.data.dataset import Dataset
-
-__all__ = ["Augmentation", "Flip", "PadCropFlip", "augmentation"]
 
 
 class Augmentation(Protocol):

@@ -1,7 +1,5 @@
 """Batches of data that lie in memory: one gather for several, no Python per example."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 
@@ -10,8 +8,6 @@ from torch import Generator, Tensor
 
 from leanbayes.lab.data.augment import Augmentation
 from leanbayes.lab.data.dataset import Examples
-
-__all__ = ["Batches"]
 
 GATHERED = 512
 """Examples fetched at once: small batches share the cost of a call and still fit the cache."""

@@ -1,7 +1,5 @@
 """Data sets by name: load, list, fetch and check them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -15,9 +13,7 @@ from leanbayes.lab.data.files import ChecksumState, Copy
 from leanbayes.lab.data.sources import SOURCES, Source
 from leanbayes.lab.data.user import load_csv, load_npz
 
-from leanbayes.lab.data import mnist, cifar, imagenet, imdb, uci, health  # noqa: F401  # isort: skip
-
-__all__ = ["Entry", "FileState", "check", "fetch", "listing", "load_dataset", "names"]
+from leanbayes.lab.data import mnist, cifar, imagenet, imdb, uci  # noqa: F401  # isort: skip
 
 OWN: dict[str, Callable[..., Dataset]] = {".csv": load_csv, ".npz": load_npz}
 

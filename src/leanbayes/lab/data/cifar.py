@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100: the authors' binary version, and lossless images that git can hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -19,8 +17,6 @@ from leanbayes.lab.data.images import Images, build_images
 from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.files import reading
 from leanbayes.lab.tables import read_table
-
-__all__ = ["Labelled"]
 
 CLASSES: tuple[str, ...] = ("airplane", "automobile", "bird", "cat", "deer")
 CLASSES += ("dog", "frog", "horse", "ship", "truck")

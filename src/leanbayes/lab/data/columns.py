@@ -1,7 +1,5 @@
 """Columns of a table as numbers: categories one by one, and what stands for a missing cell."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +12,6 @@ import numpy.typing as npt
 from leanbayes.errors import require
 from leanbayes.lab.data.labels import fits
 from leanbayes.lab.tables import Table, is_number
-
-__all__ = ["InputColumn", "encode_columns", "is_missing", "place_columns"]
 
 Array = npt.NDArray[np.float64]
 

@@ -12,8 +12,6 @@ from leanbayes.errors import choose
 from leanbayes.lab.data.columns import InputColumn
 from leanbayes.lab.data.scaling import IMAGE_SCALINGS, TABLE_SCALINGS, Scaling
 
-__all__ = ["Dataset", "Examples", "Task", "scaled_dataset"]
-
 Task = Literal["classification", "regression", "sequence", "density"]
 
 

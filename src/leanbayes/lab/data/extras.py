@@ -1,11 +1,7 @@
 """Packages that only some users need."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
-
-__all__ = ["extra"]
 
 
 def extra(module: str, package: str, purpose: str, name: str = "lab") -> Any:

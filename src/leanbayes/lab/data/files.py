@@ -1,7 +1,5 @@
 """Files of a data set: what they are called, what their digests are, where they come from."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import hashlib
@@ -14,8 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from leanbayes.lab.files import TooLargeError, reading
-
-__all__ = ["ChecksumState", "Copy", "File", "Form", "check_unpacked", "opened"]
 
 UNPACKED = 2**28
 """What every packed file may unpack to, in bytes …"""

@@ -46,7 +46,7 @@ def read_idx(path: Path) -> Bytes:
     with reading(path):
         zero, kind, dimensions = struct.unpack_from(">HBB", content)
         if zero or kind != 8:
-            raise ValueError("it is no idx file of bytes")
+            raise ValueError("it is not an idx file of bytes")
         shape = struct.unpack_from(f">{dimensions}I", content, 4)
         values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
         return values.reshape(shape)
@@ -74,7 +74,7 @@ def read_column_of_images(path: Path) -> Bytes:
         except image.DecompressionBombError as error:
             raise ValueError(str(error)) from error
         if column.width != 32 or column.height > COLUMN:
-            raise ValueError(f"an image of {column.size} pixels is no column of images")
+            raise ValueError(f"an image of {column.size} pixels is not a column of images")
         pixels = np.asarray(column.convert("RGB"))
         return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
 

@@ -1,7 +1,5 @@
 """ImageNet as arrays on a disk: more images than a memory holds, of which batches are read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +10,6 @@ from leanbayes.lab.data.files import File, Form
 from leanbayes.lab.data.images import Images, build_images
 from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.files import reading
-
-__all__ = ["imagenet", "read_arrays_of_images"]
 
 FILES = tuple(f"{part}_{kind}.npy" for part in ("train", "test") for kind in ("images", "labels"))
 

@@ -1,7 +1,5 @@
 """Labelled images become a data set."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +10,6 @@ from torch import Tensor
 from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
 from leanbayes.lab.data.formats import Bytes
 from leanbayes.lab.data.splits import reordered, split_last
-
-__all__ = ["Images", "build_images"]
 
 ORDER_SEED = 0
 """Of the one permutation that files sorted by class need before anything is set apart."""
@@ -38,13 +34,7 @@ class Images:
 
 
 def build_images(content: Images, *, scaling: str = "unit", validation: int = 10_000) -> Dataset:
-    """A data set of images.
-
-    Args:
-        content: what was read.
-        scaling: one of :data:`leanbayes.lab.data.scaling.IMAGE_SCALINGS`.
-        validation: how many of the last training images are set apart.
-    """
+    """A data set of images."""
     train = Examples(_tensor(content.train), _labels(content.train_labels))
     notes = [content.note] if content.note else []
     if content.sorted:

@@ -5,8 +5,6 @@ it acts on the order of the archive, positive reviews first: Keras' own file, a 
 order, so the 5000 validation reviews are not those of the paper [k-tied, appendix E].
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -22,8 +20,6 @@ from leanbayes.lab.data.formats import archive_members, read_bytes
 from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.data.splits import split_last
 from leanbayes.lab.files import reading
-
-__all__ = ["encode"]
 
 SHUFFLE_SEED = 113
 SENTIMENT = {"neg": 0, "pos": 1}

@@ -1,7 +1,5 @@
 """Targets of your own data: which are classes, which are numbers, and which are neither."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +10,6 @@ from torch import Tensor
 
 from leanbayes.errors import choose, require
 from leanbayes.lab.tables import is_number
-
-__all__ = ["fits", "read_targets"]
 
 FEW = 20
 """Whole numbers with at most so many different values are taken for classes."""

@@ -1,7 +1,5 @@
 """MNIST and its relatives: idx files, static binarised MNIST, and the digits of scikit-learn."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -14,8 +12,6 @@ from leanbayes.lab.data.files import File, Form
 from leanbayes.lab.data.formats import read_amat, read_idx
 from leanbayes.lab.data.images import Images, build_images
 from leanbayes.lab.data.sources import register_dataset
-
-__all__ = ["digits"]
 
 DIGITS = tuple("0123456789")
 FASHION: tuple[str, ...] = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat")

@@ -1,13 +1,9 @@
 """Scalings of inputs and targets, and those with a name; statistics are of training examples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-
-__all__ = ["IMAGE_SCALINGS", "TABLE_SCALINGS", "Scaling"]
 
 
 class Scaling:

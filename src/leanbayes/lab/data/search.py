@@ -1,6 +1,4 @@
-"""Where data lie: your folder, the system's, the cache, which is filled by downloads."""
-
-from __future__ import annotations
+"""Search for data sets in your folders, the system's and the cache; downloads fill the cache."""
 
 import os
 from collections.abc import Iterator
@@ -10,8 +8,6 @@ from typing import Any
 from leanbayes.lab.data.extras import extra
 from leanbayes.lab.data.files import Copy, File
 from leanbayes.lab.data.sources import Source
-
-__all__ = ["VARIABLE", "cache_folder", "download", "find", "missing"]
 
 VARIABLE = "LEANBAYES_DATA"
 
@@ -68,12 +64,7 @@ def missing(source: Source) -> FileNotFoundError:
 
 
 def download(source: Source, *, downloader: Any = None) -> Copy:
-    """Download a data set into the cache, each file checked before it is put there.
-
-    Args:
-        source: what to download; its forms are tried in their order.
-        downloader: as :func:`pooch.retrieve` takes it; None chooses by the address.
-    """
+    """Download a data set into the cache, each file checked before it is put there."""
     forms = [form for form in source.forms if form.downloadable]
     if not forms:
         first = source.forms[0]

@@ -1,7 +1,5 @@
 """Data sets by name: the facts about each, and who makes it; open to what others define."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -10,8 +8,6 @@ from leanbayes.lab.data.dataset import Dataset, Task
 from leanbayes.lab.data.files import Form
 from leanbayes.lab.path_names import path_name
 from leanbayes.registry import Registry
-
-__all__ = ["SOURCES", "Source", "register_dataset"]
 
 Build = TypeVar("Build", bound=Callable[..., Dataset])
 
@@ -28,7 +24,7 @@ class Source:
     build: Callable[..., Dataset] = field(repr=False, compare=False, kw_only=True)
 
 
-SOURCES = Registry[Source]("data set")
+SOURCES = Registry[Source]("data set", ("ehr-cohort", "mimic-iii", "mimic-iii-demo"))
 """Every data set, in the order it is listed."""
 
 

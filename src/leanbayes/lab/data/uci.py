@@ -1,7 +1,5 @@
 """The UCI regression sets with their standard splits (Hernández-Lobato and Adams, 2015)."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,8 +14,6 @@ from leanbayes.lab.data.formats import read_bytes
 from leanbayes.lab.data.sources import register_dataset
 from leanbayes.lab.data.splits import split_last
 from leanbayes.lab.files import reading
-
-__all__ = ["FACTS", "split_rows"]
 
 Table = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]

@@ -1,7 +1,5 @@
 """Your own data: a CSV table, or arrays in an NPZ file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,8 +18,6 @@ from leanbayes.lab.data.formats import read_arrays
 from leanbayes.lab.data.labels import fits, read_targets
 from leanbayes.lab.data.splits import random_split
 from leanbayes.lab.tables import Table, read_table
-
-__all__ = ["load_csv", "load_like", "load_npz"]
 
 Array = npt.NDArray[Any]
 
@@ -79,7 +75,7 @@ def load_like(path: Path, own: Dataset, options: Mapping[str, Any]) -> Dataset:
         own: what was learnt from.
         options: those of :func:`load_csv` that it was loaded with.
     """
-    table = read_table(path, named=None)
+    table = read_table(path, delimiter=None, named=None)
     place = _place(options.get("target", -1), table.names, path)
     name, cells = table.names[place], table.columns[place]
     rest = [i for i in range(len(table.names)) if i != place]
@@ -108,7 +104,7 @@ def _columns(
     missing: str,
 ) -> tuple[Examples, list[InputColumn], tuple[str, ...], str]:
     """All rows of a table, what their columns are, the classes, and the name of the target."""
-    table = read_table(path, named=None)
+    table = read_table(path, delimiter=None, named=None)
     if len(table) < 3:
         raise ValueError(f"{path} has {len(table)} rows; train and test need at least three")
     place = _place(target, table.names, path)

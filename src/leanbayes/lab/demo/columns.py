@@ -1,15 +1,10 @@
-"""The columns of the demo's table, on a terminal and on a page, and what they mean."""
-
-from __future__ import annotations
+"""Columns of the demo's table, on a terminal and on a page, and their legend."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from leanbayes.lab.demo.families import FAMILIES, Settings
-from leanbayes.lab.demo.results import Result
-from leanbayes.lab.demo.scores import is_apart
-
-__all__ = ["Column", "columns", "legend"]
+from leanbayes.lab.demo.results import Result, is_significant
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ def _error(metric: str) -> Callable[[Result], str]:
 
 def _mark(metric: str, reference: Result) -> Callable[[Result], str]:
     """A star on what is more than two standard errors away from the reference, else a blank."""
-    return lambda result: "*" if is_apart(result.minus(reference, metric)) else " "
+    return lambda result: "*" if is_significant(result.minus(reference, metric)) else " "
 
 
 def _difference(title: str, short: str, metric: str, reference: Result) -> Column:

@@ -1,24 +1,15 @@
-"""What the table says, in sentences computed from it."""
-
-from __future__ import annotations
+"""Conclusions: sentences computed from the results."""
 
 from collections.abc import Sequence
 from itertools import combinations
 
-from leanbayes.lab.demo.results import Result
-from leanbayes.lab.demo.scores import is_apart
-
-__all__ = ["conclusions"]
+from leanbayes.lab.demo.results import Result, is_significant
 
 _MOST_NAMES = 6
 
 
 def conclusions(results: Sequence[Result]) -> list[str]:
-    """One sentence on likelihood and one on detection; none about a family alone.
-
-    Args:
-        results: of all families; the first one is what the others are compared with.
-    """
+    """One sentence on likelihood and one on detection; none about a family alone."""
     reference, *others = results
     return [_likelihood(reference, others), _detection(reference, others)] if others else []
 
@@ -27,7 +18,7 @@ def _likelihood(reference: Result, others: Sequence[Result]) -> str:
     better, worse = _apart(reference, others, "nll")
     near = len(others) - len(better) - len(worse)
     pairs = list(combinations([reference, *others], 2))
-    equal = sum(not is_apart(a.minus(b, "nll")) for a, b in pairs)
+    equal = sum(not is_significant(a.minus(b, "nll")) for a, b in pairs)
     return (
         f"NLL: {near} of {len(others)} families are within two standard errors of the "
         f"{reference.name} network, {_listed(better)} better and {_listed(worse)} worse. "
@@ -47,7 +38,7 @@ def _detection(reference: Result, others: Sequence[Result]) -> str:
     ]
     both = [name for name in above[0] if name in above[1]]
     return (
-        f"Detection of foreign images: the AUROC ranges from {ranges}. "
+        f"OOD detection: the AUROC ranges from {ranges}. "
         f"{len(both)} of {len(others)} families detect both kinds better than the "
         f"{reference.name} network by more than two standard errors."
     )
@@ -56,7 +47,7 @@ def _detection(reference: Result, others: Sequence[Result]) -> str:
 def _apart(reference: Result, others: Sequence[Result], metric: str) -> tuple[list[str], list[str]]:
     """The names of those with less and with more of it, by more than two standard errors."""
     gaps = {other.name: other.minus(reference, metric) for other in others}
-    apart = {name: gap.value for name, gap in gaps.items() if is_apart(gap)}
+    apart = {name: gap.value for name, gap in gaps.items() if is_significant(gap)}
     return [n for n, gap in apart.items() if gap < 0], [n for n, gap in apart.items() if gap > 0]
 
 

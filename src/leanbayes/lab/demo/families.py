@@ -10,8 +10,6 @@ prior is zero whatever the variances. Signs of log-normal factors are those of t
 that the first outputs are large and take three times the epochs to come down.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +25,6 @@ from leanbayes.lab.recipe import (
     Recipe,
     Training,
 )
-
-__all__ = ["CLOSELY", "DETERMINISTIC", "FAMILIES", "QUICK", "Family", "Settings"]
 
 _PRIOR = lb.priors.Normal(0.3)
 _SCALE = 0.05

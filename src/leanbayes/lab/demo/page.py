@@ -1,7 +1,5 @@
 """The page that ends the demo: all families in one table, two of them looked at closely."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,21 +11,11 @@ from leanbayes.lab.demo.results import Result
 from leanbayes.lab.report import write_report
 from leanbayes.lab.report.html import Html, element, figure, grid, join, section, table
 
-__all__ = ["write_page"]
-
 
 def write_page(
     results: Sequence[Result], settings: Settings, folder: Path, out: Path, *, seconds: float
 ) -> Path:
-    """Write the page, with all that ``leanbayes report`` says about the families of ``CLOSELY``.
-
-    Args:
-        results: what came out.
-        settings: what it was run with.
-        folder: where the run folders lie.
-        out: the page.
-        seconds: how long it took.
-    """
+    """Write the page, with the whole report of the runs of the families in ``CLOSELY``."""
     names = {result.name for result in results} & set(CLOSELY)
     families = [family for family in FAMILIES if family.name in names]
     recipes = [each for family in families for each in family.recipes(settings, settings.seed)]

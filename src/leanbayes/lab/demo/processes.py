@@ -1,6 +1,4 @@
-"""Work in several processes that end with this one, also by Ctrl-C."""
-
-from __future__ import annotations
+"""Worker processes that end with this one, also by Ctrl-C."""
 
 import multiprocessing
 import os
@@ -13,23 +11,16 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["in_order"]
-
 R = TypeVar("R")
 
 
-def in_order(
+def map_in_processes(
     work: Callable[..., R], arguments: Iterable[tuple[Any, ...]], processes: int
 ) -> Generator[R]:
-    """What a function gives for each of many arguments, one after another.
-
-    Args:
-        work: a function of a module.
-        arguments: what it is called with.
-        processes: how many work at once; one means this one.
+    """Call a function with each of many arguments, and yield what it returns in their order.
 
     Example:
-        >>> list(in_order(max, [(1, 2), (4, 3)], processes=1))
+        >>> list(map_in_processes(max, [(1, 2), (4, 3)], processes=1))
         [2, 4]
     """
     if processes == 1:

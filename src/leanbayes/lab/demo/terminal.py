@@ -1,7 +1,5 @@
 """The demo on a terminal: progress, one table, and where the page is."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -23,8 +21,6 @@ from leanbayes.lab.demo.results import Result
 from leanbayes.lab.files import write_json
 from leanbayes.lab.interrupts import exit_code, stopped_by
 
-__all__ = ["show"]
-
 _WIDE = 100
 
 
@@ -36,15 +32,7 @@ def show(
     json: Path | None = None,
     processes: int = 1,
 ) -> int:
-    """Run the demo, print what it says and its table, and write its page; returns the exit code.
-
-    Args:
-        settings: what the runs have in common.
-        out: the page.
-        quick: three families only.
-        json: a file for the results.
-        processes: how many train at once.
-    """
+    """Run the demo, print what it says and its table, and write its page; returns the exit code."""
     console, done = Console(), list[Result]()
     families = QUICK if quick else FAMILIES
     torch.set_num_threads(1)  # matrices this small are slower on two

@@ -1,7 +1,6 @@
-"""Sections of a run that predicts classes: calibration, foreign images, certain ones."""
+"""Sections of a run that predicts classes: calibration, OOD detection, images, members."""
 
-from __future__ import annotations
-
+from collections import Counter
 from typing import NamedTuple
 
 import torch
@@ -11,19 +10,17 @@ from leanbayes import plots as draw
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset
 from leanbayes.lab.evaluation import foreign_auroc, is_images, raw_images
-from leanbayes.lab.report.html import Html, figure, grid, section
+from leanbayes.lab.report.html import Html, element, figure, grid, section
 from leanbayes.lab.report.numbers import number
 from leanbayes.lab.report.study import MOST_OUTSIDE, Study, register_section
 from leanbayes.lab.runs import Run
-from leanbayes.metrics import calibration_bins, rejection_curve
-
-__all__ = [
-    "calibration",
-    "certain_images",
-    "class_name",
-    "out_of_distribution",
-    "shown_images",
-]
+from leanbayes.metrics import (
+    calibration_bins,
+    disagreements,
+    member_log_probs,
+    rejection_curve,
+)
+from leanbayes.models.members import members
 
 _IMAGES = 12
 
@@ -102,13 +99,13 @@ def out_of_distribution(run: Run, study: Study) -> Html | None:
         return None
     inside = study.test.entropy[:MOST_OUTSIDE]
     groups = {name: prediction.entropy for name, prediction in study.outside.items()}
-    told = "; ".join(f"{name} {number(foreign_auroc(inside, e))}" for name, e in groups.items())
-    shown = figure(
+    shown = "; ".join(f"{name} {number(foreign_auroc(inside, e))}" for name, e in groups.items())
+    entropies = figure(
         plots.histograms({"test images": inside, **groups}, "entropy (nats)"),
         f"Entropy of predictions on {len(inside)} test images and on the same images inverted or "
-        f"with their pixels shuffled. AUROC of entropy: {told} (0.5 is chance, 1 tells all apart).",
+        f"with their pixels shuffled. AUROC of entropy: {shown} (0.5 is chance, 1 is perfect).",
     )
-    return section("In and out of distribution", grid([shown]))
+    return section("In and out of distribution", grid([entropies]))
 
 
 @register_section
@@ -153,4 +150,44 @@ def _images(dataset: Dataset, judged: _Judged, index: Tensor, which: str) -> Htm
         plots.image_grid(images, titles, wrong),
         f"{which}: {len(titles)} test images and what the model takes them for; {sum(wrong)} "
         "of the predictions are wrong, in bold with the true class.",
+    )
+
+
+@register_section
+def disagreeing_members(run: Run, study: Study) -> Html | None:
+    """How often two members take an example for different classes, and which examples."""
+    count = 1 if study.model is None else members(study.model)
+    if count == 1 or study.test is None or study.dataset is None:
+        return None
+    if not study.test.has_classes or study.test.samples.ndim != 3:
+        return None
+    log_probs = member_log_probs(study.test.sample_log_probs, count)
+    pairs, labels = disagreements(log_probs), log_probs.argmax(-1)
+    united = float((pairs == 0).double().mean())
+    agreement = element(
+        "p",
+        f"Two of the {count} members take {number(float(pairs.mean()))} of the test examples for "
+        f"different classes, on average; on {number(united)} of them all agree.",
+    )
+    order = pairs.argsort(descending=True, stable=True)[:_IMAGES]
+    order = order[pairs[order] > 0]
+    if not len(order) or not is_images(study.dataset):
+        return section("Members", agreement)
+    return section("Members", agreement, grid([_disputed_images(study.dataset, labels, order)]))
+
+
+def votes(labels: Tensor, dataset: Dataset) -> str:
+    """Predictions of the members for one example, as ``3 coat, 1 shirt``."""
+    counted = Counter(labels.tolist()).most_common()
+    return ", ".join(f"{count} {class_name(dataset, label)}" for label, count in counted)
+
+
+def _disputed_images(dataset: Dataset, labels: Tensor, index: Tensor) -> Html:
+    truth = dataset.test[index].y.flatten()
+    titles = [votes(labels[:, i], dataset) for i in index.tolist()]
+    wrong = (labels[:, index] != truth).all(0).tolist()
+    return figure(
+        plots.image_grid(shown_images(dataset, index), titles, wrong),
+        f"The {len(titles)} test images on which members disagree most, with their votes; those in "
+        "bold no member has right.",
     )

@@ -1,15 +1,11 @@
 """Learning curves: what ``metrics.csv`` tells, epoch by epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from leanbayes.lab import plots
 from leanbayes.lab.report.html import Html, figure, grid, section
 from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
-
-__all__ = ["learning_curves"]
 
 _MOST_LAYERS = 12
 _LOSSES = {"negative_elbo": "−ELBO per example", "nll": "NLL per example", "accuracy": "accuracy"}

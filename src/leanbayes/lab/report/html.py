@@ -1,13 +1,9 @@
 """HTML by small functions that escape everything they are not told to trust."""
 
-from __future__ import annotations
-
 import base64
 import html
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-__all__ = ["Html", "element", "figure", "grid", "join", "page", "section", "table"]
 
 STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 

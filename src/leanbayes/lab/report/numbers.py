@@ -1,13 +1,9 @@
 """Numbers as a report prints them, and the names of metrics."""
 
-from __future__ import annotations
-
 import math
 
 from leanbayes.lab.data import Dataset
 from leanbayes.metrics import Score
-
-__all__ = ["METRICS", "metric_name", "number", "target_units", "with_error"]
 
 METRICS = {
     "negative_elbo": "−ELBO per example",

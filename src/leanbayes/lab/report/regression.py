@@ -1,7 +1,5 @@
 """The section of a run that predicts numbers: intervals, their coverage, and where errors are."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from leanbayes import plots as draw
@@ -13,8 +11,6 @@ from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
 from leanbayes.metrics import Coverage
 from leanbayes.prediction.predict import Prediction
-
-__all__ = ["regression"]
 
 _INTERVAL = 0.9
 _MOST_POINTS = 200

@@ -1,6 +1,4 @@
-"""What a section of a report is given: what a trained model says; and how a section is added."""
-
-from __future__ import annotations
+"""Study: a trained model with its predictions, as sections of a report take it; their registry."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +15,6 @@ from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Likelihood
 from leanbayes.prediction.predict import Prediction, predict
 from leanbayes.registry import Registry
-
-__all__ = ["SECTIONS", "Study", "register_section", "study"]
 
 MOST_EXAMPLES = 10_000
 MOST_OUTSIDE = 2_000

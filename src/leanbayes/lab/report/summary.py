@@ -1,6 +1,4 @@
-"""What was run, and what came out next to what was published."""
-
-from __future__ import annotations
+"""Sections on the recipe of a run, and on its results beside the published ones."""
 
 from collections.abc import Mapping
 
@@ -10,8 +8,6 @@ from leanbayes.lab.report.numbers import METRICS, metric_name, number, target_un
 from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
 from leanbayes.metrics import Score
-
-__all__ = ["results", "what_was_run"]
 
 
 @register_section

@@ -1,7 +1,5 @@
 """Sections about the weights: their standard deviations, and rates of dropout."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch
@@ -9,14 +7,12 @@ from torch import Tensor, nn
 
 from leanbayes import plots as draw
 from leanbayes.analysis.log_alpha import quartiles
-from leanbayes.analysis.spectrum import explained
+from leanbayes.analysis.spectrum import explained_shares
 from leanbayes.lab import plots, weights
 from leanbayes.lab.report.html import Html, element, figure, grid, section, table
 from leanbayes.lab.report.numbers import number
 from leanbayes.lab.report.study import Study, register_section
 from leanbayes.lab.runs import Run
-
-__all__ = ["dropout_rates", "scales", "shares_shown"]
 
 _MOST_LAYERS = 12
 _FULL_SPECTRUM = 1024
@@ -65,7 +61,7 @@ def _spectra(matrices: Mapping[str, Tensor], what: str) -> list[Html]:
 
 def shares_shown(scale: Tensor) -> Tensor:
     """Squared singular values over their sum, the first that are not rounding."""
-    shares = explained(scale, None if min(scale.shape) <= _FULL_SPECTRUM else _SPECTRUM)
+    shares = explained_shares(scale, None if min(scale.shape) <= _FULL_SPECTRUM else _SPECTRUM)
     return shares[shares > torch.finfo(scale.dtype).eps ** 2][:_SPECTRUM]
 
 

@@ -1,7 +1,5 @@
 """Put the sections of all runs on one page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,20 +10,10 @@ from leanbayes.lab.report.numbers import METRICS, number, with_error
 from leanbayes.lab.report.study import SECTIONS, study
 from leanbayes.lab.runs import Run
 
-from leanbayes.lab.report import summary, curves, classes, members, regression, weights  # noqa: F401  # isort: skip
+from leanbayes.lab.report import summary, curves, classes, regression, weights  # noqa: F401  # isort: skip
 
-__all__ = ["write_report"]
-
-_COMPARED = {
-    "negative_elbo",
-    "nll",
-    "accuracy",
-    "brier",
-    "ece",
-    "auroc",
-    "auc_pr",
-    "squared_error",
-}
+_COMPARED = {"negative_elbo", "nll", "accuracy", "brier", "ece"}
+_COMPARED |= {"auroc", "auc_pr", "squared_error"}
 
 
 def write_report(

@@ -6,15 +6,12 @@ it does not know it refuses: a function of rows that is not in
 and numbers that change with how many rows there are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_batchedtensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -22,12 +19,12 @@ from leanbayes.prediction.vectorized.batch_rules import (
     BEFORE_NOISE,
     ROW_WISE,
     Call,
+    UnprovenError,
     demand,
     functions,
     getters,
 )
-
-__all__ = ["RowsApart"]
+from leanbayes.torch_private import is_transformed
 
 _SHAPES = {
     *functions("size dim numel __len__ stride is_contiguous is_floating_point is_complex"),
@@ -89,12 +86,12 @@ class RowsApart(TorchFunctionMode):
         finally:
             self._is_watching = False
         alike = all(numbers == self._numbers for numbers in self._proven.values())
-        demand(alike, "numbers that depend on how many rows there are")
+        demand(alike, "numbers depend on the size of the batch")
         self._proven[self._rows] = self._numbers
 
     def paused(self) -> AbstractContextManager[object]:
         """Let a block that is known to keep rows apart run unseen."""
-        return torch._C.DisableTorchFunction() if self._is_watching else nullcontext()
+        return torch.DisableTorchFunction() if self._is_watching else nullcontext()
 
     def follow(self, tensor: Tensor, dim: int | None) -> Tensor:
         """Say which dimension of a tensor counts rows; ``None``: it is the same for all."""
@@ -111,13 +108,16 @@ class RowsApart(TorchFunctionMode):
         """Which dimension counts rows; ``None`` for a constant."""
         if id(tensor) in self._known:
             return None
-        demand(tensor in self._dims, "a tensor from elsewhere")
+        demand(tensor in self._dims, "a tensor was not computed from the inputs and parameters")
         found: int | None = self._dims[tensor]
         return found
 
     def expect(self, tensor: Tensor, dim: int) -> None:
         """Raise unless this dimension counts rows."""
-        demand(not self._is_watching or self.dim(tensor) == dim, f"no rows in dimension {dim}")
+        demand(
+            not self._is_watching or self.dim(tensor) == dim,
+            f"dimension {dim} does not count examples",
+        )
 
     def __torch_function__(
         self,
@@ -138,16 +138,11 @@ class RowsApart(TorchFunctionMode):
             y = func(*args, **kwargs)
             dim = self._equal_part(func, args, y)
         else:
-            demand(func in ROW_WISE and kwargs.get("out") is None, f"{func.__name__} of rows")
-            noisy = func in BEFORE_NOISE and any(map(is_batchedtensor, tensors))
-            demand(not noisy, f"{func.__name__} behind noise")
             constants = [t for t, d in zip(tensors, dims, strict=True) if d is None]
-            call = Call(args, kwargs, rows, constants)
-            y = func(*args, **kwargs)
-            dim = ROW_WISE[func](call, next(_tensors((y,))))
+            y, dim = _row_wise(func, Call(args, kwargs, rows, constants), tensors)
         for tensor in _tensors((y,)):
             there = dim is None or (0 <= dim < tensor.ndim and tensor.shape[dim] == self._rows)
-            demand(there, f"{func.__name__} that loses rows")
+            demand(there, f"{func.__name__} loses the examples")
             self.follow(tensor, dim)
         return y
 
@@ -161,6 +156,28 @@ class RowsApart(TorchFunctionMode):
         pairs = zip(y.shape, sizes, strict=True)
         equal = [d for d, (n, m) in enumerate(pairs) if n == self._rows and m in repeats]
         return equal[0] if len(equal) == 1 else None
+
+
+def _row_wise(
+    func: Callable[..., Any], call: Call, tensors: Sequence[Tensor]
+) -> tuple[Any, int | None]:
+    """Call a function that keeps examples apart: its output, and the dimension that counts them."""
+    name, args, kwargs = func.__name__, call.args, call.kwargs
+    demand(
+        func in ROW_WISE and kwargs.get("out") is None,
+        f"{name} is not known to keep examples apart",
+    )
+    if any(map(is_transformed, tensors)):
+        demand(func not in BEFORE_NOISE, f"{name} cannot run behind noise for all samples at once")
+        in_place = name.endswith("_") and not name.endswith("__")
+        demand(
+            not in_place or is_transformed(args[0]), f"{name} writes noise into a tensor without it"
+        )
+    y = func(*args, **kwargs)
+    try:
+        return y, ROW_WISE[func](call, next(_tensors((y,))))
+    except UnprovenError as error:
+        raise UnprovenError(f"{name} {error}") from None
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -4,8 +4,6 @@ A rule says which dimension of the output counts rows, and refuses arguments wit
 would mix them. The table is closed: what is not in it is taken to mix rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,21 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = [
-    "BEFORE_NOISE",
-    "ROW_WISE",
-    "Call",
-    "Rule",
-    "UnprovenError",
-    "demand",
-    "elementwise",
-    "functions",
-    "getters",
-]
-
 
 class UnprovenError(Exception):
-    """There is no proof that rows stay apart."""
+    """No proof that the examples of a batch do not interact: the reason, without a full stop."""
 
 
 def demand(condition: bool, why: str) -> None:
@@ -59,17 +45,17 @@ class Call(NamedTuple):
     def only(self) -> tuple[Tensor, int]:
         """The first argument, if it alone has rows."""
         first = self.argument(0, "input")
-        demand(len(self.rows) == 1 and self.rows[0][0] is first, "rows in another argument")
+        demand(len(self.rows) == 1 and self.rows[0][0] is first, "has examples in another argument")
         return self.rows[0]
 
     @property
     def from_right(self) -> int:
         """Where rows are, counted from the last dimension; constants must be equal for all."""
         places = {tensor.ndim - dim for tensor, dim in self.rows}
-        demand(len(places) == 1, "rows in different places")
+        demand(len(places) == 1, "has examples in different dimensions")
         place = places.pop()
         equal = (t.ndim < place or t.shape[-place] == 1 for t in self.constants)
-        demand(all(equal), "a constant that differs between rows")
+        demand(all(equal), "meets a constant that differs between examples")
         return place
 
 
@@ -89,9 +75,11 @@ def _along(place: int, default: int | None = None, name: str = "dim") -> Rule:
         x, dim = call.only
         given = call.argument(place, name, default)
         dims = given if isinstance(given, tuple | list) else (given,)
-        demand(all(type(d) is int for d in dims) and len(dims) > 0, "all dimensions at once")
+        demand(
+            all(type(d) is int for d in dims) and len(dims) > 0, "reduces all dimensions at once"
+        )
         others = {d % x.ndim for d in dims}
-        demand(dim not in others, "along the rows")
+        demand(dim not in others, "acts along the examples")
         return dim if y.ndim == x.ndim else dim - sum(d < dim for d in others)
 
     return rule
@@ -100,7 +88,7 @@ def _along(place: int, default: int | None = None, name: str = "dim") -> Rule:
 def _leading(call: Call, y: Tensor) -> int:
     """Reshapes that leave the dimensions up to the rows as they are."""
     x, dim = call.only
-    demand(x.shape[: dim + 1] == y.shape[: dim + 1], "a reshape of rows")
+    demand(x.shape[: dim + 1] == y.shape[: dim + 1], "reshapes the examples")
     return dim
 
 
@@ -109,7 +97,7 @@ def _windows(dims: int) -> Rule:
 
     def rule(call: Call, y: Tensor) -> int:
         x, dim = call.only
-        demand(dim == 0 and x.ndim == dims + 2, "rows that are no batch")
+        demand(dim == 0 and x.ndim == dims + 2, "does not have the examples as its batch")
         return 0
 
     return rule
@@ -120,26 +108,26 @@ def _last(count: Callable[[Call], int]) -> Rule:
 
     def rule(call: Call, y: Tensor) -> int:
         x, dim = call.only
-        demand(dim < x.ndim - count(call), "along the rows")
+        demand(dim < x.ndim - count(call), "acts along the examples")
         return dim
 
     return rule
 
 
 def _dropout(call: Call, y: Tensor) -> int:
-    demand(call.argument(2, "training", True) is False, "dropout that draws")
+    demand(call.argument(2, "training", True) is False, "draws noise by dropout")
     return call.only[1]
 
 
 def _channels(call: Call, y: Tensor) -> int:
     """Functions of ``[rows, channels, …]`` with a constant for each channel."""
     x, dim = call.only
-    demand(dim == 0 and x.ndim > 1, "rows that are no batch")
+    demand(dim == 0 and x.ndim > 1, "does not have the examples as its batch")
     return 0
 
 
 def _batch_norm(call: Call, y: Tensor) -> int:
-    demand(call.argument(5, "training", False) is False, "statistics of the batch")
+    demand(call.argument(5, "training", False) is False, "uses statistics of the batch")
     return _channels(call, y)
 
 
@@ -159,7 +147,7 @@ def _indexed(call: Call, y: Tensor) -> int:
     x, dim = call.only
     index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
     basic = (item is None or item is ... or type(item) in (int, slice) for item in index)
-    demand(all(basic), "rows picked by an index")
+    demand(all(basic), "picks examples by an index")
     axis, place, taken = 0, 0, sum(item is not None and item is not ... for item in index)
     for item in (*index, *(() if ... in index else (...,))):
         if item is ...:
@@ -168,21 +156,21 @@ def _indexed(call: Call, y: Tensor) -> int:
                 return place + dim - axis
             axis, place = axis + free, place + free
         elif axis == dim and item is not None:
-            demand(item == slice(None), "some of the rows")
+            demand(item == slice(None), "picks some of the examples")
             return place
         else:
             axis, place = axis + (item is not None), place + (type(item) is not int)
-    raise UnprovenError("rows that an index lost")
+    raise UnprovenError("loses the examples")
 
 
 def _joined(call: Call, y: Tensor) -> int:
     """Concatenation and stacks: all parts have rows, in the same place."""
     places = {dim for _, dim in call.rows}
-    demand(len(places) == 1 and not call.constants, "a part without rows")
+    demand(len(places) == 1 and not call.constants, "joins a part without examples")
     dim = places.pop()
     along = call.argument(1, "dim", 0) % y.ndim
     if y.ndim == call.rows[0][0].ndim:
-        demand(along != dim, "along the rows")
+        demand(along != dim, "acts along the examples")
         return dim
     return dim + (along <= dim)
 
@@ -190,20 +178,20 @@ def _joined(call: Call, y: Tensor) -> int:
 def _product(call: Call, y: Tensor) -> int:
     """Matrix products: rows are no dimension that is added up."""
     a, b = call.args
-    demand(isinstance(b, Tensor) and min(a.ndim, b.ndim) > 1, "a product with a vector")
+    demand(isinstance(b, Tensor) and min(a.ndim, b.ndim) > 1, "multiplies by a vector")
     place = call.from_right if len(call.rows) == 2 else call.rows[0][0].ndim - call.rows[0][1]
     if place > 2:
         return elementwise(call, y)
-    demand(len(call.rows) == 1, "rows times rows")
-    demand(place == (2 if call.rows[0][0] is a else 1), "a sum over rows")
+    demand(len(call.rows) == 1, "multiplies examples by examples")
+    demand(place == (2 if call.rows[0][0] is a else 1), "sums over examples")
     return y.ndim - place
 
 
 def _attention(call: Call, y: Tensor) -> int:
     """Scaled dot products of ``[…, steps, features]``: rows are before both, and nothing drops."""
-    demand(call.argument(4, "dropout_p", 0.0) == 0.0, "dropout that draws")
+    demand(call.argument(4, "dropout_p", 0.0) == 0.0, "draws noise by dropout")
     heads = 1 if call.argument(7, "enable_gqa", False) else 0
-    demand(call.from_right > 2 + heads, "attention over rows")
+    demand(call.from_right > 2 + heads, "attends over examples")
     return elementwise(call, y)
 
 

@@ -12,19 +12,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch._C import _functorch
-from torch._functorch.pyfunctorch import (
-    retrieve_current_functorch_interpreter,
-    temporarily_pop_interpreter_stack,
-)
 
 from leanbayes.kernels import Folded, windows
 from leanbayes.ops import LinearOp
 from leanbayes.prediction.vectorized.batch_independence import RowsApart
+from leanbayes.torch_private import outside_vmap
 
 __all__ = ["ApartMap", "Fold", "current_fold", "folding", "repeated", "shared_draws"]
 
@@ -99,7 +95,7 @@ class Fold:
         self.apart.expect(x, op.batch_dim)
         with self.apart.paused():
             outputs = partial(_outputs, q, op, bias)
-            y = _per_sample(x, outputs)
+            y = outside_vmap(x, outputs)
         return self.apart.follow(y, op.batch_dim)
 
     def shared(self, draw: Callable[[tuple[int, int]], Tensor], examples: int) -> Tensor:
@@ -108,7 +104,7 @@ class Fold:
         def draws(samples: int, place: int | None, index: Tensor) -> tuple[Tensor, int]:
             return repeated(draw((samples, shared_draws(examples))), examples), 0
 
-        return _per_sample(self.index, draws)
+        return outside_vmap(self.index, draws)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,21 +139,6 @@ def folding(fold: Fold) -> Iterator[None]:
         yield
     finally:
         _FOLD.set(before)
-
-
-def _per_sample(
-    x: Tensor, drawn: Callable[[int, int | None, Tensor], tuple[Tensor, int]]
-) -> Tensor:
-    """What a function ``(samples, place of the samples in x or None, x)`` gives for the vmap.
-
-    A ``torch.autograd.Function`` with a ``vmap`` of its own does the same in thrice the time.
-    """
-    vmap: Any = retrieve_current_functorch_interpreter()
-    level, samples = vmap.level(), vmap.batch_size()
-    with temporarily_pop_interpreter_stack():
-        plain, place = _functorch._unwrap_batched(x, level)
-        y, at = drawn(samples, place, plain)
-    return _functorch._add_batch_dim(y, at, level)
 
 
 def _outputs(

@@ -259,8 +259,9 @@ def test_the_study_is_a_command(digits, tmp_path):
     assert list(json.loads(out.read_text())["parts"]) == [f"{name}, seed 0" for name in names]
 
 
+@pytest.mark.checklist("MN7")
 @pytest.mark.parametrize("spread", [0.0, 1.0, 3.0])
-def test_MN7_pivots_close_most_of_the_gap_where_diagonals_differ(spread):
+def test_pivots_close_most_of_the_gap_where_diagonals_differ(spread):
     minkowski, pivots = gaps((8, 6), spread, draws=5)
     assert 0 < pivots < minkowski + 1e-12
     if spread == 3.0:

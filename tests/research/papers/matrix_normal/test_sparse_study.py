@@ -55,7 +55,7 @@ def recipe(name, seed=1, **changes):
             "kl": {"kind": "linear", "unit": "epoch", "options": {"steps": 4}},
             "training": {"epochs": 8, "batch_size": 200, "prior_updates": 1},
             "evaluation": {"samples": 3},
-            "sparse_curves": {"samples": 1},
+            "measurements": [{"kind": "sparse_curves", "samples": 1}],
             "seed": seed,
             **FAMILIES.get(name, {}),
             **changes,
@@ -99,8 +99,9 @@ def read(results, name, seed=1, folder="sparsity"):
 # The study
 
 
+@pytest.mark.checklist("MN9")
 @pytest.mark.parametrize("name", [DIAG, MN])
-def test_mn9_a_sweep_counts_and_judges_what_pruning_leaves(runs, results, name):
+def test_a_sweep_counts_and_judges_what_pruning_leaves(runs, results, name):
     study = read(results, name)
     run = Run(runs / f"{name}-1")
     model, likelihood = run.load()
@@ -116,7 +117,8 @@ def test_mn9_a_sweep_counts_and_judges_what_pruning_leaves(runs, results, name):
     assert {"seed", "versions", "threads", "recipe", "duration"} <= study.keys()
 
 
-def test_mn9_layers_are_those_of_the_report_at_log_alpha_3(runs, results):
+@pytest.mark.checklist("MN9")
+def test_layers_are_those_of_the_report_at_log_alpha_3(runs, results):
     model, _ = Run(runs / f"{GROUPS}-1").load()
     groups = read(results, GROUPS)["groups"]
     for group, kind in (("weight", "weights"), ("row", "rows"), ("column", "columns")):
@@ -150,7 +152,7 @@ def test_a_threshold_that_keeps_nothing_has_no_accuracy(runs):
 
 
 def test_what_cannot_be_studied_is_refused_in_a_sentence(runs, results, tmp_path):
-    plain = recipe("plain", posterior=None, prior=None, sparse_curves=None)
+    plain = recipe("plain", posterior=None, prior=None, measurements=[])
     short = plain.model_copy(
         update={"training": plain.training.model_copy(update={"epochs": 1, "prior_updates": None})}
     )
@@ -243,7 +245,8 @@ OUTPUTS = (10, 10, 10, 20, 20, 20, 40, 40, 40, 20, 20, 20)
 SIZES = [inputs * outputs for inputs, outputs in zip(INPUTS, OUTPUTS, strict=True)]
 
 
-def test_mn9_printed_tables_stand_beside_ours(tmp_path):
+@pytest.mark.checklist("MN9")
+def test_printed_tables_stand_beside_ours(tmp_path):
     """Counted as the paper does: the dense layer is in the total of weights alone."""
     layers = {f"conv{i}": [0, size] for i, size in enumerate(SIZES, 1)} | {"dense": [7, 800]}
     groups = {kind: {"layers": layers} for kind in TABLE_2}

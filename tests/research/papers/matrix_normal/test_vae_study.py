@@ -9,12 +9,13 @@ from typer.testing import CliRunner
 from leanbayes.lab.data import Dataset, Examples
 from leanbayes.lab.data.scaling import Scaling
 from leanbayes.lab.files import write_json
-from leanbayes.lab.vae import VaeFolder, VaeSettings, train
 from research.__main__ import app
 from research.papers import PAPERS
-from research.papers.matrix_normal.vae import judge
+from research.papers.matrix_normal.vae import judge, train
 from research.papers.matrix_normal.vae.blocks import PUBLISHED
+from research.papers.matrix_normal.vae.folder import VaeFolder
 from research.papers.matrix_normal.vae.judge import file_name, judge_vae, judged, unpacked
+from research.papers.matrix_normal.vae.settings import VaeSettings
 from research.publishing.blocks import Blocks
 from research.publishing.filled_claims import filled
 
@@ -46,7 +47,8 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-def test_MN12_a_study_holds_all_that_it_depends_on_and_a_bound_below_the_likelihood(
+@pytest.mark.checklist("MN12")
+def test_a_study_holds_all_that_it_depends_on_and_a_bound_below_the_likelihood(
     run, tmp_path, patterns
 ):
     study = judge_vae(run, tmp_path, samples=40)
@@ -122,7 +124,8 @@ def blocks_of(folder):
     return blocks, blocks.makers(paper.folder / "vae.md")
 
 
-def test_MN12_the_table_stands_beside_the_printed_one_and_says_the_order(tmp_path):
+@pytest.mark.checklist("MN12")
+def test_the_table_stands_beside_the_printed_one_and_says_the_order(tmp_path):
     values = {"40-diag": (-90.0, -95.0), "40-mn-20x2": (-89.5, -94.0), "40-mv": (-88.0, -93.5)}
     for name, (likelihood, bound) in values.items():
         write_json(tmp_path / "vae" / f"{name}-seed42.json", study(name, likelihood, bound))

@@ -88,7 +88,8 @@ def test_damaged_images_have_the_metrics_of_the_laboratory(runs, results):
             assert ours == pytest.approx(expected[metric]["value"], rel=1e-5)
 
 
-def test_r15_samples_are_compared_where_samples_differ(results):
+@pytest.mark.checklist("R15")
+def test_samples_are_compared_where_samples_differ(results):
     random, plain = (part(results, name, "clean") for name in ("gaussian", "plain"))
     assert list(random["scores"]) == ["1", "3"]
     assert random["scores"]["1"]["nll"] != random["scores"]["3"]["nll"]
@@ -100,7 +101,8 @@ def test_r15_samples_are_compared_where_samples_differ(results):
         part(results, "plain", "few contrast")
 
 
-def test_r16_members_have_a_diversity_and_a_single_network_has_none(results):
+@pytest.mark.checklist("R16")
+def test_members_have_a_diversity_and_a_single_network_has_none(results):
     assert part(results, "gaussian", "clean")["diversity"]["of"] == "members"
     assert 0 <= part(results, "gaussian", "clean")["diversity"]["diversity"]["value"] <= 2
     assert part(results, "plain", "clean")["diversity"] == {}
@@ -261,7 +263,8 @@ def test_tables_and_pictures_show_what_was_found(results):
     assert blocks.cells["rank1"]("gaussian", "few.3.cnll").ours > 0
 
 
-def test_r10_factors_and_weights_move_the_mean_alike_and_misprints_do_not(tmp_path):
+@pytest.mark.checklist("R10")
+def test_factors_and_weights_move_the_mean_alike_and_misprints_do_not(tmp_path):
     settings = TheoremSettings(width=4, scales=(0.02,), draws=20_000)
     study = theorem(settings, tmp_path / "theorem.json")
     assert len(study["parts"]) == 3
@@ -283,7 +286,8 @@ def test_r10_factors_and_weights_move_the_mean_alike_and_misprints_do_not(tmp_pa
     assert picture.name == "theorem-layer-1"
 
 
-def test_r20_factors_make_tails_heavier(tmp_path):
+@pytest.mark.checklist("R20")
+def test_factors_make_tails_heavier(tmp_path):
     found = tails([1.0, 5.0], scale=0.3, draws=200_000)
     exact = [math.erfc(t / math.sqrt(2)) for t in (1.0, 5.0)]
     for share, expected in zip(found["fixed at one"], exact, strict=True):

@@ -5,12 +5,12 @@ import torch
 from typer.testing import CliRunner
 
 import leanbayes as lb
-from leanbayes.lab.data.health import generate_cohort
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe_files import read_recipe
 from leanbayes.lab.train import train
 from leanbayes.testing import assert_mean
 from research.__main__ import app
+from research.papers.rank1.health import generate_cohort
 from research.papers.rank1.paper import PAPER
 from research.papers.rank1.records import RISK, excess, judge_records, records_blocks, records_table
 
@@ -49,7 +49,8 @@ def study(runs, tmp_path_factory):
     return out, judge_records(runs, out)
 
 
-def test_r19_excess_is_the_expected_difference_of_nlls():
+@pytest.mark.checklist("R19")
+def test_excess_is_the_expected_difference_of_nlls():
     risk = torch.rand(20_000, dtype=torch.float64)
     probs = torch.rand(20_000, dtype=torch.float64)
     died = torch.bernoulli(risk)
@@ -62,7 +63,8 @@ def test_r19_excess_is_the_expected_difference_of_nlls():
     assert sure.value == pytest.approx(0, abs=1e-9)
 
 
-def test_r19_runs_are_compared_with_the_true_risk(study):
+@pytest.mark.checklist("R19")
+def test_runs_are_compared_with_the_true_risk(study):
     _, found = study
     assert list(found["parts"]) == [
         RISK,
@@ -87,7 +89,8 @@ def test_r19_runs_are_compared_with_the_true_risk(study):
     assert found["parts"]["gaussian, seed 1"]["published"]["nll"] == 0.209
 
 
-def test_r19_the_table_begins_with_the_risk_and_averages_seeds(study):
+@pytest.mark.checklist("R19")
+def test_the_table_begins_with_the_risk_and_averages_seeds(study):
     out, found = study
     lines = records_table(found).splitlines()
     assert lines[2].startswith(f"| {RISK} | – |")

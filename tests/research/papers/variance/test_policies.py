@@ -29,7 +29,8 @@ def explored(policy="variance", finished=True, episodes=200):
     }
 
 
-def test_vn20_a_kept_study_has_averages_over_blocks_and_the_whole_settings(tmp_path):
+@pytest.mark.checklist("VN20")
+def test_a_kept_study_has_averages_over_blocks_and_the_whole_settings(tmp_path):
     write_json(tmp_path / "raw.json", explored())
     kept = read_policy(keep_policy(tmp_path / "raw.json", tmp_path / "kept"))
     assert (tmp_path / "kept" / "CartPole-v0-variance.json").is_file()
@@ -38,7 +39,8 @@ def test_vn20_a_kept_study_has_averages_over_blocks_and_the_whole_settings(tmp_p
     assert kept["settings"] == {"policy": "variance", "episodes": 200}
 
 
-def test_vn20_the_table_has_mean_error_and_range_over_seeds():
+@pytest.mark.checklist("VN20")
+def test_the_table_has_mean_error_and_range_over_seeds():
     table = table_of_policies([explored(), explored("deterministic")])
     assert "| CartPole-v0 | variance | 101.0 ± 0.6 | 100.0 | 102.0 | 3 |" in table
     assert table.count("\n") == 3

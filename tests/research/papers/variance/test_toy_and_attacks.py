@@ -41,7 +41,8 @@ def toy(tmp_path_factory):
     return out, four_classes.four_classes(TOY, out, seeds=2)
 
 
-def test_vn3_variances_alone_tell_four_classes_and_means_none(toy):
+@pytest.mark.checklist("VN3")
+def test_variances_alone_tell_four_classes_and_means_none(toy):
     for part in toy[1]["parts"].values():
         shares = part["accuracy"]
         assert shares["means"] == 0.25
@@ -54,6 +55,7 @@ def test_vn3_variances_alone_tell_four_classes_and_means_none(toy):
         assert {"seconds", "threads", "versions", "seed"} <= set(part)
 
 
+@pytest.mark.checklist("VN3")
 @pytest.mark.parametrize(
     ("first", "second", "kind"),
     [
@@ -66,7 +68,7 @@ def test_vn3_variances_alone_tell_four_classes_and_means_none(toy):
         ((1, 1, 50, 50), (1, 5, 20, 90), BETWEEN),
     ],
 )
-def test_vn3_the_kind_of_a_solution_is_told_by_its_spreads(first, second, kind):
+def test_the_kind_of_a_solution_is_told_by_its_spreads(first, second, kind):
     spreads = torch.tensor([first, second], dtype=torch.float32)
     assert kind_of(spreads) == kind_of(spreads.flip(0)) == kind
     assert kind_of(spreads[:, torch.tensor([2, 0, 3, 1])] * torch.tensor([[3.0], [0.2]])) == kind
@@ -140,7 +142,8 @@ def attacked(digits, tmp_path_factory):
     return out, attack_runs(digits, SMALL, out)
 
 
-def test_vn21_attacks_begin_without_success_and_count_it_after_every_step(attacked):
+@pytest.mark.checklist("VN21")
+def test_attacks_begin_without_success_and_count_it_after_every_step(attacked):
     parts = attacked[1]["parts"]
     assert list(parts) == [
         "deterministic, averaged",

@@ -1,4 +1,4 @@
-"""Studies of trained variance networks: VN12, VN14–VN19 and VN22, from a run to a page."""
+"""Studies of trained variance networks from a run to a page."""
 
 import json
 from dataclasses import replace
@@ -155,11 +155,12 @@ def test_batch_statistics_are_those_of_training_mode():
 # What is measured
 
 
+@pytest.mark.checklist("VN14")
 @pytest.mark.parametrize("alpha", ["layer", "neuron", "weight", "additive"])
 @pytest.mark.parametrize(
     "prior", [lb.priors.LogUniform(), lb.priors.ARD()], ids=["log-uniform", "ARD"]
 )
-def test_VN14_kl_is_what_log_alpha_says_layer_by_layer(alpha, prior):
+def test_kl_is_what_log_alpha_says_layer_by_layer(alpha, prior):
     net = nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 10)).double()
     model = lb.convert(net, lb.posteriors.VariationalDropout(alpha=alpha, log_alpha=0.7), prior)
     rows = measures.alphas(lb.analysis.alpha_report(model), model)
@@ -175,7 +176,8 @@ def test_VN14_kl_is_what_log_alpha_says_layer_by_layer(alpha, prior):
     )
 
 
-def test_VN12_elbo_is_summed_over_the_training_set_less_the_kl():
+@pytest.mark.checklist("VN12")
+def test_elbo_is_summed_over_the_training_set_less_the_kl():
     torch.manual_seed(1)
     model = lb.convert(
         build("mlp", inputs=6, hidden=(8,), outputs=3),
@@ -194,7 +196,8 @@ def test_VN12_elbo_is_summed_over_the_training_set_less_the_kl():
     assert values["elbo"] == pytest.approx(values["data"] - values["kl"], rel=1e-5)
 
 
-def test_VN16_draws_are_counted_and_their_average_is_better(study):
+@pytest.mark.checklist("VN16")
+def test_draws_are_counted_and_their_average_is_better(study):
     for drawn in study["histogram"].values():
         assert sum(drawn["counts"]) == drawn["draws"] == 40
         assert drawn["low"] <= drawn["mean"] <= drawn["high"]
@@ -205,7 +208,8 @@ def test_VN16_draws_are_counted_and_their_average_is_better(study):
     assert weights > own  # images share the draw of the weights
 
 
-def test_VN15_VN22_scales_can_be_pruned_and_ratios_say_nothing(study):
+@pytest.mark.checklist("VN15", "VN22")
+def test_scales_can_be_pruned_and_ratios_say_nothing(study):
     pruning, whole = study["pruning"], study["accuracy"]["ensemble"]["value"]
     assert pruning["layers"] == ["dense2"]
     assert pruning["snr_at_random"]
@@ -229,7 +233,8 @@ def test_ratios_that_differ_rank_weights():
     assert not measures.pruning(trained, ["dense1"])["snr_at_random"]
 
 
-def test_VN18_classes_differ_in_the_spread_of_a_neuron(trained):
+@pytest.mark.checklist("VN18")
+def test_classes_differ_in_the_spread_of_a_neuron(trained):
     shown = densities(trained, "dense2", neurons=2)
     assert shown["contrast"][1] > 3
     assert 0.3 < shown["explained"][1] <= 1
@@ -245,7 +250,8 @@ def test_VN18_classes_differ_in_the_spread_of_a_neuron(trained):
                 assert 0.8 < float(torch.trapezoid(torch.tensor(line), at)) < 1.2
 
 
-def test_VN19_permuted_scales_are_chance_and_means_do_not_matter(study):
+@pytest.mark.checklist("VN19")
+def test_permuted_scales_are_chance_and_means_do_not_matter(study):
     whole = study["accuracy"]["ensemble"]["value"]
     assert study["controls"]["zero_means"]["value"] == whole > 0.85
     permuted = study["controls"]["permuted"]
@@ -272,8 +278,9 @@ def odd_network(running_mean, **options):
     return replace(known, y=known.predict().labels, samples=20)
 
 
+@pytest.mark.checklist("VN17")
 @pytest.mark.parametrize("seed", range(3))
-def test_VN17_tanh_lenet_without_biases_is_never_right_at_a_draw_and_its_mirror_image(seed):
+def test_tanh_lenet_without_biases_is_never_right_at_a_draw_and_its_mirror_image(seed):
     """Whatever the labels, here those that suit the weights best."""
     trained = odd_network(0.0)
     torch.manual_seed(seed)
@@ -285,10 +292,11 @@ def test_VN17_tanh_lenet_without_biases_is_never_right_at_a_draw_and_its_mirror_
     assert single <= 0.5
 
 
+@pytest.mark.checklist("VN17")
 @pytest.mark.parametrize(
     ("running_mean", "options"), [(3.0, {}), (0.0, {"affine": True})], ids=["mean", "shift"]
 )
-def test_VN17_a_running_mean_or_a_shift_is_not_odd(running_mean, options):
+def test_a_running_mean_or_a_shift_is_not_odd(running_mean, options):
     shares = measures.antithetic(odd_network(running_mean, **options))
     assert shares["both"] > 0.2
     assert sum(shares[kind] for kind in ("both", "one", "none")) == pytest.approx(1.0)
@@ -296,7 +304,8 @@ def test_VN17_a_running_mean_or_a_shift_is_not_odd(running_mean, options):
         assert shares["centred"]["both"] == 0
 
 
-def test_VN17_a_bias_of_the_last_layer_alone_helps_one_class():
+@pytest.mark.checklist("VN17")
+def test_a_bias_of_the_last_layer_alone_helps_one_class():
     trained = odd_network(0.0, bias=True)
     layers = dict(trained.rest.named_children())
     nn.init.zeros_(layers["dense1"].bias)

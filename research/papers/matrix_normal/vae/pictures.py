@@ -1,0 +1,104 @@
+"""What an auto-encoder makes of images: reconstructions, samples and walks, and sheets of them."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+from torch import Tensor
+
+from leanbayes.errors import require, require_count
+from leanbayes.lab.data.extras import extra
+from research.papers.matrix_normal.vae.network import Vae
+
+__all__ = ["latent_walk", "prior_samples", "reconstructions", "sheet"]
+
+_GAP = 1
+_PAPER = 255
+
+
+@torch.no_grad()
+def _decoded(model: Vae, z: Tensor) -> Tensor:
+    """The probabilities of pixels, ``[…, pixels]``, of latent vectors ``[…, |z|]``."""
+    logits: Tensor = model.decoder(z.flatten(0, -2))
+    return logits.sigmoid().unflatten(0, z.shape[:-1])
+
+
+@torch.no_grad()
+def reconstructions(model: Vae, x: Tensor) -> Tensor:
+    """Images and what comes back of them by the means of their latent vectors.
+
+    Args:
+        model: the auto-encoder.
+        x: images ``[images, …]``.
+
+    Returns:
+        The images and the probabilities of their pixels, ``[2, images, pixels]``.
+    """
+    return torch.stack([x.flatten(1), _decoded(model, model.posterior(x).mean)])
+
+
+def prior_samples(model: Vae, rows: int, columns: int, seed: int = 0) -> Tensor:
+    """Probabilities of pixels, ``[rows, columns, pixels]``, of latent vectors from the prior.
+
+    Args:
+        model: the auto-encoder.
+        rows: how many rows of samples.
+        columns: how many in a row.
+        seed: of the latent vectors.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return _decoded(model, torch.randn(rows, columns, model.latent.size, generator=generator))
+
+
+@torch.no_grad()
+def latent_walk(model: Vae, starts: Tensor, ends: Tensor, steps: int) -> Tensor:
+    """Straight walks through the latent space, from the mean of one image to that of another.
+
+    Args:
+        model: the auto-encoder.
+        starts: images ``[walks, …]`` to start at.
+        ends: as many to end at.
+        steps: how many points a walk has, with both ends.
+
+    Returns:
+        Probabilities of pixels, ``[walks, steps, pixels]``.
+    """
+    require_count("steps", steps, 2)
+    require(
+        starts.shape == ends.shape,
+        f"walks start at {len(starts)} images and end at {len(ends)}; give as many of both",
+    )
+    first, last = (model.posterior(x).mean.unsqueeze(1) for x in (starts, ends))
+    share = torch.linspace(0, 1, steps).unsqueeze(-1)
+    return _decoded(model, first + share * (last - first))
+
+
+def sheet(images: Tensor, shape: tuple[int, int], *, zoom: int = 2) -> bytes:
+    r"""Images in rows and columns as one grey PNG file, ink on white, with small gaps.
+
+    Args:
+        images: ``[rows, columns, pixels]`` between 0 and 1.
+        shape: how high and wide an image is.
+        zoom: the width of a pixel on the sheet.
+
+    Example:
+        >>> sheet(torch.rand(2, 3, 20), (4, 5))[:4]
+        b'\x89PNG'
+    """
+    height, width = shape
+    require(
+        images.ndim == 3 and images.shape[-1] == height * width,
+        f"images have shape {tuple(images.shape)}; a sheet of {height} × {width} pixels each needs "
+        f"[rows, columns, {height * width}]",
+    )
+    rows, columns = images.shape[:2]
+    paper = torch.full((rows, height + _GAP, columns, width + _GAP), _PAPER, dtype=torch.uint8)
+    ink = _PAPER - (images.clamp(0, 1) * _PAPER).round().to(torch.uint8)
+    paper[:, :height, :, :width] = ink.unflatten(-1, shape).transpose(1, 2)
+    flat = paper.flatten(2).flatten(0, 1)[:-_GAP, :-_GAP]
+    pixels = flat.repeat_interleave(zoom, 0).repeat_interleave(zoom, 1)
+    image = extra("PIL.Image", "pillow", "pictures of auto-encoders")
+    buffer = io.BytesIO()
+    image.fromarray(pixels.numpy()).save(buffer, "png", optimize=True)
+    return buffer.getvalue()

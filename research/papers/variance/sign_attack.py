@@ -1,0 +1,330 @@
+"""Targeted adversarial attacks by signs of gradients, on networks that may be random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from leanbayes.errors import require, require_choice, require_count, require_positive
+from leanbayes.layers.forward_pass import forward_pass
+from leanbayes.likelihoods.mixtures import log_mean
+from leanbayes.metrics import Score, average
+from leanbayes.models.members import members, tile
+from leanbayes.prediction.eval_mode import dropping_out, evaluating
+from leanbayes.prediction.predict import shared_layers
+from leanbayes.prediction.seeded import is_compiled, noise_by
+
+__all__ = ["Attack", "fast_sign_attack"]
+
+
+@dataclass(frozen=True, eq=False)
+class Attack:
+    """What an attack came to.
+
+    Attributes:
+        inputs: the adversarial inputs after the last iteration.
+        original: the inputs as they were.
+        target: the class that every example was to be taken for.
+        hits: ``[1 + iterations, examples]``, whether it was, before the attack and after every
+            iteration, by draws of their own.
+    """
+
+    inputs: Tensor
+    original: Tensor
+    target: Tensor
+    hits: Tensor
+
+    @property
+    def success(self) -> list[Score]:
+        """The share of examples taken for their target: before, and after every iteration."""
+        return [average(hits) for hits in self.hits]
+
+    @property
+    def distance(self) -> float:
+        """The largest change of a single number."""
+        return float((self.inputs - self.original).abs().max())
+
+    def __str__(self) -> str:
+        shares = self.success
+        last = len(shares) - 1
+        shown = sorted({0, 1, *(round(last * part / 4) for part in range(1, 5))})
+        curve = ", ".join(
+            f"{100 * shares[i].value:.1f} ± {100 * shares[i].error:.1f} % after {i}" for i in shown
+        )
+        return (
+            f"{len(self.target)} examples, taken for their target: {curve} iterations; "
+            f"inputs changed by at most {self.distance:.4g}"
+        )
+
+
+def fast_sign_attack(
+    model: nn.Module | Sequence[nn.Module],
+    x: Tensor,
+    target: Tensor | int,
+    *,
+    step: float,
+    iterations: int,
+    bound: float | None = None,
+    samples: int = 10,
+    gradient: Literal["averaged", "of_average"] = "averaged",
+    labels: Tensor | None = None,
+    clip: tuple[float, float] | None = (0.0, 1.0),
+    dropout: bool = False,
+    batch_size: int | None = None,
+    seed: int | None = None,
+) -> Attack:
+    """Move inputs by ``step · sign(g)`` until a classifier takes them for a target [variance, 6.3].
+
+    ``g`` is the gradient of ``log p(target | x, w)`` averaged over draws of the weights, as in the
+    paper, or that of the log of the averaged probability. The models are left as they were.
+
+    Args:
+        model: any classifier that gives logits ``[batch, classes]``, or several: an ensemble.
+        x: floating-point inputs ``[batch, …]``.
+        target: the wanted class, of each example or of all.
+        step: how far one iteration moves every number.
+        iterations: how many steps.
+        bound: how far a number may end from where it was; anywhere, if not given.
+        samples: draws of every model for a gradient, and as many fresh ones to count successes.
+        gradient: ``"averaged"`` over draws, or that ``"of_average"``, the averaged probability.
+        labels: true classes, which a target must not be; what the model predicts, if not given.
+        clip: the range of valid inputs, or ``None``.
+        dropout: let dropout layers draw as well (MC dropout).
+        batch_size: how many examples run at once; all, if not given.
+        seed: makes the attack repeatable; the global generator is left as it was.
+
+    Example:
+        >>> x, net = torch.rand(5, 3), nn.Linear(3, 2)
+        >>> target = 1 - net(x).argmax(1)
+        >>> len(fast_sign_attack(net, x, target, step=0.1, iterations=4, samples=1).success)
+        5
+    """
+    require_choice("gradient", gradient, ("averaged", "of_average"))
+    rule = _Rule(step, iterations, bound, clip)
+    victims = _Victims(model, samples, dropout, batch_size)
+    wanted = _targets(x, target, labels)
+    return _attack(victims, rule, x.detach(), wanted, labels, gradient, seed)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """How far an iteration goes, and where it must stay."""
+
+    step: float
+    iterations: int
+    bound: float | None
+    clip: tuple[float, float] | None
+
+    def __post_init__(self) -> None:
+        require_positive(step=self.step)
+        require_count("iterations", self.iterations, 1)
+        if self.bound is not None:
+            require_positive(bound=self.bound)
+        if self.clip is not None:
+            low, high = self.clip
+            require(low < high, f"clip is {self.clip}; give the lowest and the highest valid input")
+
+    def check(self, x: Tensor) -> None:
+        """Refuse inputs that the first step would change by clipping them."""
+        if self.clip is None or not x.numel():
+            return
+        low, high = (float(end) for end in x.aminmax())
+        require(
+            self.clip[0] <= low and high <= self.clip[1],
+            f"x has values from {low:.4g} to {high:.4g} and clip is {self.clip}; give the range of "
+            "your inputs as clip, or None",
+        )
+
+    def moved(self, x: Tensor, gradient: Tensor, original: Tensor) -> Tensor:
+        x = x + self.step * gradient.sign()
+        if self.bound is not None:
+            x = torch.clamp(x, original - self.bound, original + self.bound)
+        return x if self.clip is None else x.clamp(*self.clip)
+
+
+class _Victims:
+    """One model or several, of which every draw and member has the same say.
+
+    Args:
+        model: the model or models.
+        samples: draws of each.
+        dropout: whether dropout layers draw.
+        batch_size: how many examples run at once.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        samples: int,
+        dropout: bool,
+        batch_size: int | None,
+    ) -> None:
+        if isinstance(model, nn.ModuleList):
+            models = list(model)
+        else:
+            models = [model] if isinstance(model, nn.Module) else list(model)
+        require(
+            bool(models) and all(isinstance(each, nn.Module) for each in models),
+            "model is neither a module nor a sequence of modules; give one or the other",
+        )
+        require_count("samples", samples, 1)
+        if batch_size is not None:
+            require_count("batch_size", batch_size, 1)
+        self.models = nn.ModuleList(models)
+        self.samples, self.dropout, self.batch_size = samples, dropout, batch_size
+        self._shared: dict[nn.Module, frozenset[nn.Module]] = {}
+
+    def log_probs(self, x: Tensor, seed: int | None) -> Tensor:
+        """The log of the class probabilities, averaged over new draws: ``[batch, classes]``."""
+        parts = []
+        with torch.no_grad(), self._running(seed):
+            for part in self._slices(x):
+                draws = [self._forward(model, part)[1] for model in self._each_draw()]
+                parts.append(log_mean(torch.cat(draws)))
+        return torch.cat(parts)
+
+    def gradient(self, x: Tensor, target: Tensor, of_average: bool, seed: int | None) -> Tensor:
+        """The gradient of the target's log probability, averaged one way or the other.
+
+        ``∇ log Σ_s p_s = Σ_s r_s ∇ log p_s`` with ``r_s = p_s / Σ p``: both are weighted averages
+        of the same gradients.
+        """
+        parts = []
+        with torch.enable_grad(), self._running(seed):
+            for inputs, wanted in zip(self._slices(x), self._slices(target), strict=True):
+                draws = [self._draw_gradient(m, inputs, wanted) for m in self._each_draw()]
+                logs, gradients = (torch.cat(values) for values in zip(*draws, strict=True))
+                weights = logs.softmax(0) if of_average else torch.ones_like(logs) / len(logs)
+                parts.append(torch.einsum("sb,sb...->b...", weights, gradients))
+        return torch.cat(parts)
+
+    def _draw_gradient(self, model: nn.Module, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """``log p(target)`` and its gradient for one draw: ``[members, batch]``, ``[…, *x]``."""
+        leaf, log_probs = self._forward(model, x)
+        wanted = target.expand(len(log_probs), -1).unsqueeze(-1)
+        logs = log_probs.gather(-1, wanted).squeeze(-1)
+        (gradient,) = torch.autograd.grad(logs.sum(), leaf)
+        return logs.detach(), gradient.unflatten(0, logs.shape)
+
+    def _forward(self, model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The tiled batch and the log probabilities of one draw, ``[members, batch, classes]``."""
+        count = members(model)
+        batch = tile(x, count).requires_grad_(torch.is_grad_enabled())
+        with forward_pass(len(batch), self._shared_layers(model, batch.detach())):
+            logits = model(batch)
+        given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        require(
+            isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(batch),
+            f"the model gives {given} for {len(batch)} examples; an attack needs logits "
+            "[batch, classes]",
+        )
+        return batch, F.log_softmax(logits, -1).unflatten(0, (count, len(x)))
+
+    def _shared_layers(self, model: nn.Module, batch: Tensor) -> frozenset[nn.Module]:
+        if model not in self._shared:
+            self._shared[model] = (
+                frozenset() if is_compiled(model) else shared_layers(model, batch, rows=len(batch))
+            )
+        return self._shared[model]
+
+    def _each_draw(self) -> Iterator[nn.Module]:
+        for _ in range(self.samples):
+            yield from self.models
+
+    def _slices(self, x: Tensor) -> tuple[Tensor, ...]:
+        return x.split(self.batch_size or len(x))
+
+    @contextmanager
+    def _running(self, seed: int | None) -> Iterator[None]:
+        dropping = dropping_out(self.models) if self.dropout else nullcontext()
+        with evaluating(self.models), dropping, noise_by(seed, self.models):
+            yield
+
+
+def _targets(x: Tensor, target: Tensor | int, labels: Tensor | None) -> Tensor:
+    """One target for every example, after a look at everything that was given."""
+    require(
+        x.is_floating_point(),
+        f"x has dtype {x.dtype}, which has no gradient; give floating-point inputs, such as "
+        "x.float() / 255",
+    )
+    require(
+        x.ndim >= 2 and len(x) > 0,
+        f"x has shape {tuple(x.shape)}; give [batch, …] with at least one example",
+    )
+    wanted = torch.as_tensor(target, device=x.device)
+    wanted = wanted.expand(len(x)) if wanted.ndim == 0 else wanted
+    for name, classes in (("target", wanted), ("labels", labels)):
+        if classes is None:
+            continue
+        require(
+            classes.shape == (len(x),) and not classes.is_floating_point(),
+            f"{name} has shape {tuple(classes.shape)} and dtype {classes.dtype}; give one class "
+            f"index for each of the {len(x)} examples",
+        )
+    return wanted.long()
+
+
+def _attack(
+    victims: _Victims,
+    rule: _Rule,
+    original: Tensor,
+    target: Tensor,
+    labels: Tensor | None,
+    gradient: str,
+    seed: int | None,
+) -> Attack:
+    rule.check(original)
+    seeds = _seeds(seed, 2 * rule.iterations + 1)
+    before = victims.log_probs(original, next(seeds))
+    _check_targets(target, labels, before)
+    x, hits = original, [before.argmax(-1) == target]
+    for iteration in range(rule.iterations):
+        g = victims.gradient(x, target, gradient == "of_average", next(seeds))
+        bad = (~g.flatten(1).isfinite().all(1)).nonzero().flatten()
+        require(
+            not len(bad),
+            f"the gradient is not finite in iteration {iteration + 1} for {_listed(bad)}; look at "
+            "those inputs and at the model's outputs",
+        )
+        x = rule.moved(x, g, original)
+        hits.append(victims.log_probs(x, next(seeds)).argmax(-1) == target)
+    return Attack(x, original, target, torch.stack(hits))
+
+
+def _check_targets(target: Tensor, labels: Tensor | None, log_probs: Tensor) -> None:
+    """Refuse targets that are no class, or what the example is or is taken for already."""
+    classes = log_probs.shape[-1]
+    low, high = (int(end) for end in target.aminmax())
+    require(
+        low >= 0 and high < classes,
+        f"targets go from {low} to {high}; the model has the classes 0 … {classes - 1}",
+    )
+    known = log_probs.argmax(-1) if labels is None else labels.to(target.device)
+    same = (target == known).nonzero().flatten()
+    if labels is None:
+        told = "is what the model predicts already; give another class, or the true ones as labels"
+    else:
+        told = "is their label; give a class to be mistaken for"
+    require(not len(same), f"the target of {_listed(same)} {told}")
+
+
+def _listed(examples: Tensor) -> str:
+    """The first of some examples, for a sentence."""
+    shown = ", ".join(str(int(index)) for index in examples[:5])
+    more = f" and {len(examples) - 5} more" if len(examples) > 5 else ""
+    return f"example{'s' if len(examples) > 1 else ''} {shown}{more}"
+
+
+def _seeds(seed: int | None, count: int) -> Iterator[int | None]:
+    """A seed for each block of draws; none if there is none."""
+    if seed is None:
+        return iter([None] * count)
+    drawn = torch.randint(2**62, (count,), generator=torch.Generator().manual_seed(seed))
+    return iter(drawn.tolist())

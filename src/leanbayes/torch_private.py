@@ -1,0 +1,112 @@
+"""Private names of torch: the only file that uses them, with one function each.
+
+``tests/test_torch_private.py`` names what breaks when torch changes one of them, and keeps private
+names out of all other files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch._functorch import pyfunctorch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = [
+    "DispatchMode",
+    "Moved",
+    "calls_compiled",
+    "compiled_module",
+    "gradient_hooks",
+    "hooks",
+    "is_in_backward",
+    "is_transformed",
+    "outside_vmap",
+    "packs_saved_tensors",
+    "schema_of",
+]
+
+
+class DispatchMode(TorchDispatchMode):
+    """A mode whose ``__torch_dispatch__`` sees every operation of a block."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Do not load torch's compiler to keep it out of the mode: nothing compiled gets here."""
+        return False
+
+
+class Moved(nn.Module):
+    """A module that may correct its tensors after ``to``, ``half``, ``cuda`` and the like."""
+
+    def after_move(self, move: Callable[[], object]) -> None:
+        """Call ``move``, which changes the tensors."""
+        move()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self.after_move(lambda: super(Moved, self)._apply(fn, recurse))  # type: ignore[no-untyped-call]
+        return self
+
+
+def compiled_module(module: nn.Module) -> nn.Module | None:
+    """Return the module that ``torch.compile(module)`` wrapped, if this is its result."""
+    return dict(module.named_children()).get("_orig_mod")
+
+
+def calls_compiled(module: nn.Module) -> bool:
+    """Return whether ``module.compile()`` was called."""
+    return module._compiled_call_impl is not None
+
+
+def hooks(module: nn.Module) -> Iterator[str]:
+    """Yield the kinds of hooks that a module has: ``"forward_pre_hooks"``, …"""
+    for name, value in vars(module).items():
+        if name.endswith("_hooks") and value:
+            yield name.removeprefix("_")
+
+
+def gradient_hooks(tensor: Tensor) -> bool:
+    """Return whether something runs when the gradient of a tensor is computed."""
+    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
+
+
+def schema_of(operation: Any) -> Any:
+    """Return the declaration of an operation such as ``torch.ops.aten.add.Tensor``."""
+    return operation._schema
+
+
+def packs_saved_tensors() -> bool:
+    """Return whether a block such as activation checkpointing packs what backward passes need."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def is_in_backward() -> bool:
+    """Return whether a backward pass runs this code."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Return whether a transform such as ``torch.func.vmap`` gives a tensor further dimensions."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def outside_vmap(
+    x: Tensor, function: Callable[[int, int | None, Tensor], tuple[Tensor, int]]
+) -> Tensor:
+    """Call a function that handles the axis of the innermost ``torch.func.vmap`` itself.
+
+    A ``torch.autograd.Function`` with a ``vmap`` of its own takes three times as long.
+
+    Args:
+        x: input, seen with or without the axis.
+        function: maps the size of the axis, its place in the input (``None``: it has none) and the
+            input to an output and the place of the axis there.
+    """
+    vmap: Any = pyfunctorch.retrieve_current_functorch_interpreter()
+    level, size = vmap.level(), vmap.batch_size()
+    with pyfunctorch.temporarily_pop_interpreter_stack():
+        plain, place = torch._C._functorch._unwrap_batched(x, level)
+        y, at = function(size, place, plain)
+    return torch._C._functorch._add_batch_dim(y, at, level)
