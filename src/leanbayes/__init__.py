@@ -34,7 +34,15 @@ with without_collector():
     from leanbayes.posteriors import KTied, MeanField, Rank1
     from leanbayes.prediction.predict import Prediction, predict, predict_batches
     from leanbayes.saving import load, save
-    from leanbayes.training import count_parameters, diagnose, elbo, parameter_groups
+    from leanbayes.training import (
+        calibrate,
+        count_parameters,
+        diagnose,
+        elbo,
+        fit,
+        laplace,
+        parameter_groups,
+    )
 
 try:
     __version__ = version("leanbayes")
@@ -48,6 +56,7 @@ __all__ = [
     "Prediction",
     "Rank1",
     "analysis",
+    "calibrate",
     "compact",
     "compression",
     "convert",
@@ -58,9 +67,11 @@ __all__ = [
     "estimators",
     "export_onnx",
     "extend",
+    "fit",
     "held",
     "kernels",
     "kl",
+    "laplace",
     "likelihoods",
     "load",
     "mc_dropout",

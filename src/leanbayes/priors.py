@@ -32,6 +32,7 @@ __all__ = [
     "GroupARD",
     "HalfCauchy",
     "He",
+    "Hierarchical",
     "Laplace",
     "LogNormal",
     "LogUniform",
@@ -182,6 +183,42 @@ class Centered(Prior):
 
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
         return self.learned(lbd.CenteredNormal, matrix, scale=self.scale)
+
+
+@register_prior
+@dataclass(frozen=True)
+class Hierarchical(Prior):
+    """``w ~ N(m, s²)`` around its own mean ``m ~ N(0, spread²)``, with ``s = scale / √fan_in``.
+
+    The standard deviation of a weight is compared with ``s``, its mean with the wider
+    ``√(s² + spread²)``, so that the whole KL can be used without underfitting. The ELBO stays a
+    bound (:class:`~leanbayes.distributions.HierarchicalNormal` has the formula).
+
+    Args:
+        scale: Standard deviation around the mean, times the square root of the fan-in.
+        spread: Standard deviation of the means.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(torch.nn.Linear(4, 2), lb.KTied(), Hierarchical())
+        >>> float(model.prior().scale)
+        0.5
+    """
+
+    scale: float = 1.0
+    spread: float = 0.3
+    weights_only = True
+
+    def __post_init__(self) -> None:
+        require_positive(scale=self.scale, spread=self.spread)
+
+    def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
+        return self.of(matrix, Linear())
+
+    def of(self, weight: Tensor, op: LinearOp) -> Learned[td.Distribution]:
+        matrix = op.matrix(weight)
+        scale = self.scale / math.sqrt(op.fan_in(matrix.shape[1]))
+        return self.learned(lbd.HierarchicalNormal, matrix, scale=scale, spread=self.spread)
 
 
 @register_prior

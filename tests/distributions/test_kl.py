@@ -47,7 +47,12 @@ def is_impossible(posterior, prior):
     if isinstance(p, lb.priors.LogNormal | lb.priors.HalfCauchy):
         return not kinds or not kinds <= POSITIVE
     if isinstance(
-        p, lb.priors.Centered | lb.priors.ARD | lb.priors.GroupARD | lb.priors.LogUniform
+        p,
+        lb.priors.Centered
+        | lb.priors.Hierarchical
+        | lb.priors.ARD
+        | lb.priors.GroupARD
+        | lb.priors.LogUniform,
     ):
         return bool(kinds)
     infinite_moment = isinstance(
@@ -94,6 +99,14 @@ def learned_pair(posterior, prior):
     return moved(POSTERIORS[posterior](weight, Linear())), moved(PRIORS[prior](weight))
 
 
+def hierarchical(scale, spread, mean):
+    """``E_q(m) log p(w | m) − KL(q(m) ‖ p(m))`` with the best normal ``q(m)``."""
+    precision = scale**-2 + spread**-2
+    q = td.Normal(mean * scale**-2 / precision, precision.rsqrt())
+    cost = td.kl_divergence(q, td.Normal(double(0.0), double(spread)))
+    return lambda w: td.Normal(q.mean, scale).log_prob(w) - 0.5 * (q.stddev / scale).square() - cost
+
+
 def log_prior(prior, mean, covariance):
     """``log p`` of flat weights or of factors, by torch's own distributions."""
     recipe, stored = prior.spec, dict(prior.named_parameters())
@@ -106,6 +119,8 @@ def log_prior(prior, mean, covariance):
             p = td.Normal(double(0.0), double(2 / SHAPE[1]).sqrt())
         case lb.priors.Centered():
             p = td.Normal(mean, double(recipe.scale))
+        case lb.priors.Hierarchical():
+            return hierarchical(double(recipe.scale) / SHAPE[1] ** 0.5, recipe.spread, mean)
         case lb.priors.ARD():
             p = td.Normal(0.0, (mean.square() + covariance.diagonal()).sqrt())
         case lb.priors.GroupARD():

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
 from leanbayes.lightning import BayesianModule
-from leanbayes.lightning.batches import parts_of
+from leanbayes.training.batches import parts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
@@ -195,5 +195,5 @@ def test_an_output_without_a_tensor_gets_a_sentence():
         def forward(self, x):
             return x, super().forward(x)
 
-    with pytest.raises(TypeError, match=r"gives a tuple; say which tensor.*output="):
+    with pytest.raises(TypeError, match=r"gives a tuple; choose a tensor of it with output="):
         BayesianModule(Pair(2, 2), data_size=20).objective((X, Y))

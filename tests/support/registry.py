@@ -63,6 +63,7 @@ PRIORS: dict[str, lb.priors.Prior] = {
     "normal_shared": lb.priors.Normal(0.5, learn="model"),
     "he": lb.priors.He(),
     "centered": lb.priors.Centered(0.5),
+    "hierarchical": lb.priors.Hierarchical(0.8, 0.5),
     "ard": lb.priors.ARD(),
     "group_ard": lb.priors.GroupARD(scale=0.5),
     "log_uniform": lb.priors.LogUniform(),

@@ -353,12 +353,12 @@ def _forbid_tied_weights(model: nn.Module, chosen: Collection[nn.Module]) -> Non
         layers[name] = above[-1] if above else module
         for parameter in module.parameters(recurse=False):
             layer, other = owners.setdefault(parameter, (layers[name], name))
-            require(
-                layer is layers[name] or (layer not in chosen and layers[name] not in chosen),
-                f"layers {other!r} and {name!r} share one weight, which cannot be converted on one "
-                f"side only; exclude both with exclude=[{other!r}, {name!r}], or give each a "
-                "weight of its own",
-            )
+            if layer is not layers[name] and (layer in chosen or layers[name] in chosen):
+                raise ValueError(
+                    f"layers {other!r} and {name!r} share one weight, which cannot be converted on "
+                    f"one side only; exclude both with exclude=[{other!r}, {name!r}], or give each "
+                    "its own weight"
+                )
 
 
 def _freeze_rest(model: M) -> M:

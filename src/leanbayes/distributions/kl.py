@@ -34,6 +34,7 @@ from leanbayes.distributions import (
     CenteredNormal,
     FlatDensity,
     GroupRelevanceNormal,
+    HierarchicalNormal,
     LocationScale,
     LogUniformDensity,
     LowRankProduct,
@@ -49,7 +50,13 @@ from leanbayes.kernels import KLTerm, fused_kl, fusible, in_graph, no_force, rel
 
 __all__ = ["check_pair", "cross_entropy", "divergence", "total_divergence"]
 
-_PRIORS_OF_WEIGHTS = (CenteredNormal, RelevanceNormal, GroupRelevanceNormal, LogUniformDensity)
+_PRIORS_OF_WEIGHTS = (
+    CenteredNormal,
+    HierarchicalNormal,
+    RelevanceNormal,
+    GroupRelevanceNormal,
+    LogUniformDensity,
+)
 _BY_MOMENTS = (WeightDistribution.log_inverse_alpha, LocationScale.log_inverse_alpha)
 
 
@@ -72,6 +79,13 @@ def _(p: Normal, q: WeightDistribution) -> Tensor:
 def _(p: CenteredNormal, q: WeightDistribution) -> Tensor:
     second = q.variance / p.scale.square()
     return 0.5 * second + p.scale.log() + 0.5 * math.log(2 * math.pi)
+
+
+@cross_entropy.register
+def _(p: HierarchicalNormal, q: WeightDistribution) -> Tensor:
+    spread = q.variance / p.scale.square()
+    distance = ((q.mean - p.loc) / p.mean_scale).square()
+    return 0.5 * (spread + distance) + p.mean_scale.log() + 0.5 * math.log(2 * math.pi)
 
 
 @cross_entropy.register
@@ -232,6 +246,10 @@ def _is_one_normal(p: Distribution) -> TypeGuard[Normal]:
 
 def _total_cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:
     """The sum of :func:`cross_entropy`; one normal for all weights needs only two sums."""
+    if isinstance(p, HierarchicalNormal) and p.scale.ndim == 0:
+        distance = ((q.mean - p.loc) / p.mean_scale).square().sum()
+        constant = q.mean.numel() * (p.mean_scale.log() + 0.5 * math.log(2 * math.pi))
+        return 0.5 * (q.total_variance() / p.scale.square() + distance) + constant
     if not (isinstance(p, Normal) and p.scale.ndim == 0):
         return cross_entropy(p, q).sum()
     distance = q.total_variance() + (q.mean - p.loc).square().sum()

@@ -18,6 +18,7 @@ __all__ = [
     "CenteredNormal",
     "FlatDensity",
     "GroupRelevanceNormal",
+    "HierarchicalNormal",
     "LogUniformDensity",
     "NormalMixture",
     "RelevanceNormal",
@@ -97,6 +98,41 @@ class CenteredNormal(_Prior):
     def __init__(self, scale: Tensor) -> None:
         self.scale = scale
         super().__init__()
+
+
+class HierarchicalNormal(_Prior):
+    """``w ~ N(m, scale²)`` around a mean ``m ~ N(loc, spread²)`` of its own, which is inferred too.
+
+    With the best normal ``q(m)`` put in, the KL of a weight ``N(μ, σ²)`` is
+
+        log(scale/σ) + σ²/(2 scale²) − ½ + (μ − loc)²/(2 (scale² + spread²))
+        + ½ log(1 + spread²/scale²)
+
+    so the spread of a weight is judged by ``scale`` and its mean by the wider of the two, and the
+    ELBO stays a bound (after Tomczak, Swaroop, Foong and Turner 2021). It has no density without a
+    posterior.
+
+    Args:
+        scale: the standard deviation of a weight around its mean.
+        spread: the standard deviation of the means.
+        loc: the mean of the means.
+
+    Example:
+        >>> from leanbayes.distributions import LocationScale
+        >>> q = LocationScale(torch.ones(1, 1), torch.ones(1, 1))
+        >>> p = HierarchicalNormal(torch.tensor(1.0), torch.tensor(1.0))
+        >>> round(float(torch.distributions.kl_divergence(q, p)), 4)
+        0.5966
+    """
+
+    def __init__(self, scale: Tensor, spread: Tensor, loc: Tensor | float = 0.0) -> None:
+        self.scale, self.spread, self.loc = scale, spread, loc
+        super().__init__()
+
+    @property
+    def mean_scale(self) -> Tensor:
+        """The standard deviation that means are judged by."""
+        return torch.hypot(self.scale, self.spread)
 
 
 class GroupRelevanceNormal(_Prior):

@@ -182,8 +182,9 @@ def _refuse_more_parameters(module: nn.Module, layer: Layer) -> None:
     except NotImplementedError:  # an affine map, which has no mean weight
         return
     for name, _ in module.named_parameters():
-        require(
-            name in kept,
-            f"it has a parameter {name!r} that its Bayesian counterpart has not, which would be "
-            "lost; exclude it, or write a kind of layer for it and call lb.extend.register_layer",
-        )
+        if name not in kept:
+            raise ValueError(
+                f"it has a parameter {name!r} that its Bayesian counterpart has not, which would "
+                "be lost; exclude it, or write a kind of layer for it and call "
+                "lb.extend.register_layer"
+            )

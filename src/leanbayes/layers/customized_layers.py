@@ -36,11 +36,11 @@ def refuse_custom(module: nn.Module, base: type[nn.Module], subject: str = "it")
             f"{subject} has {found}, which would be lost; remove them first, or exclude it"
         )
     for name, value in vars(module).items():
-        require(
-            not (callable(value) and callable(getattr(type(module), name, None))),
-            f"{subject} has a {name} that was set on the instance, which would be lost; remove "
-            "that, or exclude it",
-        )
+        if callable(value) and callable(getattr(type(module), name, None)):
+            raise ValueError(
+                f"{subject} has a {name} that was set on the instance, which would be lost; remove "
+                "that, or exclude it"
+            )
     kind = type(module).__name__ if subject == "it" else f"{subject} ({type(module).__name__})"
     for name in _overridden(type(module), base):
         raise ValueError(

@@ -55,16 +55,16 @@ class LayerSpec:
             ("bias_prior", Prior | None, "lb.priors.Normal(1.0)"),
         ):
             value = getattr(self, name)
-            message = f"{name} is {value!r}; give a spec such as {example}"
-            require(isinstance(value, kinds), message)
-        require(
-            callable(self.estimator),
-            f"estimator is {self.estimator!r}; give a function such as lb.estimators.auto",
-        )
-        require(
-            self.batch_dim in (0, 1),
-            f"batch_dim is {self.batch_dim!r}; it is 0, or 1 for inputs [time, batch, …]",
-        )
+            if not isinstance(value, kinds):
+                raise ValueError(f"{name} is {value!r}; give a spec such as {example}")
+        if not callable(self.estimator):
+            raise ValueError(
+                f"estimator is {self.estimator!r}; give a function such as lb.estimators.auto"
+            )
+        if self.batch_dim not in (0, 1):
+            raise ValueError(
+                f"batch_dim is {self.batch_dim!r}; it is 0, or 1 for inputs [time, batch, …]"
+            )
         if isinstance(self.posterior, Rank1):
             require(
                 not self.prior.weights_only,

@@ -20,16 +20,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from leanbayes.errors import LoadError, require
-from leanbayes.layers.forward_pass import forward_pass
-from leanbayes.lightning.batches import Called, Parts, parts_of
 from leanbayes.likelihoods import Categorical, Likelihood
-from leanbayes.models.members import members, tile
-from leanbayes.models.model_kl import kl
 from leanbayes.models.random_maps import random_maps
-from leanbayes.prediction.predict import Prediction, predict, shared_layers
-from leanbayes.prediction.seeded import is_compiled
+from leanbayes.prediction.predict import Prediction
 from leanbayes.saving.io import described, rebuilt
-from leanbayes.training.objective import Elbo, elbo, mixture_nll
+from leanbayes.training.batch_objective import BatchObjective
+from leanbayes.training.objective import Elbo, mixture_nll
 from leanbayes.training.parameter_groups import parameter_groups
 from leanbayes.training.schedules import SCHEDULES, Constant, Schedule
 
@@ -128,8 +124,6 @@ class BayesianModule(L.LightningModule):
     ) -> None:
         super().__init__()
         require(count in ("step", "epoch"), f"count is {count!r}; it is 'step' or 'epoch'")
-        require(loss in ("average", "mixture"), f"loss is {loss!r}; it is 'average' or 'mixture'")
-        require(data_size > 0, f"data_size is {data_size}; give the number of training examples")
         self.model, self.data_size = model, data_size
         self.likelihood = likelihood or Categorical()
         self.schedule, self.count = schedule or Constant(), count
@@ -140,7 +134,7 @@ class BayesianModule(L.LightningModule):
         self.target, self.output = target, output
         self._make_optimizer, self._make_scheduler = optimizer, scheduler
         self._make_groups = groups
-        self._shared: frozenset[nn.Module] | None = None
+        self._made_objective = BatchObjective(model, self.likelihood, data_size, loss=loss)
         self._scores, self._weights = _Running(), _Running()
         self.save_hyperparameters(self._options() | _families(model))
 
@@ -153,10 +147,6 @@ class BayesianModule(L.LightningModule):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         return self.model(*inputs, **named)
 
-    def _called(self, parts: Parts) -> Called:
-        """The model, called with tensors by position."""
-        return Called(self.model, parts.names, self.output)
-
     @property
     def kl_weight(self) -> float:
         """The weight of the KL at this step or epoch."""
@@ -164,43 +154,23 @@ class BayesianModule(L.LightningModule):
             return self.schedule(0)
         return self.schedule(self.global_step if self.count == "step" else self.current_epoch)
 
-    def model_kl(self) -> Tensor:
-        """The KL of the model; zero for a plain network."""
-        if any(True for _ in random_maps(self.model)):
-            return kl(self.model)
-        return next(self.model.parameters()).new_zeros(())
+    @property
+    def _objective(self) -> BatchObjective:
+        """The objective with the options of now, which a user may have changed."""
+        made = self._made_objective
+        made.model, made.likelihood, made.data_size = self.model, self.likelihood, self.data_size
+        made.samples, made.loss = self.train_samples, self.loss
+        made.batch_dim, made.target, made.output = self.batch_dim, self.target, self.output
+        return made
 
     def objective(self, batch: Batch) -> Elbo:
         """The ELBO of one batch, which every member sees whole, by ``train_samples`` draws."""
-        parts, count = parts_of(batch, self.target), members(self.model)
-        x, y = parts.inputs, parts.with_target(self.target)
-        rows = None
-        if count > 1:
-            x = tuple(tile(value, count, self.batch_dim) for value in x)
-            rows = x[0].shape[self.batch_dim]
-        model = self._called(parts)
-        if self._shared is None:
-            compiled = is_compiled(model)
-            self._shared = frozenset() if compiled else shared_layers(model, *x, rows=rows)
-        outputs = []
-        for _ in range(self.train_samples):
-            with forward_pass(rows, self._shared):
-                outputs.append(model(*x))
-        nll = self._nll_of(outputs, y, count)
-        return elbo(nll, self.model_kl(), data_size=self.data_size, weight=self.kl_weight)
-
-    def _nll_of(self, outputs: list[Tensor], y: Tensor, count: int) -> Tensor:
-        """By draws ``[members · batch, …]`` of a batch with these targets."""
-        if self.loss == "average":
-            tiled = tile(y, count) if count > 1 else y
-            return torch.stack([self.likelihood.nll(drawn, tiled) for drawn in outputs]).mean()
-        apart = [drawn.unflatten(0, (count, len(y))) for drawn in outputs]
-        return mixture_nll(torch.cat(apart), y, self.likelihood)
+        return self._objective(batch, self.kl_weight)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         parts = self.objective(batch)
         values = {"nll": parts.nll, "kl": parts.kl, "negative_elbo": parts.nll + parts.kl}
-        self._scores.add(values, len(parts_of(batch, self.target).with_target(self.target)))
+        self._scores.add(values, self._objective.size_of(batch))
         self._weights.add({"kl_weight": torch.tensor(parts.weight)}, 1)
         if (batch_idx + 1) % _HEARD_OF == 0 or self._may_be_last():
             self._log("train", *self._scores.take())
@@ -220,20 +190,16 @@ class BayesianModule(L.LightningModule):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Prediction:
         """The prediction of a batch; a target in it is not looked at."""
-        return self._predicted(parts_of(batch, self.target), self.samples)
-
-    def _predicted(self, parts: Parts, samples: int) -> Prediction:
-        model, dim = self._called(parts), self.batch_dim
-        options: dict[str, Any] = {"samples": samples, "likelihood": self.likelihood}
-        return predict(model, parts.inputs, batch_dim=dim, **options)
+        return self._objective.predict(batch, self.samples)
 
     def _judge(self, stage: str, batch: Batch, samples: int) -> None:
         """Log how good the mixture of samples is on a batch, and what its ELBO would be."""
-        parts = parts_of(batch, self.target)
-        y, outputs = parts.with_target(self.target), self._predicted(parts, samples).samples
+        objective = self._objective
+        y, outputs = objective.targets(batch), objective.predict(batch, samples).samples
         values = {
             "nll": mixture_nll(outputs, y, self.likelihood),
-            "negative_elbo": self.likelihood.nll(outputs, y) + self.model_kl() / self.data_size,
+            "negative_elbo": self.likelihood.nll(outputs, y)
+            + objective.model_kl() / self.data_size,
         }
         if self.likelihood.has_classes(outputs):
             values["accuracy"] = (self.likelihood.labels(outputs) == y).float().mean()

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, distributions
 from torch.distributions import Distribution
 
-from leanbayes.errors import require
+from leanbayes.errors import require, require_positive
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
 from leanbayes.likelihoods.mixtures import log_mean
 
@@ -19,16 +19,26 @@ _FEW_CLASSES = 15
 class Categorical(Likelihood):
     """Classes; outputs are logits over the last dimension, targets class indices.
 
+    Args:
+        temperature: Divisor of the logits; above 1 predictions are less confident
+            (:func:`leanbayes.calibrate` finds it).
+
     Example:
         >>> float(Categorical().nll(torch.zeros(1, 4), torch.tensor([2])).exp())
         4.0
     """
 
+    def __init__(self, temperature: float = 1.0) -> None:
+        super().__init__()
+        require_positive(temperature=temperature)
+        self.temperature = float(temperature)
+
     def distribution(self, outputs: Tensor) -> Distribution:
-        return distributions.Categorical(logits=outputs, validate_args=False)
+        return distributions.Categorical(logits=self._tempered(outputs), validate_args=False)
 
     def averaged(self, outputs: Tensor) -> Distribution:
-        return self.distribution(log_mean(self.class_log_probs(outputs)))
+        mixed = log_mean(self.class_log_probs(outputs))
+        return distributions.Categorical(logits=mixed, validate_args=False)
 
     def check(self, outputs: Tensor, y: Tensor) -> None:
         super().check(outputs, y)
@@ -45,10 +55,13 @@ class Categorical(Likelihood):
         return y  # half precision could not tell 257 classes
 
     def class_log_probs(self, outputs: Tensor) -> Tensor:
-        return _over_classes(F.log_softmax, outputs)
+        return _over_classes(F.log_softmax, self._tempered(outputs))
 
     def probs(self, outputs: Tensor) -> Tensor:
-        return _over_classes(F.softmax, outputs).mean(0)
+        return _over_classes(F.softmax, self._tempered(outputs)).mean(0)
+
+    def _tempered(self, outputs: Tensor) -> Tensor:
+        return outputs if self.temperature == 1 else outputs / self.temperature
 
 
 def _over_classes(softmax: Callable[[Tensor, int], Tensor], outputs: Tensor) -> Tensor:

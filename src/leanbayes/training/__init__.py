@@ -2,8 +2,12 @@
 
 from leanbayes.models.map_posteriors import update_priors
 from leanbayes.training import schedules
+from leanbayes.training.calibrate import calibrate
 from leanbayes.training.diagnose import Diagnosis, diagnose
+from leanbayes.training.fit import NonFiniteLossError, fit
 from leanbayes.training.gradient_snr import GradientSNR
+from leanbayes.training.history import History
+from leanbayes.training.laplace import laplace
 from leanbayes.training.natural_gradient import NaturalGradient
 from leanbayes.training.objective import (
     Elbo,
@@ -24,13 +28,18 @@ __all__ = [
     "Diagnosis",
     "Elbo",
     "GradientSNR",
+    "History",
     "NaturalGradient",
+    "NonFiniteLossError",
     "ParameterCounts",
     "Widened",
     "average_nll",
+    "calibrate",
     "count_parameters",
     "diagnose",
     "elbo",
+    "fit",
+    "laplace",
     "mean_logits_nll",
     "mean_probs_nll",
     "mixture_nll",

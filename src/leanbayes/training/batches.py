@@ -15,19 +15,20 @@ class Parts(NamedTuple):
         inputs: the tensors that the model is called with.
         names: the keywords of the last of them; the others come by position.
         target: what the outputs are compared with, if it is there.
+        weight: how much every example counts; all the same if not given.
     """
 
     inputs: tuple[Tensor, ...]
     names: tuple[str, ...] = ()
     target: Tensor | None = None
+    weight: Tensor | None = None
 
     def with_target(self, key: str) -> Tensor:
         """The target; raise a sentence if there is none."""
         if self.target is None:
             raise ValueError(
                 f"the batch has no target{nearest(key, self.names) if self.names else ''}; give "
-                f"pairs (x, y), or dictionaries with {key!r}; BayesianModule(…, target=…) says "
-                "another key"
+                f"pairs (x, y), or dictionaries with {key!r}, or name another key with target=…"
             )
         return self.target
 
@@ -46,6 +47,8 @@ def parts_of(batch: Any, key: str) -> Parts:
         >>> parts_of(batch, "labels").names
         ('input_ids',)
     """
+    if isinstance(batch, Parts):
+        return batch
     if isinstance(batch, Mapping):
         inputs = {name: value for name, value in batch.items() if name != key}
         return Parts(_tensors(tuple(inputs.values())), tuple(inputs), batch.get(key))
@@ -94,7 +97,7 @@ class Called(nn.Module):
         outputs = getattr(given, "logits", given)
         if not isinstance(outputs, Tensor):
             raise TypeError(
-                f"the model gives a {type(given).__name__}; say which tensor of it is meant with "
-                "BayesianModule(…, output=lambda given: …)"
+                f"the model gives a {type(given).__name__}; choose a tensor of it with "
+                "output=lambda given: …"
             )
         return outputs

@@ -1,0 +1,73 @@
+"""Linearized predictions: the network is replaced by its tangent at the posterior mean.
+
+``f(x) + J(x) (w − E w)`` for draws ``w`` of the weights. Draws of a Laplace approximation underfit
+in the network itself; its curvature is that of the tangent (Immer et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.errors import require
+from leanbayes.estimators import mean
+from leanbayes.models.noise_switches import using
+from leanbayes.models.random_maps import random_maps
+
+_MEANS = "loc"
+
+
+def linearized_samples(
+    model: nn.Module, run: Callable[[nn.Module], Tensor], samples: int
+) -> Tensor:
+    """Outputs ``[samples, …]`` of the tangent of a model, each for one draw of all weights.
+
+    Args:
+        model: a converted model, in eval mode.
+        run: calls a model with the inputs and returns its output tensor.
+        samples: how many draws.
+    """
+    maps = dict(random_maps(model))
+    require(bool(maps), "the model has no Bayesian layer; call lb.convert or lb.laplace first")
+    for name, layer in maps.items():
+        require(
+            layer.posterior.roles.get(_MEANS) == "means" and layer.members == 1,
+            f"layer {name!r} has the posterior {layer.posterior.spec}, which has no mean to "
+            "linearize at; leave linearized out",
+        )
+    means = {f"{name}.posterior.{_MEANS}": layer for name, layer in maps.items()}
+    at = {name: layer.posterior.get_parameter(_MEANS).detach() for name, layer in means.items()}
+
+    def outputs(parameters: dict[str, Tensor]) -> Tensor:
+        with using(model, mean):
+            return run(_Called(model, parameters))
+
+    drawn = []
+    for _ in range(samples):
+        tangents = {name: _deviation(layer.posterior) for name, layer in means.items()}
+        value, change, *_ = torch.func.jvp(outputs, (at,), (tangents,))
+        drawn.append(value + change)
+    return torch.stack(drawn)
+
+
+class _Called(nn.Module):
+    """A model that runs with other parameters."""
+
+    def __init__(self, model: nn.Module, parameters: dict[str, Tensor]) -> None:
+        super().__init__()
+        self._run = (model, parameters)
+
+    def forward(self, *inputs: object, **named: object) -> object:
+        model, parameters = self._run
+        return torch.func.functional_call(model, parameters, inputs, named)
+
+
+def _deviation(posterior: nn.Module) -> Tensor:
+    """A draw of the weights minus their mean, in the shape in which means are stored."""
+    q = posterior()
+    deviation = (q.rsample() - q.mean).detach()
+    transform = posterior.transforms.get(_MEANS)  # type: ignore[union-attr, operator]
+    stored: Tensor = deviation if transform is None else transform.inverse(deviation)
+    return stored

@@ -1,0 +1,201 @@
+"""Laplace approximation: a posterior for a trained network from one pass over its data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.conversion.convert import convert
+from leanbayes.errors import require, require_choice, require_positive
+from leanbayes.layers.base import is_convertible
+from leanbayes.likelihoods import Categorical, Likelihood
+from leanbayes.models.random_maps import random_maps
+from leanbayes.parameters.learned import Learned
+from leanbayes.posteriors import MatrixNormal, MeanField, Posterior
+from leanbayes.prediction.eval_mode import evaluating
+from leanbayes.priors import Normal
+from leanbayes.training.curvature import LayerCurvature, curvature, is_supported
+from leanbayes.training.training_data import batches_of
+
+Kind = Literal["kfac", "diagonal", "last-layer"]
+_ROUNDS = 100
+_TOLERANCE = 1e-6
+
+
+def laplace(
+    model: nn.Module,
+    data: Any,
+    posterior: Kind = "kfac",
+    *,
+    likelihood: Likelihood | None = None,
+    prior_precision: float | None = None,
+    batch_size: int = 128,
+    target: str = "labels",
+    output: Callable[[Any], Tensor] | None = None,
+) -> nn.Module:
+    """Give a trained network a posterior from the curvature of its loss, without training.
+
+    A Kronecker-factored Laplace approximation is a matrix-normal posterior, a diagonal one is mean
+    field: the result is an ordinary converted model with ``predict``, ``save``, ``kl`` and further
+    training. Biases get independent noise.
+
+    Args:
+        model: Trained plain network; it stays as it is.
+        data: Its training data: a pair ``(x, y)``, a Dataset or a DataLoader.
+        posterior: ``"kfac"`` for correlated weights (matrix normal), ``"diagonal"`` for independent
+            ones (mean field), ``"last-layer"`` for a matrix normal of the last layer alone.
+        likelihood: What the outputs mean; classes if not given.
+        prior_precision: Precision of the normal prior of every weight; by default the one with the
+            largest marginal likelihood.
+        batch_size: Number of examples per pass, for arrays and Datasets.
+        target: Key of the targets in batches that are dictionaries.
+        output: Chooses the tensor that the likelihood describes.
+
+    Returns:
+        A converted copy of the model with the prior ``Normal(1/√precision)``.
+
+    Raises:
+        ValueError: No layer has a curvature that is known, or the model is converted already.
+
+    Example:
+        >>> x, y = torch.randn(100, 3), torch.randint(2, (100,))
+        >>> import leanbayes as lb
+        >>> bayesian = lb.laplace(nn.Linear(3, 2), (x, y))
+        >>> lb.predict(bayesian, x[:5], samples=10).probs.shape
+        torch.Size([5, 2])
+    """
+    require_choice("posterior", posterior, ("kfac", "diagonal", "last-layer"))
+    if prior_precision is not None:
+        require_positive(prior_precision=prior_precision)
+    layers = _layers(model)
+    if posterior == "last-layer":
+        layers = dict([list(layers.items())[-1]])
+    batches = batches_of(data, batch_size)
+    with evaluating(model), torch.enable_grad():
+        sums, _ = curvature(
+            model, layers, batches.epoch(None), likelihood or Categorical(),
+            target=target, output=output,
+        )  # fmt: skip
+    blocks = {name: _Block(layers[name], sums[name], posterior) for name in layers}
+    precision = prior_precision or best_precision(list(blocks.values()))
+    spec: Posterior = MeanField() if posterior == "diagonal" else MatrixNormal()
+    prior, names = Normal(1 / math.sqrt(precision)), list(layers)
+    converted = convert(model, spec, prior, bias=MeanField(), include=names)
+    for name, layer in random_maps(converted):
+        owner = name if name in blocks else name.rpartition(".")[0]
+        blocks[owner].assign(layer.posterior, precision, is_bias=owner != name)
+    return converted
+
+
+class _Block:
+    """The curvature of one layer and the size of its weights.
+
+    Attributes:
+        eigenvalues: of the Gauss–Newton matrix of the weights.
+    """
+
+    def __init__(self, layer: nn.Module, sums: LayerCurvature, kind: Kind) -> None:
+        self.sums, self.kind = sums, kind
+        self.bias_curvature = sums.bias
+        weights = [p.detach().double() for p in layer.parameters(recurse=False)]
+        self.square = float(sum(w.square().sum() for w in weights))
+        has_bias = getattr(layer, "bias", None) is not None
+        if kind == "diagonal":
+            self.eigenvalues = sums.diagonal
+        else:
+            g, a = sums.kronecker
+            (self.row_values, self.row_vectors) = torch.linalg.eigh(g)
+            (self.column_values, self.column_vectors) = torch.linalg.eigh(a)
+            self.row_values, self.column_values = (
+                values.clamp_min(0) for values in (self.row_values, self.column_values)
+            )
+            self.eigenvalues = torch.outer(self.row_values, self.column_values)
+        flat = self.eigenvalues.flatten()
+        self.all_eigenvalues = torch.cat([flat, sums.bias]) if has_bias else flat
+
+    def assign(self, posterior: Learned[Any], precision: float, *, is_bias: bool) -> None:
+        """Set a posterior to the one of this curvature and a prior."""
+        if is_bias:
+            std = (self.bias_curvature + precision).rsqrt()
+            posterior.assign(scale=std.unsqueeze(-1).expand_as(posterior.value("scale")))
+        elif self.kind == "diagonal":
+            posterior.assign(scale=(self.eigenvalues + precision).rsqrt())
+        else:
+            rows, columns = nearest_kronecker(self.eigenvalues + precision)
+            values = _triangle("row", self.row_vectors, rows)
+            posterior.assign(**values, **_triangle("column", self.column_vectors, columns))
+
+
+def nearest_kronecker(precision: Tensor) -> tuple[Tensor, Tensor]:
+    """Variances ``r [out]`` and ``c [in]`` whose product is nearest to a matrix of precisions.
+
+    ``q = N(0, r_i c_j)`` minimizes ``KL(q ‖ N(0, 1/precision_ij))``: alternately
+    ``r_i = in / Σ_j c_j precision_ij`` and ``c_j = out / Σ_i r_i precision_ij``.
+
+    Example:
+        >>> rows, columns = nearest_kronecker(torch.outer(torch.ones(2), torch.tensor([1.0, 4.0])))
+        >>> torch.outer(rows, columns)[0]
+        tensor([1.0000, 0.2500])
+    """
+    out, columns = precision.shape
+    c = 1 / precision.mean(0)
+    for _ in range(_ROUNDS):
+        r = columns / (precision @ c)
+        after = out / (r @ precision)
+        done = bool(((after / c).log().abs() < _TOLERANCE).all())
+        c = after
+        if done:
+            break
+    return columns / (precision @ c), c
+
+
+def best_precision(blocks: list[_Block]) -> float:
+    """The prior precision with the largest Laplace evidence, by MacKay's fixed point.
+
+    ``δ = γ / ‖w‖²`` with the number of determined weights ``γ = Σ λ / (λ + δ)``.
+    """
+    values = torch.cat([block.all_eigenvalues for block in blocks])
+    square = sum(block.square for block in blocks)
+    require(square > 0, "all weights are zero; train the network first")
+    precision = len(values) / square
+    for _ in range(_ROUNDS):
+        after = float((values / (values + precision)).sum()) / square
+        after = max(after, 1e-10)
+        if abs(math.log(after / precision)) < _TOLERANCE:
+            break
+        precision = after
+    return precision
+
+
+def _triangle(name: str, vectors: Tensor, variances: Tensor) -> dict[str, Tensor]:
+    """The lower-triangular factor of ``V diag(variances) Vᵀ``, as a posterior stores it."""
+    upper = torch.linalg.qr((vectors * variances.sqrt()).mT, mode="r").R
+    lower = (upper * upper.diagonal().sign().unsqueeze(1)).mT
+    row, column = torch.tril_indices(len(lower), len(lower), -1)
+    return {f"{name}_scale": lower.diagonal(), f"{name}_factor": lower[row, column]}
+
+
+def _layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers whose curvature is known, in order."""
+    require(
+        not any(True for _ in random_maps(model)),
+        "the model has random weights already; give the plain network, lb.deterministic(model)",
+    )
+    layers: Mapping[str, nn.Module] = dict(model.named_modules())
+    found = {name: layer for name, layer in layers.items() if is_supported(layer)}
+    others = [
+        f"{name} ({type(layer).__name__})"
+        for name, layer in layers.items()
+        if is_convertible(layer) and name not in found
+    ]
+    require(
+        bool(found),
+        "the model has no linear layer or ungrouped 2-D convolution"
+        + (f", only {', '.join(others)}" if others else "")
+        + "; a Laplace approximation needs one",
+    )
+    return found

@@ -1,0 +1,218 @@
+"""Laplace approximations, against dense Gauss–Newton matrices, exact posteriors and a peer."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, jacrev, vmap
+
+import leanbayes as lb
+from leanbayes.prediction.linearized import linearized_samples
+from leanbayes.training.curvature import curvature
+from leanbayes.training.laplace import nearest_kronecker
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+
+CLASSES = lb.likelihoods.Categorical()
+
+
+def dense_ggn(net, x, name):
+    """``Σ Jᵀ (diag p − p pᵀ) J`` of one weight, by automatic differentiation."""
+    weights = {key: value.detach() for key, value in net.named_parameters()}
+
+    def outputs(w, one):
+        return functional_call(net, weights | {name: w}, (one[None],))[0]
+
+    jacobian = vmap(jacrev(outputs), (None, 0))(weights[name], x).flatten(2)
+    p = net(x).softmax(-1).detach()
+    hessian = p.diag_embed() - p.unsqueeze(-1) * p.unsqueeze(-2)
+    return torch.einsum("bki,bkl,blj->ij", jacobian, hessian, jacobian)
+
+
+def cnn():
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3, stride=2, padding=1), nn.ReLU(inplace=True), nn.Flatten(),
+        nn.Linear(18, 3),
+    ).double()  # fmt: skip
+
+
+@pytest.mark.parametrize(("layer", "weight"), [("0", "0.weight"), ("3", "3.weight")])
+def test_the_diagonal_is_that_of_the_dense_matrix(layer, weight):
+    net, x = cnn(), torch.randn(7, 1, 6, 6).double()
+    sums, _ = curvature(net, {layer: net[int(layer)]}, [(x, torch.zeros(7).long())], CLASSES)
+    dense = dense_ggn(net, x, weight).diagonal()
+    torch.testing.assert_close(sums[layer].diagonal.flatten(), dense)
+
+
+def test_kronecker_factors_of_one_example_are_exact():
+    net, x = cnn(), torch.randn(1, 1, 6, 6).double()
+    sums, _ = curvature(net, {"3": net[3]}, [(x, torch.zeros(1).long())], CLASSES)
+    torch.testing.assert_close(torch.kron(*sums["3"].kronecker), dense_ggn(net, x, "3.weight"))
+
+
+def test_batches_add_up_and_the_log_likelihood_is_counted():
+    net, x, y = cnn(), torch.randn(6, 1, 6, 6).double(), torch.randint(3, (6,))
+    whole, total = curvature(net, {"0": net[0]}, [(x, y)], CLASSES)
+    parts, same = curvature(net, {"0": net[0]}, [(x[:2], y[:2]), (x[2:], y[2:])], CLASSES)
+    for a, b in zip(whole["0"].kronecker, parts["0"].kronecker, strict=True):
+        torch.testing.assert_close(a, b)
+    expected = -float(nn.functional.cross_entropy(net(x), y, reduction="sum").detach())
+    assert total == pytest.approx(expected)
+    assert same == pytest.approx(expected)
+
+
+def test_linear_regression_has_its_exact_posterior():
+    x, net = torch.randn(40, 3).double(), nn.Linear(3, 1, bias=False).double()
+    y, likelihood = torch.randn(40, 1).double(), lb.likelihoods.Gaussian(0.5)
+    model = lb.laplace(net, (x, y), likelihood=likelihood, prior_precision=2.0)
+    exact = torch.linalg.inv(x.mT @ x / 0.25 + 2 * torch.eye(3))
+    columns = model.posterior().columns.dense * model.posterior().rows.dense
+    torch.testing.assert_close(columns, exact)
+    assert model.prior.spec == lb.priors.Normal(1 / math.sqrt(2))
+    diagonal = lb.laplace(net, (x, y), "diagonal", likelihood=likelihood, prior_precision=2.0)
+    expected = 1 / (x.square().sum(0, keepdim=True) / 0.25 + 2)
+    torch.testing.assert_close(diagonal.posterior().variance, expected)
+
+
+def test_the_precision_has_the_largest_evidence():
+    """Of a linear regression, whose evidence is known in closed form up to the prior's mode."""
+    net = nn.Linear(3, 1, bias=False).double()
+    x, y = torch.randn(40, 3).double(), torch.randn(40, 1).double()
+    found = lb.laplace(net, (x, y), likelihood=lb.likelihoods.Gaussian(0.5)).prior.spec.scale ** -2
+    values = torch.linalg.eigvalsh(x.mT @ x / 0.25)
+    square = float(net.weight.square().sum().detach())
+
+    def evidence(delta):
+        return 0.5 * (3 * math.log(delta) - delta * square) - 0.5 * float(
+            (values + delta).log().sum()
+        )
+
+    assert all(evidence(found) >= evidence(found * factor) for factor in (0.8, 0.99, 1.01, 1.25))
+
+
+def test_the_nearest_kronecker_product_is_a_minimum():
+    precision = torch.rand(4, 5).double() * 10 + 0.1
+    rows, columns = nearest_kronecker(precision)
+
+    def divergence(r, c):
+        ratio = torch.outer(r, c) * precision
+        return float((ratio - ratio.log()).sum())
+
+    best = divergence(rows, columns)
+    for _ in range(20):
+        near = [v * (0.05 * torch.randn(len(v))).exp() for v in (rows, columns)]
+        assert divergence(*near) >= best
+
+
+def trained():
+    torch.manual_seed(1)
+    x = torch.randn(200, 4)
+    y = (x[:, 0] + x[:, 1] > 0).long() + (x[:, 2] > 1).long()
+    net = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3))
+    lb.fit(net, (x, y), epochs=20, lr=0.02, batch_size=50, weight_decay=1e-3)
+    return net, x, y
+
+
+@pytest.mark.parametrize("posterior", ["kfac", "diagonal", "last-layer"])
+def test_the_result_is_an_ordinary_model(posterior, tmp_path):
+    net, x, y = trained()
+    model = lb.laplace(net, (x, y), posterior)
+    with lb.using(model, lb.estimators.mean):
+        torch.testing.assert_close(model(x), net(x))
+    assert lb.kl(model) > 0
+    assert lb.predict(model, x, samples=20).mutual_information.mean() > 0
+    same = lb.load(net, lb.save(model, tmp_path / "m"))
+    assert torch.equal(lb.kl(same), lb.kl(model))
+    lb.fit(model, (x, y), epochs=1)
+    random = {name for name, _ in lb.extend.random_maps(model)}
+    assert random == ({"2", "2.bias"} if posterior == "last-layer" else {"0", "0.bias"} | {
+        "2", "2.bias"})  # fmt: skip
+
+
+def test_a_linearized_linear_model_is_the_model_itself():
+    net, x = nn.Linear(3, 2), torch.randn(5, 3)
+    model = lb.laplace(net, (torch.randn(30, 3), torch.randint(2, (30,))))
+    drawn = linearized_samples(model, lambda called: called(x), 4000)
+    assert drawn.shape == (4000, 5, 2)
+    lb.testing.assert_mean(drawn, net(x).detach(), "linearized outputs")
+    q = model.posterior()
+    along = ((x @ q.columns.dense) * x).sum(-1, keepdim=True)
+    variance = (along * q.rows.dense.diagonal() + model.bias.posterior().variance.mT).detach()
+    lb.testing.assert_mean((drawn - net(x).detach()).square(), variance, "linearized variances")
+
+
+def test_linearized_samples_are_tangents():
+    """A draw that is scaled by a small number changes the network as its tangent does."""
+    net, x, y = trained()
+    model = lb.laplace(net.double(), (x.double(), y), "diagonal", prior_precision=1e12)
+    torch.manual_seed(3)
+    tangent = linearized_samples(model, lambda called: called(x.double()), 1)[0]
+    with torch.no_grad():
+        near = tangent - net(x.double())
+    assert 0 < near.abs().max() < 1e-3
+
+
+def test_what_cannot_be_linearized_is_refused():
+    model = lb.convert(nn.Linear(3, 2), lb.posteriors.ZeroMean(), lb.priors.ARD())
+    with pytest.raises(ValueError, match="no mean to linearize at"):
+        linearized_samples(model, lambda called: called(torch.zeros(1, 3)), 1)
+    with pytest.raises(ValueError, match="no Bayesian layer"):
+        linearized_samples(nn.Linear(3, 2), lambda called: called(torch.zeros(1, 3)), 1)
+
+
+@pytest.mark.parametrize(
+    ("net", "sentence"),
+    [
+        (nn.Embedding(3, 2), r"only  \(Embedding\); a Laplace approximation needs one"),
+        (nn.ReLU(), "no linear layer or ungrouped 2-D convolution; a Laplace"),
+        (lb.convert(nn.Linear(2, 2), lb.KTied(), lb.priors.Normal(1.0)), "random weights already"),
+    ],
+)
+def test_models_without_a_known_curvature(net, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        lb.laplace(net, (torch.zeros(4, 2), torch.zeros(4).long()))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_factors_are_those_of_laplace_torch():
+    laplace = pytest.importorskip("laplace")
+    from laplace.curvature import BackPackGGN
+
+    net, x, y = trained()
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=200)
+    sums, _ = curvature(net, {"0": net[0], "2": net[2]}, [(x, y)], CLASSES)
+    peer = laplace.Laplace(net, "classification", "all", "kron", backend=BackPackGGN)
+    peer.fit(loader)
+    factors = getattr(peer, "H_facs", peer.H).kfacs
+    for name, theirs in zip(("0", "2"), (factors[0], factors[2]), strict=True):
+        ours = torch.kron(*sums[name].kronecker).float()
+        torch.testing.assert_close(ours, torch.kron(*theirs), rtol=1e-4, atol=1e-4)
+
+
+def test_a_temperature_is_found_again():
+    logits = 4 * torch.randn(5000, 3)
+    y = torch.distributions.Categorical(logits=logits / 2.5).sample()
+    found = lb.calibrate(nn.Identity(), (logits, y), samples=1)
+    assert 2.2 < found.temperature < 2.8
+    same = lb.likelihoods.Likelihood.from_dict(found.to_dict())
+    assert same.temperature == found.temperature
+    before = lb.predict(nn.Identity(), logits, samples=1).calibration(y)
+    after = lb.predict(nn.Identity(), logits, samples=1, likelihood=found).calibration(y)
+    assert str(before) != str(after)
+
+
+def test_a_noise_scale_is_found_again():
+    x = torch.randn(4000, 1)
+    y = x + 0.3 * torch.randn(4000, 1)
+    for noise in ("fixed", "learnt"):
+        start = lb.likelihoods.Gaussian(1.0, noise)
+        found = lb.calibrate(nn.Identity(), (x, y), likelihood=start, samples=1)
+        assert float(found.distribution(x).scale.mean().detach()) == pytest.approx(0.3, rel=0.05)
+        assert float(start.distribution(x).scale.mean().detach()) == 1.0
+
+
+def test_what_cannot_be_calibrated_is_said():
+    with pytest.raises(ValueError, match="no temperature or noise scale to fit"):
+        lb.calibrate(nn.Identity(), (torch.ones(2, 1), torch.ones(2, 1)),
+                     likelihood=lb.likelihoods.Poisson())  # fmt: skip
