@@ -16,13 +16,10 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 bench: $(INSTALLED)  ## what everything costs, relative to the plain network and to other libraries
-	$(BIN)/python -m benchmarks
-	$(BIN)/python -m benchmarks scaling
+	$(BIN)/python -m research bench run
 
-pages: $(INSTALLED)  ## the tables and pictures of papers and studies, anew from results/
-	$(BIN)/python -m papers page
-	$(BIN)/python -m studies page
-	$(BIN)/python -m benchmarks page
+pages: $(INSTALLED)  ## the tables and pictures of all pages, from results/
+	$(BIN)/python -m research page
 
 clean:
 	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache build dist

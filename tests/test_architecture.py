@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-import papers
 from leanbayes import estimators, likelihoods, posteriors, priors
 from leanbayes.compression.prune import CRITERIA
 from leanbayes.lab import architectures, corruptions
@@ -25,6 +24,7 @@ from leanbayes.lab.report import study, write_report
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.training import schedules
+from research import papers
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -183,12 +183,13 @@ def test_a_section_of_a_report(added, tmp_path):
 
 
 def test_a_paper(tmp_path, monkeypatch):
-    shutil.copy(FILES["paper"], tmp_path / "paper.py")
+    (tmp_path / "example").mkdir()
+    shutil.copy(FILES["paper"], tmp_path / "example" / "paper.py")
     monkeypatch.setattr(papers, "__path__", [*papers.__path__, str(tmp_path)])
     try:
-        assert papers.find_papers()["paper"].short == "example"
+        assert papers.find_papers()["example"].short == "example"
     finally:
-        sys.modules.pop("papers.paper", None)
+        sys.modules.pop("research.papers.example.paper", None)
 
 
 def test_the_table_has_a_row_and_this_file_a_test_for_every_file():

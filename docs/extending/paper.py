@@ -1,9 +1,9 @@
-"""A paper: one value in one file of the folder ``papers``; recipes name it by its file's name."""
+"""A paper: one value in ``research/papers/NAME/paper.py``; recipes name it by its folder."""
 
-from papers.tools.paper import Item, Paper, Work
+from research.publishing.paper import Item, Paper, Work
 
 PAPER = Paper(
-    name="paper",
+    name="example",
     short="example",
     subject="An example",
     works=(Work("example", "A. Author", 2030, "A Posterior of Your Own", "A workshop"),),

@@ -25,9 +25,9 @@ from leanbayes.lab.runs import Run
 from leanbayes.lab.tables import read_table, write_table
 from leanbayes.lab.train import train
 from leanbayes_cli import app
-from papers.__main__ import main as papers
-from papers.tools.archive import archive
-from papers.tools.results import read_compressed
+from research.__main__ import main as research
+from research.publishing.archive import archive
+from research.publishing.results import read_compressed
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
@@ -477,16 +477,19 @@ def test_a_damaged_recipe(copied, tmp_path, capsys, monkeypatch, case):
     ):
         code, said = command(*arguments)
         assert (code, str(file) in said, said.count("\n")) == (1, True, 1), said
-    for arguments in (("archive", copied, "--out", tmp_path / "out"), ("compress", copied)):
+    for arguments in (
+        ("archive", copied, "--out", tmp_path / "out"),
+        ("papers", "compress", copied),
+    ):
         assert str(file) in papers_say(arguments, capsys, monkeypatch)
     assert not list(tmp_path.glob("[pr].*"))
 
 
 def papers_say(arguments, capsys, monkeypatch):
     """What the tool of the papers says when it gives up, in one line."""
-    monkeypatch.setattr(sys, "argv", ["papers", *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", ["research", *map(str, arguments)])
     with pytest.raises(SystemExit) as caught:
-        papers()
+        research()
     said = str(caught.value) + capsys.readouterr().err
     assert caught.value.code not in (0, None)
     assert "\n" not in said.strip()
@@ -530,7 +533,7 @@ def test_a_damaged_result(copied, tmp_path, capsys, monkeypatch, case):
     assert not output.exists()
     for arguments in (
         ("archive", copied, "--out", tmp_path / "out"),
-        ("compress", copied),
+        ("papers", "compress", copied),
         ("table", "k_tied", "--runs", copied),
     ):
         assert str(file) in papers_say(arguments, capsys, monkeypatch)

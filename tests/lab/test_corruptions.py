@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from scipy import ndimage
 
-from benchmarks import corruptions
 from leanbayes.lab.corruptions import (
     CORRUPTIONS,
     PUBLISHED,
@@ -22,6 +21,7 @@ from leanbayes.lab.corruptions import (
 )
 from leanbayes.lab.data.formats import read_column_of_images
 from leanbayes.testing import assert_mean
+from research.benchmarks import corruptions
 
 GREY = 0.5
 FIXED = {"defocus-blur", "zoom-blur", "brightness", "contrast", "pixelate", "jpeg"}

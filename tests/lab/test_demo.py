@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 
 import leanbayes as lb
 import leanbayes_cli as cli
-from benchmarks import families as benchmark
 from leanbayes import posteriors
 from leanbayes.lab import timing
 from leanbayes.lab.demo import families, page, results, terminal
@@ -36,6 +35,7 @@ from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lightning import BayesianModule
 from leanbayes.testing import threshold
+from research.benchmarks import families as benchmark
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
@@ -514,6 +514,7 @@ def test_importing_leanbayes_needs_none_of_the_lab():
 
 def test_the_benchmark_measures_every_family_against_the_plain_network():
     small = benchmark.Setup(
+        "small",
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)),
         batch=4,
         shape=(1, 8, 8),

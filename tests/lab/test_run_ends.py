@@ -31,7 +31,7 @@ from leanbayes.lab.train import build_module, train
 from leanbayes.lightning import BayesianModule, NonFiniteLossError
 from leanbayes.saving.files import remove_partial_files, replace_file
 from leanbayes_cli import app
-from papers.tools.compression import compress_run
+from research.papers.k_tied.compression import compress_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import leanbayes as lb
-from benchmarks.processes import together
+from research.measuring.processes import together
 
 PROCESSES, DATA_SIZE = 2, 50
 

@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
 import leanbayes as lb
-from benchmarks.processes import together
+from research.measuring.processes import together
 
 PROCESSES = 2
 WAYS = ("whole", "layers")

@@ -2,13 +2,13 @@
 
 import sys
 
-import papers
-from papers.tools import paper as places
-from papers.tools.lists import list_makers
-from papers.tools.results import table
+from research import papers
+from research.publishing import paper as places
+from research.publishing.index_pages import list_makers
+from research.publishing.results import table
 
 FILE = """
-from papers.tools.paper import Item, Paper, Work
+from research.publishing.paper import Item, Paper, Work
 
 PAPER = Paper(
     name="new",
@@ -28,14 +28,15 @@ published: {paper: new, row: "MLP on digits, new", values: {nll: 0.1}}
 
 
 def test_a_paper_is_one_file(tmp_path, monkeypatch):
-    (tmp_path / "new.py").write_text(FILE)
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "paper.py").write_text(FILE)
     (tmp_path / "recipes" / "new").mkdir(parents=True)
     (tmp_path / "recipes" / "new" / "digits-new.yaml").write_text(RECIPE)
     monkeypatch.setattr(papers, "__path__", [*papers.__path__, str(tmp_path)])
     try:
         added = papers.find_papers()
     finally:
-        sys.modules.pop("papers.new", None)
+        sys.modules.pop("research.papers.new.paper", None)
     assert set(added) == {*papers.PAPERS, "new"}
     makers = list_makers(added.values(), places.DOCS / "checklist.md")
     assert "| NI1 | It works. | eq. 1 | – |" in makers["checklist"]("all")

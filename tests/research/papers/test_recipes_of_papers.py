@@ -6,8 +6,8 @@ import pytest
 
 from leanbayes.lab import data
 from leanbayes.lab.recipe_files import read_recipe
-from papers import PAPERS
-from papers.tools.paper import RECIPES
+from research.papers import PAPERS
+from research.publishing.paper import RECIPES
 
 read_recipe = cache(read_recipe)
 FILES = sorted(RECIPES.glob("*/*.yaml"))

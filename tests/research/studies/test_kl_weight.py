@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from leanbayes.lab.data import load_dataset
-from studies.kl_weight import page as kl_weight_page
-from studies.kl_weight import study as kl_weight
+from research.studies.kl_weight import page as kl_weight_page
+from research.studies.kl_weight import study as kl_weight
 
 pytest.importorskip("matplotlib")
 

@@ -8,12 +8,12 @@ import torch
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from studies.lora import study as lora_study  # noqa: E402
-from studies.lora.network import Upper, lower_activations  # noqa: E402
-from studies.lora.page import PAGE, RESULTS, page_text, read_trials  # noqa: E402
-from studies.lora.rows import ROWS, adapted, predicted, trained_tensors  # noqa: E402
-from studies.lora.study import LoraSettings, study_lora  # noqa: E402
-from studies.lora.texts import Sizes, Texts, docstrings, without_order  # noqa: E402
+from research.studies.lora import study as lora_study  # noqa: E402
+from research.studies.lora.network import Upper, lower_activations  # noqa: E402
+from research.studies.lora.page import PAGE, RESULTS, page_text, read_trials  # noqa: E402
+from research.studies.lora.rows import ROWS, adapted, predicted, trained_tensors  # noqa: E402
+from research.studies.lora.study import LoraSettings, study_lora  # noqa: E402
+from research.studies.lora.texts import Sizes, Texts, docstrings, without_order  # noqa: E402
 
 SIZES = Sizes(train=6, test=4, foreign=2)
 SETTINGS = LoraSettings(SIZES, length=7, rank=2, epochs=1, batch=3, samples=4)
@@ -119,14 +119,14 @@ def test_adapters_of_other_settings_are_not_taken(small, tmp_path):
 
 
 def test_a_page_of_an_unfinished_study_is_refused():
-    with pytest.raises(ValueError, match="not finished; go on with python -m studies lora"):
+    with pytest.raises(ValueError, match="not finished; resume research studies lora"):
         page_text({"parts": {}, "settings": {}}, [])
 
 
 def test_the_page_is_that_of_the_results():
-    """Run ``python -m studies page`` if this fails."""
+    """Run ``python -m research page studies`` if this fails."""
     if not RESULTS.exists():
-        pytest.skip("results/lora/minilm.json is not there; python -m studies lora makes it")
+        pytest.skip("results/lora/minilm.json is not there; research studies lora makes it")
     study = json.loads(RESULTS.read_text(encoding="utf-8"))
     assert PAGE.read_text(encoding="utf-8") == page_text(study, read_trials())
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from leanbayes.lab.data import load_dataset
-from studies.overview import study as overview
-from studies.overview.page import write
-from studies.overview.study import (
+from research.studies.overview import study as overview
+from research.studies.overview.page import write
+from research.studies.overview.study import (
     CHOICES,
     COSTS,
     METHODS,
@@ -37,7 +37,7 @@ def test_every_method_has_its_row_and_a_stopped_study_goes_on(noise, tmp_path, m
     first = study_methods(TINY, out, seeds=1, tell=lambda key, part: told.append(key))
     assert told == [f"{name}, seed 0" for name in METHODS]
     both = study_methods(TINY, out, seeds=2, tell=lambda key, part: told.append(key))
-    assert told[len(METHODS) :] == [f"{name}, seed 1" for name in METHODS]
+    assert told[len(METHODS) :] == [f"{name}, seed {seed}" for seed in (0, 1) for name in METHODS]
     assert json.loads(out.read_text()) == both
     chosen = first["parts"].pop(CHOICES)
     assert list(chosen) == ["MC dropout", "mean field", "k-tied"]
@@ -60,7 +60,7 @@ def test_every_method_has_its_row_and_a_stopped_study_goes_on(noise, tmp_path, m
 def test_table_and_picture_come_from_the_file(noise, tmp_path):
     out, readme = tmp_path / "overview.json", tmp_path / "README.md"
     study_methods(TINY, out, seeds=2)
-    with pytest.raises(ValueError, match="not finished; go on with python -m studies overview"):
+    with pytest.raises(ValueError, match="not finished; resume research studies overview"):
         write(out, readme, tmp_path / "overview.png")
     study_costs(TINY, out, rounds=2)
     assert set(json.loads(out.read_text())["parts"][COSTS]["step"]) == set(METHODS) - {

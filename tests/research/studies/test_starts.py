@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from benchmarks.schedule import Schedule
-from papers.tools.paper import DOCS, ROOT
-from studies.starts import study as studied
-from studies.starts.page import best_way, text, write
-from studies.starts.study import NETWORKS, WAYS, Settings, Way, study_starts, train
+from research.measuring.schedule import Schedule
+from research.publishing.paper import DOCS, ROOT
+from research.studies.starts import study as studied
+from research.studies.starts.page import best_way, text, write
+from research.studies.starts.study import NETWORKS, WAYS, Settings, Way, study_starts, train
 
 SMALL = Settings(images=48, held=16, batch=16, epochs=2, points=3, passes=2)
 
@@ -92,7 +92,7 @@ def test_the_page_advises_the_way_whose_worst_seed_is_best(tmp_path):
 def test_the_page_is_up_to_date():
     file = ROOT / "results" / "starts.json"
     if not file.exists():
-        pytest.skip("results/starts.json is not there; python -m studies starts makes it")
+        pytest.skip("results/starts.json is not there; python -m research studies starts makes it")
     from leanbayes.lab.files import read_object
 
     study = read_object(file, {"settings", "parts"}, "a study", "run it")

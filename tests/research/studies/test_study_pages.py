@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from benchmarks import page as performance
 from leanbayes.lab.files import read_object
-from papers.tools.page import refreshed
-from papers.tools.paper import DOCS, ROOT
-from studies.kl_weight import page as kl_weight
-from studies.lora import page as lora
-from studies.overview.page import makers, picture
-from studies.starts import page as starts
-from studies.uci.tables import makers as uci_makers
+from research.benchmarks import page as performance
+from research.publishing.pages import refreshed
+from research.publishing.paper import DOCS, ROOT
+from research.studies.kl_weight import page as kl_weight
+from research.studies.lora import page as lora
+from research.studies.overview.page import makers, picture
+from research.studies.starts import page as starts
+from research.studies.uci.tables import makers as uci_makers
 
 pytest.importorskip("matplotlib")
 RESULTS = ROOT / "results"

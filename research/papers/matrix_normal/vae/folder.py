@@ -22,7 +22,7 @@ from research.papers.matrix_normal.vae.settings import VaeSettings
 __all__ = ["VaeFolder"]
 
 _PARTS = frozenset({"settings", "epoch", "state_dict", "optimizer", "best", "curve"})
-_AGAIN = "train it with python -m papers vae"
+_AGAIN = "train it with python -m research papers vae"
 
 
 class VaeFolder:

@@ -1,1 +1,0 @@
-"""What is measured of trained networks for a paper, one study a folder or file."""

@@ -1,1 +1,0 @@
-"""What rank-one factors and their rivals are worth on clean, damaged and foreign images."""

@@ -1,1 +1,0 @@
-"""Auto-encoders of the matrix-normal paper, Table 3."""

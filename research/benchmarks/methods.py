@@ -1,0 +1,149 @@
+"""Our methods: how each turns a plain network into a training step and a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Adam
+
+import leanbayes as lb
+from leanbayes.estimators import Estimator
+
+DATA_SIZE = 50_000
+PRIOR = lb.priors.Normal(0.3)
+
+
+class Works(NamedTuple):
+    """What is measured of a method.
+
+    Attributes:
+        step: forward pass, KL, backward pass and update.
+        predict: class probabilities averaged over samples, without gradients.
+        model: the converted network.
+        optimizer: whose state the step needs; none where a method keeps its own.
+    """
+
+    step: Callable[[Tensor, Tensor], object]
+    predict: Callable[[Tensor, int], Tensor]
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None = None
+
+
+Builder = Callable[[nn.Sequential], Works]
+
+
+def mean_of_passes(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor, int], Tensor]:
+    """The prediction that everybody writes: one pass a sample, probabilities averaged."""
+
+    @torch.no_grad()
+    def predict(x: Tensor, samples: int) -> Tensor:
+        return torch.stack([forward(x).softmax(-1) for _ in range(samples)]).mean(0)
+
+    return predict
+
+
+def training_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, *, data_size: int
+) -> Tensor:
+    """Take a step down the ELBO, or down the cross-entropy of a plain network; return the loss."""
+    members = lb.members(model)
+    loss = F.cross_entropy(model(lb.tile(x, members)), lb.tile(y, members))
+    if any(True for _ in lb.extend.random_maps(model)):
+        loss = lb.elbo(loss, lb.kl(model), data_size=data_size).loss
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def plain(net: nn.Sequential) -> Works:
+    """The deterministic network: a step down the cross-entropy; a prediction is one pass."""
+    optimizer = Adam(net.parameters(), lr=1e-3)
+
+    def step(x: Tensor, y: Tensor) -> None:
+        loss = F.cross_entropy(net(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    @torch.no_grad()
+    def predict(x: Tensor, samples: int) -> Tensor:
+        return net(x)
+
+    return Works(step, predict, net, optimizer)
+
+
+def ours(
+    posterior: lb.posteriors.Posterior,
+    prior: lb.priors.Prior = PRIOR,
+    estimator: Estimator = lb.estimators.auto,
+) -> Builder:
+    """Every layer converted."""
+
+    def build(net: nn.Sequential) -> Works:
+        model = lb.convert(net, posterior, prior, estimator)
+        optimizer = Adam(model.parameters(), lr=1e-3)
+        members = lb.members(model)
+
+        def step(x: Tensor, y: Tensor) -> None:
+            if members > 1:
+                x, y = lb.tile(x, members), lb.tile(y, members)
+            nll = F.cross_entropy(model(x), y)
+            loss = lb.elbo(nll, lb.kl(model), data_size=DATA_SIZE).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        def predict(x: Tensor, samples: int) -> Tensor:
+            return lb.predict(model, x, samples=samples).probs
+
+        return Works(step, predict, model, optimizer)
+
+    return build
+
+
+def compiled(net: nn.Sequential) -> Works:
+    """The default in ``torch.compile``: loss and KL are one graph."""
+    works = ours(lb.KTied(2))(net)
+    model, optimizer = works.model, works.optimizer
+    assert optimizer is not None
+
+    @torch.compile(fullgraph=True)
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return lb.elbo(F.cross_entropy(model(x), y), lb.kl(model), data_size=DATA_SIZE).loss
+
+    def step(x: Tensor, y: Tensor) -> None:
+        value = loss(x, y)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+
+    return works._replace(step=step)
+
+
+def mc_dropout(net: nn.Sequential) -> Works:
+    """Dropout of a half after every activation, in training and in prediction."""
+    layers: list[nn.Module] = []
+    for layer in net:
+        layers += [layer, nn.Dropout()] if isinstance(layer, nn.ReLU) else [layer]
+    noisy = nn.Sequential(*layers)
+    return plain(noisy)._replace(predict=mean_of_passes(noisy))
+
+
+METHODS: dict[str, Builder] = {
+    "k-tied 2, auto": ours(lb.KTied(2)),
+    "k-tied 2, weights": ours(lb.KTied(2), estimator=lb.estimators.weights),
+    "k-tied 2, local": ours(lb.KTied(2), estimator=lb.estimators.local),
+    "mean field, local": ours(lb.MeanField(), estimator=lb.estimators.local),
+    "mean field, weights": ours(lb.MeanField(), estimator=lb.estimators.weights),
+    "variance layers": ours(lb.posteriors.ZeroMean(), lb.priors.LogUniform()),
+    "matrix normal, low rank": ours(lb.posteriors.MatrixNormal(rank=2)),
+    "rank-1, 1 member": ours(lb.Rank1(1), lb.priors.Normal(0.1, loc=1.0)),
+    "MC dropout": mc_dropout,
+}
+COMPILED: dict[str, Builder] = {"k-tied 2, auto, compiled": compiled}
+"""Measured in steps alone: a compiled model predicts by one pass a sample."""

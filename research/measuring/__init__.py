@@ -1,0 +1,1 @@
+"""Timing, facts about the machine and counts of calls."""

@@ -1,0 +1,1 @@
+"""The k-tied Normal distribution [k-tied]."""

@@ -1,0 +1,139 @@
+"""Numbers of studied runs, averaged over seeds, as cells of tables and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from research.papers.rank1.published import printed
+from research.publishing.cells import Cell, averaged
+from research.publishing.study_file import read_study
+
+FOLDER = "after"
+"""Where studies of runs are, in the folder of results."""
+SEVERITIES = ("1", "2", "3", "4", "5")
+_COMMAND = "python -m research papers rank1"
+_CORRUPTED = {"nll": "cnll", "accuracy": "ca", "ece": "cece"}
+
+Numbers = Mapping[str, tuple[float, float]]
+"""Values with their standard errors over images, 0 where there is none."""
+
+
+def read_runs(results: Path, name: str) -> list[Mapping[str, Any]]:
+    """The studies of a recipe's seeds; raises a sentence if there is none."""
+    files = sorted((results / FOLDER).glob(f"{name}-seed*.json"))
+    if not files:
+        raise FileNotFoundError(
+            f"{results / FOLDER} has no study of {name}; run {_COMMAND} on its runs"
+        )
+    return [read_study(file, "papers rank1") for file in files]
+
+
+class Found:
+    """What the runs of one recipe came to.
+
+    Args:
+        name: of the recipe.
+        studies: of its seeds.
+    """
+
+    def __init__(self, name: str, studies: Sequence[Mapping[str, Any]]) -> None:
+        self.name = name
+        self.studies = studies
+        self._by_seed = _comparable([_numbers(study) for study in studies])
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of the runs."""
+        return [study["settings"]["seed"] for study in self.studies]
+
+    @property
+    def columns(self) -> list[str]:
+        """The numbers that some seed has."""
+        return list(dict.fromkeys(column for numbers in self._by_seed for column in numbers))
+
+    def cell(self, column: str) -> Cell:
+        """The mean over the seeds that have it, with its standard error over seeds or, of one seed,
+        over images.
+
+        ``nll``, ``accuracy``, ``ece``; ``cnll``, ``ca``, ``cece``; ``auroc``; ``parameters``,
+        ``share`` (more than the plain network has); ``diversity``; ``samples.4.nll`` and
+        ``few.4.cnll`` by the number of samples, of the seeds that have all of these numbers;
+        ``severity.3.cnll``.
+        """
+        found = [numbers[column] for numbers in self._by_seed if column in numbers]
+        if not found:
+            raise FileNotFoundError(
+                f"no study of {self.name} has {column!r} yet; resume {_COMMAND}"
+            )
+        cell = averaged([value for value, _ in found], [error for _, error in found])
+        return Cell(cell.ours, cell.error or None, printed(self.name).get(column))
+
+
+def _comparable(by_seed: Sequence[Numbers]) -> list[Numbers]:
+    """Without numbers of samples of seeds that lack some: all of them are of the same runs."""
+    start = "samples."
+    wanted = {column for numbers in by_seed for column in numbers if column.startswith(start)}
+    return [
+        numbers
+        if wanted <= numbers.keys()
+        else {column: value for column, value in numbers.items() if not column.startswith(start)}
+        for numbers in by_seed
+    ]
+
+
+def _numbers(study: Mapping[str, Any]) -> Numbers:
+    """Every number of one run, by name; parts that are not finished are not there."""
+    parts, kinds = study["parts"], study["settings"]["kinds"]
+    found: dict[str, tuple[float, float]] = {}
+    if "network" in parts:
+        network = parts["network"]
+        total, plain = network["parameters"], network["plain_parameters"]
+        found |= {"parameters": (total, 0.0), "share": (total / plain - 1, 0.0)}
+        found["passes"] = (network["members"] * network["samples"], 0.0)
+    if "clean" in parts and "network" in parts:
+        found |= _clean(parts["clean"], str(parts["network"]["samples"]))
+    if "foreign" in parts:
+        score = parts["foreign"]["auroc_entropy"]
+        found["auroc"] = (score["value"], score["error"])
+    absent = parts.get("network", {}).get("absent", ())
+    wanted = [kind for kind in kinds if kind not in absent]
+    for start, prefix in (("corrupted", ""), ("few", "few.")):
+        damaged = [parts[f"{start} {kind}"] for kind in wanted if f"{start} {kind}" in parts]
+        if damaged and len(damaged) == len(wanted):
+            found |= _corrupted(damaged, prefix)
+    return found
+
+
+def _clean(part: Mapping[str, Any], own: str) -> Numbers:
+    found = {}
+    for count, scores in part["scores"].items():
+        for metric, score in scores.items():
+            found[f"samples.{count}.{metric}"] = (score["value"], score["error"])
+    chosen = part["scores"].get(own) or next(iter(part["scores"].values()))
+    found |= {metric: (score["value"], score["error"]) for metric, score in chosen.items()}
+    if part["diversity"]:
+        for name in ("disagreement", "diversity"):
+            score = part["diversity"][name]
+            found[name] = (score["value"], score["error"])
+    return found
+
+
+def _corrupted(kinds: Sequence[Mapping[str, Any]], prefix: str) -> Numbers:
+    """Averages over corruptions and severities, of every number of samples and severity."""
+    counts = list(kinds[0]["severities"]["1"])
+    found = {}
+    for metric, short in _CORRUPTED.items():
+        for count in counts:
+            by_severity = [
+                fmean(part["severities"][severity][count][metric]["value"] for part in kinds)
+                for severity in SEVERITIES
+            ]
+            name = f"{prefix}{count}.{short}" if prefix else short
+            found[name] = (fmean(by_severity), 0.0)
+            if not prefix:
+                for severity, value in zip(SEVERITIES, by_severity, strict=True):
+                    found[f"severity.{severity}.{short}"] = (value, 0.0)
+    return found

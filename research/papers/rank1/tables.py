@@ -1,0 +1,113 @@
+"""Tables of the rank-1 page, from studied runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from research.papers.rank1.published import COLUMNS, FEW_SAMPLES
+from research.papers.rank1.seed_means import Found
+from research.publishing.cells import Cell, seeds_of
+from research.publishing.tables import markdown_table
+
+SHOWN = {
+    "nll": "NLL",
+    "accuracy": "accuracy, %",
+    "ece": "ECE",
+    "cnll": "cNLL",
+    "ca": "cA, %",
+    "cece": "cECE",
+    "auroc": "AUROC, foreign",
+    "diversity": "diversity",
+}
+_SHARES = ("accuracy", "ca")
+NOT_RUN = "not run yet"
+
+Runs = Mapping[str, Found | None]
+"""What was found, by what to call the row; ``None`` where nothing was run."""
+
+
+def main_table(runs: Runs) -> str:
+    """Clean, corrupted and foreign images: means over seeds ± their standard error."""
+    return _table(runs, tuple(SHOWN))
+
+
+def ablation_table(runs: Runs) -> str:
+    """What one change does to clean and corrupted images."""
+    return _table(runs, (*COLUMNS, "diversity"))
+
+
+def _table(runs: Runs, columns: Sequence[str]) -> str:
+    lines = []
+    for title, found in runs.items():
+        if found is None:
+            lines.append([title, NOT_RUN, *["–"] * len(columns)])
+            continue
+        cells = [_shown(found, column) for column in columns]
+        lines.append([title, seeds_of(found.seeds), *cells])
+    return markdown_table(["network", "run", *(SHOWN[column] for column in columns)], lines)
+
+
+def _shown(found: Found, column: str) -> str:
+    if column not in found.columns:
+        return "–"
+    cell = found.cell(column)
+    return str(cell.percent() if column in _SHARES else cell)
+
+
+def samples_table(runs: Runs) -> str:
+    """More samples of every member, on clean and on damaged images."""
+    lines = []
+    for title, found in runs.items():
+        if found is None:
+            lines.append([title, "–", *["–"] * len(COLUMNS)])
+            continue
+        counts = [c.split(".")[1] for c in found.columns if c.startswith("samples.")]
+        for count in dict.fromkeys(counts):
+            names = [f"samples.{count}.{metric}" for metric in COLUMNS[:3]]
+            names += [f"few.{count}.{metric}" for metric in COLUMNS[3:]]
+            beside = dict(zip(names, FEW_SAMPLES.get(int(count), ()), strict=False))
+            lines.append([title, count, *(_of_samples(found, n, beside) for n in names)])
+    return markdown_table(["network", "samples", *(SHOWN[column] for column in COLUMNS)], lines)
+
+
+def _of_samples(found: Found, column: str, beside: Mapping[str, float]) -> str:
+    """With what the paper prints for Gaussian factors on CIFAR-10."""
+    if column not in found.columns:
+        return "–"
+    cell = found.cell(column)
+    if found.name == "cifar10-wrn-gaussian":
+        cell = replace(cell, published=beside.get(column))
+    return str(cell.percent() if column.endswith(_SHARES) else cell)
+
+
+def cost_table(runs: Runs, costs: Mapping[str, Any] | None) -> str:
+    """Parameters, and CPU time of a step and of a prediction relative to the plain network."""
+    lines = []
+    for title, found in runs.items():
+        relative = None if costs is None or found is None else costs["costs"].get(found.name)
+        sizes = ["–", "–", "–"]
+        if found is not None:
+            share = found.cell("share").ours or 0.0
+            total, passes = (int(found.cell(c).ours or 0) for c in ("parameters", "passes"))
+            sizes = [str(Cell(total)), f"{100 * share:+.1f} %".replace("-", "−"), str(passes)]
+        times = [
+            f"{relative[kind]['ratio']:.2g}" if relative else "–" for kind in ("step", "prediction")
+        ]
+        lines.append([title, *sizes, *times])
+    header = ["network", "parameters", "more than the plain one", "passes of a prediction"]
+    return markdown_table([*header, "step, relative", "prediction, relative"], lines)
+
+
+def printed_table(table: Mapping[str, tuple[float, ...]]) -> str:
+    """What the paper prints."""
+    lines = [
+        [name, *(f"{100 * v:.1f}" if c in _SHARES else f"{v:g}" for c, v in _pairs(row))]
+        for name, row in table.items()
+    ]
+    return markdown_table(["network", *(SHOWN[column] for column in COLUMNS)], lines)
+
+
+def _pairs(row: Sequence[float]) -> list[tuple[str, float]]:
+    return list(zip(COLUMNS, row, strict=True))

@@ -1,0 +1,301 @@
+"""Tables of studies in Markdown, with what the paper prints in brackets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from research.papers.variance.published import TABLE_1, TABLE_2, TABLE_3, printed
+from research.publishing.cells import Cell, count
+from research.publishing.tables import markdown_table
+
+Study = Mapping[str, Any]
+Studies = Mapping[str, Study | None]
+"""By name of the recipe; ``None`` if it was not studied."""
+
+_DIGITS = 6
+_ACCURACY = {
+    "accuracy.sample": "one sample",
+    "accuracy.mean": "means",
+    "accuracy.ensemble": "averaged",
+}
+
+
+def numbers(study: Study) -> dict[str, Cell]:
+    """Every number of a study that a sentence may name, with what is printed.
+
+    Such are ``accuracy.mean``, ``accuracy.sample``, ``accuracy.ensemble``, ``published.mean`` (and
+    so on, with normalisation in training mode), ``elbo.elbo``, ``elbo.data``, ``elbo.kl``,
+    ``histogram.weights`` and ``histogram.images`` (of single draws; also ``.std``, ``.low``,
+    ``.high`` and ``.ensemble``), ``pruning.scale.2`` (of 2 % that are kept), ``pruning.snr.2``,
+    ``pruning.sparse`` (of weights with log α ≤ 3; ``.kept`` is their share),
+    ``controls.zero_means``, ``controls.permuted``, ``antithetic.both``, ``densities.contrast``,
+    ``densities.explained`` and, by layer, ``alphas.dense1.log_alpha`` (its median), ``.distance``,
+    ``.bound``, ``.kl`` and ``.kl_of_log_alpha``.
+    """
+    cells = dict(_cells(study))
+    for column, value in printed(study["name"]).items():
+        known = cells.get(column, Cell())
+        cells[column] = Cell(known.ours, known.error, value)
+    return cells
+
+
+def _cells(study: Study) -> Iterator[tuple[str, Cell]]:
+    for part, title in (("accuracy", "accuracy"), ("batch_statistics", "published")):
+        for kind, score in (study.get(part) or {}).items():
+            if kind != "batch_size":
+                yield f"{title}.{kind}", _cell(score)
+    for kind, value in study["elbo"].items():
+        yield f"elbo.{kind}", Cell(value, study["elbo"]["error"] if kind != "kl" else None)
+    for kind, drawn in study["histogram"].items():
+        yield f"histogram.{kind}", Cell(drawn["mean"])
+        yield f"histogram.{kind}.ensemble", _cell(drawn["ensemble"])
+        yield from ((f"histogram.{kind}.{n}", Cell(drawn[n])) for n in ("std", "low", "high"))
+    yield from _of_scales(study)
+
+
+def _of_scales(study: Study) -> Iterator[tuple[str, Cell]]:
+    for by in ("scale", "snr"):
+        for point in (study.get("pruning") or {}).get(by, ()):
+            yield f"pruning.{by}.{_share(point['kept'])}", _cell(point)
+    if study.get("pruning"):
+        yield "pruning.sparse", _cell(study["pruning"]["sparse"])
+        yield "pruning.sparse.kept", Cell(study["pruning"]["sparse"]["kept"])
+    for kind, score in (study.get("controls") or {}).items():
+        yield f"controls.{kind}", _cell(score)
+    for kind, share in (study.get("antithetic") or {}).items():
+        yield f"antithetic.{kind}", Cell(share["both"] if kind == "centred" else share)
+    for kind in ("contrast", "explained"):
+        if (study.get("densities") or {}).get(kind):
+            yield f"densities.{kind}", Cell(study["densities"][kind][1])
+    for layer, row in (study.get("alphas") or {}).items():
+        yield f"alphas.{layer}.log_alpha", Cell(row["log_alpha"][1])
+        for kind in ("distance", "bound", "kl", "kl_of_log_alpha"):
+            yield f"alphas.{layer}.{kind}", Cell(row[kind])
+
+
+def _cell(score: Mapping[str, float]) -> Cell:
+    return Cell(score["value"], score["error"])
+
+
+def _share(kept: float) -> str:
+    """A share in per cent.
+
+    Example:
+        >>> _share(0.0200195), _share(1.0)
+        ('2', '100')
+    """
+    return f"{float(f'{100 * kept:.2g}'):g}"
+
+
+def table_1(studies: Studies) -> str:
+    """ELBO of the training set, its parts, and accuracies in per cent [variance, Table 1]."""
+    header = ["network", "run", "ELBO", "data term", "KL", "means", "averaged"]
+    elbo, accuracy = (
+        ("elbo.elbo", "elbo.data", "elbo.kl"),
+        ("accuracy.mean", "accuracy.ensemble"),
+    )
+    return markdown_table(
+        header,
+        (
+            [*_begin(name, study), *_plain(cells, elbo), *_percent(cells, accuracy)]
+            for name, study, cells in _rows(studies, TABLE_1)
+        ),
+    )
+
+
+def table_2(studies: Studies) -> str:
+    """Accuracies of one sample, of means and of averaged samples [variance, Table 2]."""
+    return _accuracy_table(studies, TABLE_2, tuple(_ACCURACY))
+
+
+def table_3(studies: Studies) -> str:
+    """Accuracies of tanh networks [variance, Table 3]."""
+    return _accuracy_table(studies, TABLE_3, ("accuracy.sample", "accuracy.ensemble"))
+
+
+def _accuracy_table(
+    studies: Studies, table: Mapping[str, Mapping[str, float]], columns: tuple[str, ...]
+) -> str:
+    return markdown_table(
+        ["network", "run", *(f"{_ACCURACY[column]}, %" for column in columns)],
+        (
+            [*_begin(name, study), *_percent(cells, columns)]
+            for name, study, cells in _rows(studies, table)
+        ),
+    )
+
+
+def _rows(
+    studies: Studies, table: Mapping[str, Mapping[str, float]]
+) -> Iterator[tuple[str, Study | None, dict[str, Cell]]]:
+    """Studies with their numbers, next to what this table prints of them."""
+    for name, study in studies.items():
+        cells = dict(_cells(study)) if study else {}
+        row = table.get(name, {})
+        known = {column: cells.get(column, Cell()) for column in {*cells, *row}}
+        yield (
+            name,
+            study,
+            {c: Cell(cell.ours, cell.error, row.get(c)) for c, cell in known.items()},
+        )
+
+
+def _begin(name: str, study: Study | None) -> list[str]:
+    if study is None:
+        return [name, "not run"]
+    published = study.get("recipe", {}).get("published") or {}
+    return [published.get("row", name), f"{study.get('epochs')} epochs, seed {study['seed']}"]
+
+
+def _percent(cells: Mapping[str, Cell], columns: tuple[str, ...]) -> list[str]:
+    return [str(cells.get(column, Cell()).percent(_DIGITS)) for column in columns]
+
+
+def _plain(cells: Mapping[str, Cell], columns: tuple[str, ...]) -> list[str]:
+    found = (cells.get(column, Cell()) for column in columns)
+    return [_signed(str(Cell(_settled(cell.ours), None, cell.published))) for cell in found]
+
+
+def _settled(value: float | None) -> float | None:
+    """A tenth of a nat is enough, and nothing is left of rounding errors."""
+    return None if value is None else round(value, 1) + 0.0
+
+
+def _signed(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def _known(studies: Studies, part: str, what: str) -> Iterator[tuple[str, Study]]:
+    """The studies that were made; all must have a part."""
+    for name, study in studies.items():
+        if study is None:
+            command = "python -m research papers variance RUN"
+            raise FileNotFoundError(f"{name} was not studied; run {command}")
+        if not study.get(part):
+            raise ValueError(f"{name} has no {what}: it has no such random layer; leave it out")
+        yield name, study
+
+
+def batch_statistics(studies: Studies) -> str:
+    """Accuracies in eval mode and with normalisation in training mode, as the code has it."""
+    modes = {"accuracy": "running averages", "published": "statistics of the batch"}
+    lines = (
+        [*_begin(name, study), mode, *_percent(numbers(study), _columns(part))]
+        for name, study in _known(studies, "batch_statistics", "batch normalisation")
+        for part, mode in modes.items()
+    )
+    bare = (line[:3] + [cell.partition(" (")[0] for cell in line[3:]] for line in lines)
+    head = ["network", "run", "normalised by", *(f"{title}, %" for title in _ACCURACY.values())]
+    return markdown_table(head, bare)
+
+
+def _columns(part: str) -> tuple[str, ...]:
+    return tuple(f"{part}.{kind}" for kind in ("sample", "mean", "ensemble"))
+
+
+def alphas(studies: Studies) -> str:
+    """Log α and what follows from it, layer by layer."""
+    header = [
+        *("network", "layer", "weights", "log α: quartiles", "variance layer"),
+        *("distance to zero mean", "bound of the paper", "KL", "KL by log α"),
+    ]
+    lines = (
+        [
+            _begin(name, study)[0],
+            layer,
+            count(row["weights"]),
+            " / ".join("∞" if v is None else f"{v:.2f}" for v in row["log_alpha"]),
+            "yes" if row["variance_layer"] else "no",
+            _number(row["distance"]),
+            _number(row["bound"]) + (", says nothing" if row["bound_says_nothing"] else ""),
+            *(_number(row[kind], ".1f") for kind in ("kl", "kl_of_log_alpha")),
+        ]
+        for name, study in _known(studies, "alphas", "log α")
+        for layer, row in study["alphas"].items()
+    )
+    return markdown_table(header, ([*line[:3], *map(_signed, line[3:])] for line in lines))
+
+
+def _number(value: float | None, form: str = ".3g") -> str:
+    return "–" if value is None else format(value, form)
+
+
+def controls(studies: Studies) -> str:
+    """Averaged samples as trained, without means, and with σ that changed places."""
+    columns = ("accuracy.ensemble", "controls.zero_means", "controls.permuted")
+    lines = (
+        [*_begin(name, study), *_bare(study, columns)]
+        for name, study in _known(studies, "controls", "standard deviations")
+    )
+    return markdown_table(
+        ["network", "run", "as trained, %", "means zero, %", "σ permuted, %"], lines
+    )
+
+
+def _bare(study: Study, columns: tuple[str, ...]) -> list[str]:
+    """Numbers of ours alone, in per cent."""
+    cells = dict(_cells(study))
+    return [str(cells[column].percent(_DIGITS)) for column in columns]
+
+
+def pruned(studies: Studies) -> str:
+    """Accuracies in per cent at every share of weights that is kept."""
+    known = dict(_known(studies, "pruning", "standard deviations"))
+    shares = [point["kept"] for point in next(iter(known.values()))["pruning"]["scale"]]
+    header = ["network", "pruned by", *(f"{_share(share)} % kept" for share in shares), "log α ≤ 3"]
+    lines = []
+    for name, study in known.items():
+        for by, title in (("scale", "σ"), ("snr", "\\|μ\\| / σ")):
+            at_random = by == "snr" and study["pruning"]["snr_at_random"]
+            points = (str(_cell(point).percent(_DIGITS)) for point in study["pruning"][by])
+            title += ", all alike, so at random" * at_random
+            sparse = study["pruning"]["sparse"]
+            left = f"{_share(sparse['kept'])} % kept: {_cell(sparse).percent(_DIGITS)}"
+            lines.append([_begin(name, study)[0], title, *points, left if by == "snr" else ""])
+    return markdown_table(header, lines)
+
+
+def antithetic(studies: Studies) -> str:
+    """How often a draw and its mirror image are right, in per cent."""
+    header = ["network", "run", "one sample, %", "both ε and −ε", "one of them", "none"]
+    lines = []
+    for name, study in studies.items():
+        shares = study and study.get("antithetic")
+        if not study or not shares:
+            lines.append([*_begin(name, study), *["–"] * 4])
+            continue
+        lines.append(
+            [
+                *_begin(name, study),
+                *_bare(study, ("accuracy.sample",)),
+                *(f"{100 * shares[kind]:.3g}" for kind in ("both", "one", "none")),
+            ]
+        )
+        lines.append(
+            [
+                f"{_begin(name, study)[0]}, running means set to zero",
+                *("the same", f"{_sample_of(shares['centred']):.4g}"),
+                *(f"{100 * shares['centred'][kind]:.3g}" for kind in ("both", "one", "none")),
+            ]
+        )
+    return markdown_table(header, lines)
+
+
+def _sample_of(shares: Mapping[str, float]) -> float:
+    """The accuracy of one sample, from those of pairs."""
+    return 100 * (shares["both"] + 0.5 * shares["one"])
+
+
+def levels(study: Study) -> str:
+    """The standard deviations of a layer's neurons, class by class."""
+    ((_, known),) = _known({study["name"]: study}, "densities", "dense layer with noise")
+    neurons = known["densities"]["neurons"]
+    classes = range(max((len(neuron["std"]) for neuron in neurons.values()), default=0))
+    return markdown_table(
+        ["neuron", *(f"class {c}" for c in classes)],
+        (
+            [number, *(f"{value:.3g}" for value in neuron["std"])]
+            for number, neuron in neurons.items()
+        ),
+    )

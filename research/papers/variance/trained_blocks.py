@@ -1,0 +1,148 @@
+"""Blocks of pages that show studies of trained variance networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from leanbayes.errors import choose
+from leanbayes.lab.files import read_object
+from research.papers.variance import pictures, tables
+from research.papers.variance.published import TABLE_1, TABLE_2, TABLE_3
+from research.publishing.cells import Cell
+from research.publishing.paper_blocks import OwnBlocks, Picture
+
+FOLDER = "after"
+"""Where studies are, in the folder of results."""
+
+
+_KEYS = {"name", "noise", "images", "accuracy", "elbo", "histogram", "seed"}
+
+
+def read_trained(path: Path) -> tables.Study:
+    """Read the study of a trained network."""
+    what = "what python -m research papers variance writes"
+    return read_object(path, _KEYS, what, "study its run again")
+
+
+def after_blocks(results: Path) -> OwnBlocks:
+    """What makes blocks of studies, each ``NAME, NAME, …`` or ``all`` of a printed table.
+
+    Captions of pictures come after ``|``. A claim names a number of a study by ``after/NAME
+    COLUMN``; see :func:`research.papers.variance.tables.numbers`. It names one of a training whose
+    phases were recorded by ``phases/NAME COLUMN``: ``mean.most`` or ``mean.last`` for the accuracy
+    of the means, ``zero_mean.last`` and so on, and ``dense1.log_alpha`` for the last log α.
+    """
+    of = _Studies(results)
+    listed: dict[str, tuple[Callable[[tables.Studies], str], Mapping[str, Any]]] = {
+        "variance-table-1": (tables.table_1, TABLE_1),
+        "variance-table-2": (tables.table_2, TABLE_2),
+        "variance-table-3": (tables.table_3, TABLE_3),
+        "batch-statistics": (tables.batch_statistics, {}),
+        "alphas": (tables.alphas, {}),
+        "controls": (tables.controls, {}),
+        "pruned": (tables.pruned, {}),
+        "antithetic": (tables.antithetic, {}),
+    }
+
+    def table(kind: str) -> Callable[[str], str]:
+        make, names = listed[kind]
+        return lambda argument: make(of.named(argument, names))
+
+    return OwnBlocks(
+        tables={
+            **{kind: table(kind) for kind in listed},
+            "levels": lambda name: tables.levels(of.whole(name, "densities")),
+        },
+        pictures={
+            "histogram": of.histogram,
+            "pruning": of.pruning,
+            "densities": of.densities,
+            "phases": of.phases,
+        },
+        cells={FOLDER: of.cell, "phases": of.phase_cell},
+    )
+
+
+class _Studies:
+    """The studies in a folder of results, by name of the recipe."""
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+
+    def named(self, argument: str, every: Mapping[str, Any]) -> tables.Studies:
+        """``NAME, NAME, …``; for ``all``, those of a printed table."""
+        names = every if argument == "all" and every else argument.split(", ")
+        files = {name: self._file(name) for name in names}
+        return {
+            name: read_trained(file) if file.is_file() else None for name, file in files.items()
+        }
+
+    def _file(self, name: str) -> Path:
+        return self.results / FOLDER / f"{name}.json"
+
+    def whole(self, name: str, part: str) -> tables.Study:
+        """A study that has a part."""
+        study = read_trained(self._file(name))
+        if not study.get(part):
+            raise ValueError(f"the study of {name} has no {part}: no layer has standard deviations")
+        return study
+
+    def cell(self, name: str, column: str) -> Cell:
+        """A number that a sentence names."""
+        return choose("number", column, tables.numbers(read_trained(self._file(name))))
+
+    def phase_cell(self, name: str, column: str) -> Cell:
+        """The most or the last of an accuracy, or the last log α of a layer."""
+        known: dict[str, Cell] = {}
+        for key, values in self._history(name).items():
+            numbers = [value for value in values if value is not None]
+            if key.startswith("accuracy/") and numbers:
+                kind = key.removeprefix("accuracy/")
+                known |= {f"{kind}.most": Cell(max(numbers)), f"{kind}.last": Cell(numbers[-1])}
+            elif key.startswith("log_alpha/") and numbers:
+                known[f"{key.rpartition('.')[2]}.log_alpha"] = Cell(numbers[-1])
+        return choose("number", column, known)
+
+    def histogram(self, argument: str) -> Iterator[Picture]:
+        """``NAME | caption``: accuracies of single draws, and of all averaged."""
+        name, _, caption = argument.partition(" | ")
+        study = self.whole(name, "histogram")
+        yield Picture(f"histogram-{name}", caption, pictures.draw_histogram(study))
+
+    def pruning(self, argument: str) -> Iterator[Picture]:
+        """``NAME, … | caption``: accuracies of pruned layers."""
+        names, _, caption = argument.partition(" | ")
+        studies = {name: self.whole(name, "pruning") for name in names.split(", ")}
+        file = f"pruning-{names.replace(', ', '-')}"
+        yield Picture(file, caption, pictures.draw_pruning(studies))
+
+    def densities(self, argument: str) -> Iterator[Picture]:
+        """``NAME | caption``: outputs of single neurons by class."""
+        name, _, caption = argument.partition(" | ")
+        study = self.whole(name, "densities")
+        yield Picture(f"densities-{name}", caption, pictures.draw_densities(study))
+
+    def phases(self, argument: str) -> Iterator[Picture]:
+        """``NAME, … | caption``: four accuracies and log α over epochs, a picture a run."""
+        names, _, caption = argument.partition(" | ")
+        for name in names.split(", "):
+            history = self._history(name)
+            png = pictures.draw_phases(history)
+            yield Picture(f"phases-{name}", f"{caption} {name}." if "," in names else caption, png)
+
+    def _history(self, name: str) -> Mapping[str, list[float | None]]:
+        files = sorted(self.results.glob(f"{name}-seed*.json"))
+        if not files:
+            raise FileNotFoundError(
+                f"{self.results} has no run of {name}; run and archive it first"
+            )
+        run = read_object(files[0], {"history"}, "an archived run", "archive it again")
+        history: Mapping[str, list[float | None]] = run["history"]
+        if "accuracy/mean" not in history:
+            raise ValueError(
+                f"{files[0]} has no column accuracy/mean; train its recipe with the accuracies of "
+                "every epoch recorded, and archive it again"
+            )
+        return history

@@ -1,0 +1,1 @@
+"""Tables and pages, made from recipes and from files of results."""

@@ -1,0 +1,302 @@
+"""What stands in the blocks of a paper's pages: tables and pictures made from files of results."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from leanbayes.analysis.spectrum import Spectrum
+from leanbayes.errors import choose
+from leanbayes.lab import plots
+from leanbayes.lab.files import read_object
+from research.publishing.cells import (
+    Cell,
+    Row,
+    experiments,
+    mean_of,
+    merge_seeds,
+    rows_table,
+    seeds_of,
+)
+from research.publishing.filled_claims import NotMeasuredError, filled
+from research.publishing.pages import Makers
+from research.publishing.paper import Claim, Paper
+from research.publishing.paper_blocks import NOT_RUN, Picture
+from research.publishing.results import read_compressed, table, truncations
+from research.publishing.tables import markdown_table
+
+_RATIOS = {
+    "pooled": "E[g²]/Var[g] pooled",
+    "median": "median",
+    "gradient": "mean",
+    "square": "mean of E[g²]/Var[g²]",
+}
+
+
+class Blocks:
+    """The results of a paper, as blocks of its pages.
+
+    Args:
+        paper: whose recipes and published rows.
+        results: archived runs, with what ``papers compress`` wrote in ``post_training/``; the
+            paper's own by default.
+
+    Attributes:
+        pictures: PNG files by name, as blocks that show them are made.
+    """
+
+    def __init__(self, paper: Paper, results: Path | None = None) -> None:
+        self.paper = paper
+        self.results = results or paper.results
+        self.own = [make(self.results) for make in paper.blocks]
+        self.pictures: dict[str, bytes] = {}
+
+    def makers(self, page: Path) -> Makers:
+        """What makes every kind of block of a page; captions and more come after ``|``."""
+        beside = os.path.relpath(self.paper.folder, page.parent)
+
+        def drawn(pictures: Iterator[Picture]) -> str:
+            return "\n\n".join(
+                self._shown(Path(beside, f"{name}.png"), caption, png)
+                for name, caption, png in pictures
+            )
+
+        of_all = {
+            "claims": self.claims,
+            "table": self.table,
+            "rows": self.rows,
+            "post-training": self.post_training,
+            "probes": self.probes,
+            "costs": self.costs,
+            "spectra": lambda argument: drawn(self.spectra(argument)),
+            "heat-maps": lambda argument: drawn(self.heat_maps(argument)),
+            "curves": lambda argument: drawn(self.curves(argument)),
+        }
+        for own in self.own:
+            of_all |= own.tables
+            of_all |= {kind: _then(make, drawn) for kind, make in own.pictures.items()}
+        return of_all
+
+    def _shown(self, path: Path, caption: str, png: bytes) -> str:
+        self.pictures[path.name] = png
+        return f"![{caption}]({path.as_posix()})\n\n*{caption}*"
+
+    @cached_property
+    def trained(self) -> list[Row]:
+        """The rows of all recipes, merged over seeds."""
+        return merge_seeds(table(self.paper, [self.results]))
+
+    def cell(self, term: str) -> Cell:
+        """The cell that a sentence names.
+
+        It is ``RECIPE METRIC``, ``RECIPE/ROW METRIC`` of a row after training, ``RECIPE/spectra
+        LAYER.scale`` (or ``LAYER.mean``) of what the first singular value explains,
+        ``step/POSTERIOR SET-UP`` of what a step costs, or what a study of the paper has.
+        """
+        where, _, column = term.rpartition(" ")
+        name, _, part = where.partition("/")
+        for own in self.own:
+            if name in own.cells:
+                return own.cells[name](part, column)
+        if name == "step":
+            return choose("posterior", part, self._costs(column))[0]
+        if part == "spectra":
+            layer, _, kind = column.partition(".")
+            return Cell(choose("layer", layer, self._compressed(name)["spectra"])[kind][0])
+        rows = {row.title: row for row in self._truncations(name)} if part else {}
+        row = choose("row", part, rows) if part else self._row(name)
+        return choose("metric", column, row.cells)
+
+    def claims(self, _: str) -> str:
+        """What the paper says, what came out, and where to look."""
+        lines = (
+            [filled(claim.says, self.cell), self._came(claim), claim.where]
+            for claim in self.paper.claims
+        )
+        return markdown_table(["what the paper says", "what came out", "where to look"], lines)
+
+    def _came(self, claim: Claim) -> str:
+        """What came out, as far as it was run."""
+        try:
+            return filled(claim.came, self.cell)
+        except NotMeasuredError:
+            return NOT_RUN
+
+    def table(self, experiment: str) -> str:
+        """The rows of an experiment."""
+        return rows_table(choose("experiment", experiment, experiments(self.trained)))
+
+    def rows(self, names: str) -> str:
+        """``RECIPE, RECIPE, …``: a row of each, of the published settings if they were run."""
+        return rows_table([self._row(name) for name in names.split(", ")])
+
+    def post_training(self, argument: str) -> str:
+        """``RECIPE | METRIC, …``: a trained mean field, its truncations and its tied versions."""
+        name, also = _split(argument)
+        return rows_table(self._truncations(name, also.split(", ") if also else ()))
+
+    def probes(self, names: str) -> str:
+        """``RECIPE, …``: −ELBO and ratios of the probed layer at every step: means over seeds.
+
+        What the paper prints stands in brackets; its ratio stands by the pooled one.
+        """
+        lines = (line for name in names.split(", ") for line in _probed(name, self._runs(name)))
+        return markdown_table(["run", "step", "−ELBO", *_RATIOS.values()], lines)
+
+    def costs(self, setup: str) -> str:
+        """What a training step of a set-up of ``research bench families`` costs."""
+        return markdown_table(
+            ["posterior", "step, relative to the plain network", "quartiles"],
+            ([name, str(cell), between] for name, (cell, between) in self._costs(setup).items()),
+        )
+
+    def spectra(self, argument: str) -> Iterator[Picture]:
+        """``RECIPE | caption``: what singular values explain of standard deviations and means."""
+        name, caption = _split(argument)
+        layers = {
+            layer: Spectrum(torch.tensor(shares["scale"]), torch.tensor(shares["mean"]))
+            for layer, shares in self._compressed(name)["spectra"].items()
+        }
+        yield Picture(f"spectra-{name}", caption, plots.spectra_of(layers))
+
+    def heat_maps(self, argument: str) -> Iterator[Picture]:
+        """``RECIPE/LAYER | caption``: the kept part of a matrix, and of it rank 1 and rank 2."""
+        name, caption = _split(argument)
+        run, _, layer = name.partition("/")
+        scale = torch.tensor(choose("layer", layer, self._compressed(run)["maps"]))
+        u, s, v = torch.linalg.svd(scale, full_matrices=False)
+        shown = {"full": scale}
+        shown.update({f"rank {k}": (u[:, :k] * s[:k]) @ v[:k] for k in (1, 2)})
+        for title, matrix in shown.items():
+            png = plots.heat_map(matrix, f"σ, {title}")
+            name = f"{run}-{layer}-{title.replace(' ', '-')}"
+            yield Picture(name, f"{caption}: {title}", png)
+
+    def curves(self, argument: str) -> Iterator[Picture]:
+        """``COLUMN of RECIPE, RECIPE, … | caption``: a column of the metrics over epochs.
+
+        Where there are several seeds, the line is their mean inside their range.
+        """
+        what, caption = _split(argument)
+        column, _, names = what.partition(" of ")
+        epochs: list[float] = []
+        lines, bands = {}, {}
+        for name in names.split(", "):
+            histories = [run["history"] for run in self._runs(name)]
+            if not histories:
+                raise FileNotFoundError(
+                    f"{self.results} has no run of {name}; run and archive it first"
+                )
+            if any(history["epoch"] != (epochs or history["epoch"]) for history in histories):
+                raise ValueError(f"{name} has other epochs than the other runs of this picture")
+            epochs = histories[0]["epoch"]
+            seeds = [_numbers(choose("column", column, history)) for history in histories]
+            at_once = list(zip(*seeds, strict=True))
+            lines[name] = [fmean(values) for values in at_once]
+            bands[name] = ([min(values) for values in at_once], [max(values) for values in at_once])
+        png = plots.curves(epochs, lines, _ylabel(column), log=True, bands=bands)
+        file = f"{column}-{names}".replace("/", "-").replace(", ", "-")
+        yield Picture(file, caption, png)
+
+    def _row(self, name: str) -> Row:
+        """The row of a recipe, of the published settings if they were run."""
+        last = sorted(self.trained, key=lambda row: row.budget == "paper")
+        return choose("recipe", name, {row.name: row for row in last})
+
+    def _truncations(self, name: str, also: Sequence[str] = ()) -> list[Row]:
+        file = self._compressed_file(name)
+        if not file.is_file():
+            choose("truncated run", name, self.paper.truncated)
+        compressed = read_compressed(file) if file.is_file() else None
+        return truncations(self.paper, name, compressed, also)
+
+    def _costs(self, setup: str) -> dict[str, tuple[Cell, str]]:
+        """The median of a step relative to the plain network's, and its quartiles in words."""
+        path = self.results / "benchmarks" / "step_cost.json"
+        benchmark = read_object(
+            path, {"setups"}, "a benchmark", "run python -m research bench families"
+        )
+        steps = {
+            name: cost["step"]
+            for name, cost in choose("set-up", setup, benchmark["setups"])["families"].items()
+        }
+        return {
+            name: (
+                Cell(step["median"], published=self.paper.step_cost.get(name)),
+                f"{step['low']:.3g} – {step['high']:.3g}",
+            )
+            for name, step in steps.items()
+        }
+
+    def _runs(self, name: str) -> list[dict[str, Any]]:
+        files = sorted(self.results.glob(f"{name}-seed*.json"))
+        keys = {"seed", "metrics"}
+        return [read_object(file, keys, "an archived run", "archive it again") for file in files]
+
+    def _compressed_file(self, name: str) -> Path:
+        return self.results / "post_training" / f"{name}.json"
+
+    def _compressed(self, name: str) -> Mapping[str, Any]:
+        return read_compressed(self._compressed_file(name))
+
+
+def _then(
+    make: Callable[[str], Iterator[Picture]], show: Callable[[Iterator[Picture]], str]
+) -> Callable[[str], str]:
+    return lambda argument: show(make(argument))
+
+
+def _probed(name: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """A line for every step: run, step, −ELBO, and the ratios of the layer that was probed."""
+    probes = [run.get("probe", {}) for run in runs]
+    if not any(probes):
+        yield [name, *["not run"] * (2 + len(_RATIOS))]
+        return
+    if any(probe.keys() != probes[0].keys() for probe in probes):
+        raise ValueError(f"seeds of {name} were probed at several steps; run them again")
+    recipe = runs[0]["recipe"]
+    layer, printed = _probed_layer(recipe), (recipe.get("published") or {}).get("values", {})
+    title = f"{name}, {seeds_of([run['seed'] for run in runs])}"
+    for step in probes[0]:
+        seeds = [probe[step] for probe in probes]
+        elbo = mean_of([seed["negative_elbo"] for seed in seeds])
+        pooled, *others = (
+            mean_of([seed["snr"].get(kind, {}).get(layer) for seed in seeds]) for kind in _RATIOS
+        )
+        cells = [
+            Cell(elbo, published=printed.get(f"negative_elbo_{step}")),
+            Cell(pooled, published=printed.get(f"snr_{step}")),
+            *map(Cell, others),
+        ]
+        yield [title, step, *map(str, cells)]
+
+
+def _probed_layer(recipe: Mapping[str, Any]) -> str:
+    """The layer of the measurement ``probe``, which was a key of its own in the first results."""
+    listed = {each["kind"]: each for each in recipe.get("measurements", ())}
+    return str((listed.get("probe") or recipe["probe"])["layer"])
+
+
+def _numbers(column: Iterable[float | None]) -> list[float]:
+    """The values; what was not finite, and is not in the file, is not a number."""
+    return [math.nan if value is None else value for value in column]
+
+
+def _ylabel(column: str) -> str:
+    """A column of the metrics in words."""
+    kind, _, name = column.partition("/")
+    if kind == "scale":
+        return f"mean σ of {name.removeprefix('model.')}"
+    return f"{kind} {name.replace('negative_elbo', '−ELBO')}"
+
+
+def _split(argument: str) -> tuple[str, str]:
+    what, _, rest = argument.partition(" | ")
+    return what, rest

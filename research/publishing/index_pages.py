@@ -1,0 +1,76 @@
+"""Blocks of the pages about all papers and all tests: list, checklist, attempts."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from research.publishing.pages import Makers
+from research.publishing.paper import DOCS, RECIPES, ROOT, Item, Paper
+from research.publishing.tables import markdown_table
+from research.publishing.trust_table import attempts_table
+
+
+def list_makers(papers: Iterable[Paper], page: Path) -> Makers:
+    """What makes the blocks of a page about all papers."""
+    up = "../" * len(page.relative_to(DOCS).parents)
+    tests = tests_by_id(ROOT / "tests")
+    return {
+        "papers": lambda _: "\n\n".join(_entry(paper, up) for paper in papers),
+        "checklist": lambda _: "\n\n".join(_checklist(paper, tests, up) for paper in papers),
+        "attempts": lambda folder: attempts_table(ROOT / folder, up),
+    }
+
+
+def tests_by_id(folder: Path) -> dict[str, dict[Path, int]]:
+    """Count the tests marked ``@pytest.mark.checklist(*ids)``, by id and file."""
+    tests: dict[str, dict[Path, int]] = {}
+    for file in sorted(folder.rglob("test_*.py")):
+        text = file.read_text(encoding="utf-8")
+        for key in _marked(text) if "mark.checklist(" in text else ():
+            files = tests.setdefault(key, {})
+            files[file] = files.get(file, 0) + 1
+    return tests
+
+
+def _marked(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.checklist":
+                yield from map(ast.literal_eval, mark.args)
+
+
+def _entry(paper: Paper, up: str) -> str:
+    """A paper in a few lines: its texts with their names in citations, and where to look."""
+    works = [
+        f"- **[{work.cited}]** {work.authors} ({work.year}). *{work.title}.* {work.venue}."
+        for work in paper.works
+    ]
+    anchor = paper.subject.lower().replace(" ", "-")
+    has_errata = f"## {paper.subject}\n" in (DOCS / "papers" / "errata.md").read_text("utf-8")
+    links = [
+        *[f"[page]({page.relative_to(DOCS / 'papers').as_posix()})" for page in paper.pages[:1]],
+        f"[recipes]({up}{RECIPES.relative_to(ROOT).as_posix()}/{paper.name})",
+        *[f"[results]({up}results/{paper.name})"] * paper.results.is_dir(),
+        *[f"[errata](errata.md#{anchor})"] * has_errata,
+        f"[checklist](../checklist.md#{anchor})",
+    ]
+    return "\n".join([f"## {paper.subject}", "", *works, "", " · ".join(links)])
+
+
+def _checklist(paper: Paper, tests: Mapping[str, Mapping[Path, int]], up: str) -> str:
+    lines = (
+        [key, item.claim, item.where, ", ".join(_shown_by(item, tests.get(key, {}), up)) or "–"]
+        for key, item in paper.checklist.items()
+    )
+    header = ["id", "claim", "in the paper", "shown by"]
+    return f"## {paper.subject}\n\n{markdown_table(header, lines)}"
+
+
+def _shown_by(item: Item, tests: Mapping[Path, int], up: str) -> Iterator[str]:
+    for file, number in tests.items():
+        path = file.relative_to(ROOT).as_posix()
+        yield f"[{file.name}]({up}{path}), {number} test{'s' * (number > 1)}"
+    if item.page:
+        yield f"[results](papers/{item.page})"

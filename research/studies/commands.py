@@ -1,0 +1,137 @@
+"""Commands of studies that belong to no paper.
+
+Annotations are read by typer, so they are ordinary objects here.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from leanbayes.errors import choose
+from research.options import Out, OutFolder, Seeds, with_settings
+from research.publishing.pages import refresh
+from research.publishing.paper import DOCS, RESULTS, ROOT
+from research.publishing.study_file import read_study, show
+from research.studies.kl_weight.page import write as write_kl_weight
+from research.studies.kl_weight.study import TASKS, everything
+from research.studies.overview.page import write as write_overview
+from research.studies.overview.study import Settings, study_costs, study_methods
+from research.studies.starts.page import write as write_starts
+from research.studies.starts.study import Settings as StartSettings
+from research.studies.starts.study import study_starts
+from research.studies.uci.published import SETS
+from research.studies.uci.study import Row, fit_splits
+from research.studies.uci.tables import makers
+
+app = typer.Typer(no_args_is_help=True, help="Value of defaults and choices, on real data.")
+_UCI, _KL_WEIGHT = RESULTS / "uci", RESULTS / "kl_weight"
+_OVERVIEW, _STARTS = RESULTS / "overview.json", RESULTS / "starts.json"
+_LORA = RESULTS / "lora" / "minilm.json"
+
+
+@app.command(epilog="Example: python -m research studies uci --data concrete --posterior k-tied")
+def uci(
+    data: Annotated[
+        list[str] | None, typer.Option(help="Data set; may be repeated. All seven.")
+    ] = None,
+    posterior: Annotated[
+        list[str] | None, typer.Option(help="May be repeated. k-tied, mean-field, matrix-normal.")
+    ] = None,
+    noise: Annotated[str, typer.Option(help="learnt or predicted.")] = "learnt",
+    splits: Annotated[int | None, typer.Option(min=1, help="Number of splits; all.")] = None,
+    out: OutFolder = _UCI,
+) -> None:
+    """Fit estimators with their defaults to the UCI regression sets, split by split."""
+    torch.set_num_threads(1)  # networks this small are slower on two
+    for name in data or SETS:
+        for each in posterior or ("k-tied", "mean-field", "matrix-normal"):
+            row = Row(name, each, noise)
+            count = min(splits or row.facts.splits, row.facts.splits)
+            tell = show("log_likelihood", "rmse", "coverage", "duration")
+            fit_splits(row, out, range(count), tell=tell)
+            print(f"Written to {out / row.file}")
+
+
+@app.command(epilog="Example: python -m research studies kl-weight --data concrete")
+def kl_weight(
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="concrete, mnist or fashion-mnist; may be repeated. All."),
+    ] = None,
+    out: OutFolder = _KL_WEIGHT,
+) -> None:
+    """Train with eight weights of the KL: NLL, calibration, coverage and OOD detection."""
+    torch.set_num_threads(1)
+    tasks = {name: choose("data set", name, TASKS)[1] for name in data or TASKS}
+    everything(out, tasks)
+
+
+@app.command(epilog="Example: python -m research studies lora --seeds 3")
+def lora(
+    out: Out = _LORA,
+    states: Annotated[Path, typer.Option(help="Folder of trained adapters.")] = Path("runs/lora"),
+    seeds: Seeds = 3,
+    train: Annotated[int, typer.Option(min=1, help="Number of training reviews.")] = 2000,
+    test: Annotated[int, typer.Option(min=2, help="Number of test reviews.")] = 800,
+    foreign: Annotated[int, typer.Option(min=1, help="Number of OOD texts of each kind.")] = 200,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of epochs.")] = 2,
+    samples: Annotated[int, typer.Option(min=2, help="Number of predictive samples.")] = 8,
+) -> None:
+    """Fine-tune MiniLM on IMDB by plain and Bayesian LoRA: a table, and docs/lora.md from it."""
+    from research.studies.lora.page import write_page  # transformers takes seconds to import
+    from research.studies.lora.study import LoraSettings, study_lora
+    from research.studies.lora.texts import Sizes
+
+    torch.set_num_threads(1)
+    settings = LoraSettings(Sizes(train, test, foreign), epochs=epochs, samples=samples)
+    tell = show("accuracy", "nll", "ece", "seconds", "predict_seconds")
+    study_lora(settings, out, states=states, seeds=seeds, progress=True, tell=tell)
+    print(f"Written to {out}")
+    if out.resolve() == _LORA:
+        print(f"Written to {write_page()}")
+
+
+@app.command(epilog="Example: python -m research studies overview --seeds 3")
+@with_settings(Settings)
+def overview(
+    settings: Settings,
+    seeds: Seeds = 3,
+    only_costs: Annotated[
+        bool, typer.Option("--only-costs", help="Measure steps alone, on a quiet machine.")
+    ] = False,
+    out: Out = _OVERVIEW,
+) -> None:
+    """Train one network in five ways on Fashion-MNIST: what uncertainty gains and costs."""
+    if not only_costs:
+        tell = show("accuracy", "nll", "ece", "auroc", "duration")
+        study_methods(settings, out, seeds=seeds, tell=tell)
+    study_costs(settings, out)
+    print(f"Written to {out}")
+
+
+@app.command(epilog="Example: python -m research studies starts --seeds 5")
+@with_settings(StartSettings)
+def starts(settings: StartSettings, seeds: Seeds = 5, out: Out = _STARTS) -> None:
+    """Train three networks from several first standard deviations: what is fast, what is safe."""
+    torch.set_num_threads(1)
+    tell = show("negative_elbo", "nll", "accuracy", "duration")
+    study_starts(settings, out, seeds=seeds, tell=tell)
+    print(f"Written to {out}")
+
+
+def write_pages() -> None:
+    """Update the pages of all studies from the files of results."""
+    if _UCI.is_dir():
+        print(f"Written to {refresh(DOCS / 'uci.md', makers(_UCI))}")
+    if _OVERVIEW.exists():
+        print(f"Written to {write_overview(_OVERVIEW, ROOT / 'README.md', DOCS / 'overview.png')}")
+    if _STARTS.exists():
+        print(f"Written to {write_starts(read_study(_STARTS, 'studies starts'), DOCS)}")
+    if _KL_WEIGHT.is_dir():
+        print(f"Written to {write_kl_weight(_KL_WEIGHT, DOCS)}")
+    if _LORA.exists():
+        from research.studies.lora.page import write_page  # peft takes seconds to import
+
+        print(f"Written to {write_page()}")

@@ -1,0 +1,161 @@
+"""Tables of the UCI study: ours beside printed rows, ranks, paired differences, intervals."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from statistics import fmean
+
+from research.publishing.cells import Cell
+from research.publishing.tables import markdown_table
+from research.studies.uci.published import DROPOUT, HMC, KFAC, LOG_LIKELIHOOD, RMSE, SETS, Printed
+from research.studies.uci.scores import Measured
+from research.studies.uci.trials import trials_table
+
+Key = tuple[str, str]
+"""A posterior and its noise."""
+
+
+def read_rows(folder: Path) -> dict[Key, dict[str, Measured]]:
+    """What the files of a folder hold, by posterior and noise, then by set."""
+    rows: dict[Key, dict[str, Measured]] = {}
+    for path in sorted(folder.glob("*.json")):
+        study = json.loads(path.read_text(encoding="utf-8"))
+        settings, parts = study["settings"], study["parts"].values()
+        key = settings["posterior"], settings["noise"]
+        measured = Measured({part["seed"]: part for part in parts})
+        rows.setdefault(key, {})[settings["data"]] = measured
+    return rows
+
+
+def makers(folder: Path) -> dict[str, Callable[[str], str]]:
+    """What makes the blocks of the page, from the folder of results."""
+    rows = read_rows(folder)
+    return {
+        "uci-likelihood": lambda noise: _beside(rows, LOG_LIKELIHOOD, "log_likelihood", noise),
+        "uci-rmse": lambda noise: _beside(rows, RMSE, "rmse", noise),
+        "uci-intervals": lambda noise: _intervals(rows, noise),
+        "uci-differences": lambda pair: _differences(rows, *pair.split(" − ")),
+        "uci-ranks": lambda noise: _ranks(rows, noise),
+        "uci-says": lambda noise: _says(rows, noise),
+        "uci-seconds": lambda noise: _table(rows, "duration", noise),
+        "uci-trials": lambda name: trials_table(folder.parent / name),
+    }
+
+
+def _ours(
+    rows: Mapping[Key, Mapping[str, Measured]], noise: str
+) -> Iterator[tuple[str, Mapping[str, Measured]]]:
+    for (posterior, its_noise), sets in rows.items():
+        if its_noise == noise:
+            yield posterior, sets
+
+
+def _line(sets: Mapping[str, Measured], score: str) -> list[str]:
+    return [str(sets[name].cell(score)) if name in sets else "–" for name in SETS]
+
+
+def _table(rows: Mapping[Key, Mapping[str, Measured]], score: str, noise: str) -> str:
+    lines = [[name, *_line(sets, score)] for name, sets in _ours(rows, noise)]
+    return markdown_table(["", *SETS], lines) if lines else "Not measured yet."
+
+
+def _beside(
+    rows: Mapping[Key, Mapping[str, Measured]],
+    printed: Mapping[str, Printed],
+    score: str,
+    noise: str,
+) -> str:
+    """Ours in bold, then what others printed."""
+    lines = [[f"**{name}**", *_line(sets, score)] for name, sets in _ours(rows, noise)]
+    for name, row in printed.items():
+        if row.noise == noise:
+            errors = row.errors or {}
+            cells = (Cell(row.means.get(data), errors.get(data)) for data in SETS)
+            lines.append([f"{name} ({row.source})", *map(str, cells)])
+    return markdown_table(["", *SETS], lines)
+
+
+def _intervals(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
+    """Shares of test targets inside, in percent."""
+    lines = [
+        [name, *(str(sets[d].cell("coverage").percent()) if d in sets else "–" for d in SETS)]
+        for name, sets in _ours(rows, noise)
+    ]
+    return markdown_table(["", *SETS], lines) if lines else "Not measured yet."
+
+
+def _differences(rows: Mapping[Key, Mapping[str, Measured]], first: str, second: str) -> str:
+    """Log likelihood of one posterior minus that of another, by set."""
+    lines = []
+    for noise in ("learnt", "predicted"):
+        one, two = (rows.get((name, noise), {}) for name in (first, second))
+        both = [str(one[d].minus(two[d], "log_likelihood")) if d in one and d in two else "–"
+                for d in SETS]  # fmt: skip
+        if any(cell != "–" for cell in both):
+            lines.append([f"{noise} noise", *both])
+    return markdown_table(["", *SETS], lines) if lines else "Not measured yet."
+
+
+def _ranks(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
+    """For each of ours its mean rank against strong MC dropout: 1 where it is ahead, 2 behind."""
+    bar = LOG_LIKELIHOOD[DROPOUT].means
+    lines = []
+    for name, sets in _ours(rows, noise):
+        known = [data for data in SETS if data in sets]
+        means = {data: sets[data].cell("log_likelihood").ours or 0.0 for data in known}
+        ahead = [data for data in known if means[data] > bar[data]]
+        mine = fmean(1.0 if data in ahead else 2.0 for data in known)
+        lines.append([name, f"{mine:.2f}", f"{3 - mine:.2f}", ", ".join(ahead) or "none"])
+    header = ["", "mean rank", f"mean rank of {DROPOUT}", "ahead on"]
+    return markdown_table(header, lines) if lines else "Not measured yet."
+
+
+def _says(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
+    """In sentences: rank, intervals and time of ours, and how the matrix normal compares."""
+    lines = [_sentence(name, sets) for name, sets in _ours(rows, noise)]
+    matrix = rows.get(("matrix-normal", noise))
+    if matrix:
+        near = ", ".join(_not_below(matrix, LOG_LIKELIHOOD[KFAC])) or "none"
+        lines.append(f"- The matrix normal is within a standard error of {KFAC}, or above: {near}.")
+    return "\n".join(lines) if lines else "Not measured yet."
+
+
+def _sentence(name: str, sets: Mapping[str, Measured]) -> str:
+    """What one of ours comes to, over the sets that it was fitted to."""
+    means = {data: each.cell("log_likelihood").ours or 0.0 for data, each in sets.items()}
+    ahead = sum(value > LOG_LIKELIHOOD[DROPOUT].means[data] for data, value in means.items())
+    inside, seconds = (
+        [each.cell(score).ours or 0.0 for each in sets.values()]
+        for score in ("coverage", "duration")
+    )
+    return (
+        f"- **{name}** has a better log likelihood than {DROPOUT} on {ahead} of "
+        f"{_counted(len(sets))}; {_behind_hmc(means)}. Its 90 % intervals hold "
+        f"{100 * min(inside):.0f} to {100 * max(inside):.0f} % of the targets, and a fit takes "
+        f"{min(seconds):.0f} to {max(seconds):.0f} seconds of one core."
+    )
+
+
+def _behind_hmc(means: Mapping[str, float]) -> str:
+    """By how much the long run of a sampler is ahead, where it is."""
+    gaps = {data: LOG_LIKELIHOOD[HMC].means[data] - value for data, value in means.items()}
+    behind = [gap for gap in gaps.values() if gap > 0]
+    if not behind:
+        return f"{HMC} is not ahead anywhere"
+    return f"{HMC} is ahead on {len(behind)}, by {min(behind):.2f} to {max(behind):.2f} nats"
+
+
+def _counted(sets: int) -> str:
+    return "one set" if sets == 1 else f"{sets} sets"
+
+
+def _not_below(sets: Mapping[str, Measured], bar: Printed) -> Iterator[str]:
+    """The sets on which ours is not below a printed row by more than both errors together."""
+    for data, measured in sets.items():
+        cell = measured.cell("log_likelihood")
+        error = math.hypot(cell.error or 0.0, (bar.errors or {}).get(data, 0.0))
+        if cell.ours is not None and cell.ours > bar.means[data] - error:
+            yield data
