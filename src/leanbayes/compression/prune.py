@@ -187,8 +187,7 @@ def prune(
         by: ``"scale"`` (σ), ``"snr"`` (``|μ| / σ``), ``"log_alpha"`` (``log σ²/μ²``),
             ``"relevance"`` (``Σ μ²/λ² / Σ E[w²]/λ²``, λ of :class:`~leanbayes.priors.GroupARD`),
             or what :func:`register_criterion` was told of.
-        groups: what goes as a whole: a ``"weight"``, a ``"row"`` (an output) or a ``"column"`` (an
-            input; of a convolution a channel at one place of the kernel).
+        groups: unit of pruning: a ``"weight"``, a ``"row"`` (output) or a ``"column"`` (input).
         keep: the share of them to keep, in (0, 1]; ties are broken at random, always alike.
         threshold: instead of ``keep``: prune what is below it, every log α above.
         scope: with ``keep``, rank within each ``"layer"``, or once over the ``"model"`` (not by σ,
@@ -209,10 +208,7 @@ def prune(
     layers = scaled_layers(model, include)
     _warn_of_variance_layers(criterion, layers)
     scores = {name: criterion.importance(layer, groups) for name, layer in layers.items()}
-    if threshold is None:
-        masks = _largest(scores, keep or 1.0, scope)
-    else:
-        masks = _above(scores, threshold, criterion)
+    masks = _largest(scores, keep, scope) if keep else _above(scores, threshold or 0.0, criterion)
     _warn_of_empty_layers(masks)
     kept = {name: _kept(layers[name], mask, groups) for name, mask in masks.items()}
     return map_posteriors(model, lambda name, old: kept.get(name, old), inplace=True)
