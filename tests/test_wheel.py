@@ -30,7 +30,8 @@ def pip(*arguments):
 
 def copy_of_the_project(folder):
     """What a wheel is made of; building it leaves files behind, which a checkout need not have."""
-    shutil.copytree(PROJECT / "src" / "leanbayes", folder / "src" / "leanbayes")
+    for package in ("leanbayes", "leanbayes_cli"):
+        shutil.copytree(PROJECT / "src" / package, folder / "src" / package)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(PROJECT / name, folder)
     return folder
@@ -54,8 +55,9 @@ def python(tmp_path_factory):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    used = run("-c", "import leanbayes; print(leanbayes.__file__)")
-    assert Path(used.strip()).is_relative_to(folder / "installed")
+    for package in ("leanbayes", "leanbayes_cli"):
+        used = run("-c", f"import {package}; print({package}.__file__)")
+        assert Path(used.strip()).is_relative_to(folder / "installed")
     return run
 
 

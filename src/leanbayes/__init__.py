@@ -19,9 +19,9 @@ with without_collector():
         plots,
         posteriors,
         priors,
-        testing,
         training,
     )
+    from leanbayes import testing as testing  # for contributors
     from leanbayes.compression import compact, prune
     from leanbayes.conversion.convert import convert, deterministic, plan
     from leanbayes.export import export_onnx
@@ -87,7 +87,6 @@ __all__ = [
     "priors",
     "prune",
     "save",
-    "testing",
     "tile",
     "training",
     "using",

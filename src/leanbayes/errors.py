@@ -36,6 +36,23 @@ class LoadError(ValueError):
     """A file that cannot be loaded: one sentence that names it and says what to do."""
 
 
+class NonFiniteLossError(RuntimeError):
+    """The loss became NaN or infinite; the message names the first layer where it shows.
+
+    Args:
+        reason: where it shows, and when.
+        remedy: what can be done.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        remedy: str = "Lower the learning rate, clip gradients or start with smaller scales",
+    ) -> None:
+        super().__init__(f"{reason}. {remedy}")
+        self.reason = reason
+
+
 class UntiledWarning(UserWarning):
     """A mixture is trained on a batch that was not repeated for its members."""
 

@@ -52,7 +52,7 @@ class Moved(nn.Module):
 
 def compiled_module(module: nn.Module) -> nn.Module | None:
     """Return the module that ``torch.compile(module)`` wrapped, if this is its result."""
-    return dict(module.named_children()).get("_orig_mod")
+    return vars(module)["_modules"].get("_orig_mod")
 
 
 def calls_compiled(module: nn.Module) -> bool:
@@ -60,11 +60,13 @@ def calls_compiled(module: nn.Module) -> bool:
     return module._compiled_call_impl is not None
 
 
+_HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))
+
+
 def hooks(module: nn.Module) -> Iterator[str]:
-    """Yield the kinds of hooks that a module has: ``"forward_pre_hooks"``, …"""
-    for name, value in vars(module).items():
-        if name.endswith("_hooks") and value:
-            yield name.removeprefix("_")
+    """Return the kinds of hooks that a module has: ``"forward_pre_hooks"``, …"""
+    attributes = vars(module)
+    return (name.removeprefix("_") for name in _HOOKS if attributes.get(name))
 
 
 def gradient_hooks(tensor: Tensor) -> bool:

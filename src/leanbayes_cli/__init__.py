@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "main", "run_app"]
 
 _LAB = (
-    *("PIL", "lightning", "matplotlib", "numpy", "optuna", "pooch", "pydantic"),
+    *("PIL", "filelock", "lightning", "matplotlib", "numpy", "optuna", "pooch", "pydantic"),
     *("rich", "sklearn", "tensorboard", "typer", "yaml"),
 )
 _EXTRAS = {

@@ -22,8 +22,7 @@ from typer.testing import CliRunner
 import leanbayes as lb
 import leanbayes_cli as cli
 from leanbayes import posteriors
-from leanbayes.lab import timing
-from leanbayes.lab.demo import families, page, results, terminal
+from leanbayes.lab.demo import families, page, results, terminal, timing
 from leanbayes.lab.demo.columns import columns, legend
 from leanbayes.lab.demo.conclusions import conclusions
 from leanbayes.lab.demo.processes import map_in_processes

@@ -282,5 +282,5 @@ def test_samples_may_be_equal_where_nothing_is_random():
         lb.predict(model, x, samples=3)
     with lb.held(model):
         lb.predict(model, x, samples=3)
-    pruned = lb.compression.prune(model, threshold=1e9)
+    pruned = lb.compression.prune(Skipped(model), keep=0.5)  # whose noise may meet zeros alone
     lb.predict(pruned, x, samples=3)

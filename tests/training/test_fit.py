@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
-from leanbayes.errors import LoadError
-from leanbayes.training import History, NonFiniteLossError
+from leanbayes.errors import LoadError, NonFiniteLossError
+from leanbayes.training import History
 
 
 def clusters(size=300, seed=1):

@@ -10,7 +10,7 @@ _STEP_SIZES = ("optimizer.lr", "learning_rate.", "training.gradient_clip")
 """Keys of a recipe that may change after numbers that were not finite."""
 
 
-class History:
+class IncidentLog:
     """A file that only a run with something to tell has.
 
     Args:
@@ -19,7 +19,7 @@ class History:
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     history = History(Path(folder) / "history.json")
+        ...     history = IncidentLog(Path(folder) / "history.json")
         ...     history.note_stop(5, "the loss is nan")
         ...     history.note_changes(5, {"optimizer.lr": (0.1, 0.01)})
         ...     history.sentences()

@@ -15,7 +15,7 @@ from leanbayes.lab.checkpoints import Checkpoints, read_checkpoint
 from leanbayes.lab.data import Dataset, Examples
 from leanbayes.lab.files import write_bytes, write_text
 from leanbayes.lab.from_recipe import build_model, likelihood_of, load_data
-from leanbayes.lab.incidents import History
+from leanbayes.lab.incidents import IncidentLog
 from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
@@ -57,7 +57,7 @@ class Run:
         self._metrics_file = self.folder / "metrics.csv"
         self._result_file = self.folder / "result.json"
         self.checkpoints = Checkpoints(self.folder / "checkpoints")
-        self.history = History(self.folder / "history.json")
+        self.history = IncidentLog(self.folder / "history.json")
         if recipe is not None:
             self.recipe = recipe
 

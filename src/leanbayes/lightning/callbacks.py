@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from leanbayes.errors import require
+from leanbayes.errors import NonFiniteLossError, require
 from leanbayes.lightning.module import BayesianModule
 from leanbayes.models.map_posteriors import update_priors
 from leanbayes.models.random_maps import random_maps
@@ -23,23 +23,6 @@ __all__ = [
     "StopOnNonFinite",
     "first_non_finite",
 ]
-
-
-class NonFiniteLossError(RuntimeError):
-    """The loss became NaN or infinite; the message names the first layer where it shows.
-
-    Args:
-        reason: where it shows, and when.
-        remedy: what can be done.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        remedy: str = "Lower the learning rate, clip gradients or start with smaller scales",
-    ) -> None:
-        super().__init__(f"{reason}. {remedy}")
-        self.reason = reason
 
 
 class PriorUpdates(L.Callback):

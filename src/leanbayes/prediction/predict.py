@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from leanbayes.distributions import Masked
 from leanbayes.errors import require, require_seed
 from leanbayes.estimators import mean
 from leanbayes.layers import RandomMap
@@ -78,8 +79,12 @@ def predict(
     batches = Reader(model, batch_dim, targets, output).batches(x)
     parts = [draw(inputs, batch_size) for inputs in batches]
     drawn = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-    if not draw.is_blank:
-        _refuse_equal_samples(model, drawn, samples)
+    require(
+        not _are_equal(drawn, samples) or draw.is_blank or not _is_random(model),
+        f"all {samples} samples are exactly equal, although the model is random: its noise does "
+        "not reach the output; call its random or dropout layers in forward instead of reading "
+        "their weights, and return an output that depends on them",
+    )
     return Prediction(drawn, likelihood or Categorical(), draw.method, draw.reason)
 
 
@@ -140,24 +145,12 @@ def _check_options(samples: int, batch_size: int | None, seed: int | None) -> No
         require_seed(seed)
 
 
-def _refuse_equal_samples(model: nn.Module, drawn: Tensor, samples: int) -> None:
-    """Raise if a random model gave the same outputs for every sample.
-
-    Args:
-        model: the model.
-        drawn: outputs ``[samples · members, …]``.
-        samples: number of samples.
-    """
-    if samples < 2 or not drawn.numel():
-        return
-    first, *others = drawn.chunk(samples)
-    if all(torch.equal(first, other) for other in others):
-        require(
-            not _is_random(model),
-            f"all {samples} samples are exactly equal, although the model is random: its noise "
-            "does not reach the output; call its random or dropout layers in forward instead of "
-            "reading their weights, and return an output that depends on them",
-        )
+def _are_equal(drawn: Tensor, samples: int) -> bool:
+    """Whether outputs ``[samples · members, …]`` are the same for every one of several samples."""
+    rows = len(drawn) // samples
+    if samples < 2 or not drawn.numel() or not torch.equal(drawn[:rows], drawn[rows : 2 * rows]):
+        return False
+    return all(torch.equal(drawn[:rows], other) for other in drawn.split(rows))
 
 
 def _is_random(model: nn.Module) -> bool:
@@ -174,8 +167,9 @@ def _draws(layer: RandomMap) -> bool:
 
 
 def _has_noise(layer: RandomMap) -> bool:
+    """Whether noise certainly leaves a layer; that of a pruned one may meet zeros alone."""
     q = layer.posterior()
-    return not torch.equal(q.rsample(), q.rsample())
+    return not isinstance(q, Masked) and not torch.equal(q.rsample(), q.rsample())
 
 
 def predict_batches(

@@ -129,7 +129,7 @@ def _check_refusal(module: nn.Module) -> None:
     try:
         convert(module, MeanField(), _PRIOR)
     except ValueError as error:
-        sentence = str(error)
+        sentence = str(error.__cause__ or error)
     else:
         raise AssertionError(f"{module} is converted although it is to be refused")
     assert "\n" not in sentence, f"{module} is refused in more than one sentence: {sentence}"

@@ -4,7 +4,7 @@ from leanbayes.models.map_posteriors import update_priors
 from leanbayes.training import schedules
 from leanbayes.training.calibrate import calibrate
 from leanbayes.training.diagnose import Diagnosis, diagnose
-from leanbayes.training.fit import NonFiniteLossError, fit
+from leanbayes.training.fit import fit
 from leanbayes.training.gradient_snr import GradientSNR
 from leanbayes.training.history import History
 from leanbayes.training.laplace import laplace
@@ -30,7 +30,6 @@ __all__ = [
     "GradientSNR",
     "History",
     "NaturalGradient",
-    "NonFiniteLossError",
     "ParameterCounts",
     "Widened",
     "average_nll",

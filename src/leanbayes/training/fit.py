@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from leanbayes.errors import LoadError, require, require_count, require_positive
+from leanbayes.errors import LoadError, NonFiniteLossError, require, require_count, require_positive
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.saving.files import replace_file
 from leanbayes.training.batch_objective import BatchObjective
@@ -30,10 +30,6 @@ from leanbayes.training.training_data import Batches, batches_of
 _CLIP = 10.0
 """Largest norm of a gradient where noise is predicted: an example believed to have none pulls
 without bound."""
-
-
-class NonFiniteLossError(RuntimeError):
-    """The loss became NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -231,8 +227,8 @@ class _Fitting:
     def _check(self, loss: float, epoch: int) -> None:
         if not math.isfinite(loss):
             raise NonFiniteLossError(
-                f"the loss is {loss} in epoch {epoch + 1}. Lower lr, give clip=…, or look for "
-                "extreme values in the inputs"
+                f"the loss is {loss} in epoch {epoch + 1}",
+                "Lower lr, give clip=…, or look for extreme values in the inputs",
             )
 
     @torch.no_grad()

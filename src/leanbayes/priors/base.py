@@ -1,0 +1,74 @@
+"""The spec of a prior, and the registry of all of them."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from torch import Tensor
+from torch import distributions as td
+
+from leanbayes.errors import require
+from leanbayes.ops import LinearOp
+from leanbayes.parameters.learned import Learned, Stored
+from leanbayes.registry import Registry
+from leanbayes.spec import Spec
+
+PRIORS = Registry[type[Spec]]("prior")
+"""Every prior by name."""
+
+
+@dataclass(frozen=True)
+class Prior(Spec):
+    """What the prior of every weight of one matrix is to be."""
+
+    weights_only: ClassVar[bool] = False
+    """Whether the prior speaks of weights, so that it cannot serve rank-one factors."""
+
+    @property
+    def shared_by_model(self) -> bool:
+        """Whether one learned prior serves all layers."""
+        return False
+
+    @abstractmethod
+    def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
+        """Make the prior for a weight seen as a matrix ``[out, in]``."""
+
+    def of(self, weight: Tensor, op: LinearOp) -> Learned[td.Distribution]:
+        """Make the prior for a weight in torch's own shape and the op that uses it."""
+        return self(op.matrix(weight))
+
+    def part(
+        self, whole: Learned[td.Distribution], rows: Tensor, columns: Tensor
+    ) -> Learned[td.Distribution]:
+        """The prior of some rows and columns of a matrix: the same where all weights share one.
+
+        Args:
+            whole: the prior of the matrix, made from this spec.
+            rows: which rows, in any order.
+            columns: which columns.
+        """
+        if any(tensor.ndim for tensor in (*whole.parameters(), *whole.buffers())):
+            raise NotImplementedError(f"{type(self).__name__} does not say what parts of it are")
+        return whole
+
+    def learned(
+        self, family: Callable[..., td.Distribution], like: Tensor, **arguments: Stored | float
+    ) -> Learned[td.Distribution]:
+        """The module that holds these tensors and numbers and remembers this spec."""
+        return Learned(family, spec=self, like=like, **arguments)
+
+
+P = TypeVar("P", bound=type[Prior])
+
+
+def register_prior(kind: P) -> P:
+    """Make a prior known by its class name, so that files and recipes can name it.
+
+    ``docs/extending/prior.py`` is one to copy.
+    """
+    require(
+        isinstance(kind, type) and issubclass(kind, Prior),
+        f"{kind!r} is not a prior; derive a frozen dataclass from lb.priors.Prior",
+    )
+    return PRIORS.register(kind)
