@@ -35,10 +35,10 @@ Clock = Annotated[Literal["wall", "cpu"], typer.Option(help="cpu for a busy mach
 Out = Annotated[Path, typer.Option(help="JSON file.")]
 
 
-def write_pages(results: Path = _RESULTS, docs: Path = DOCS) -> None:
+def write_pages() -> None:
     """Update docs/performance.md from results, and docs/scaling.md from formulas."""
-    print(f"Written to {page.write(results, docs)}")
-    print(f"Written to {scaling_page.write(docs)}")
+    print(f"Written to {page.write(_RESULTS, DOCS)}")
+    print(f"Written to {scaling_page.write(DOCS)}")
 
 
 def _set_threads(threads: int | None) -> None:
@@ -67,7 +67,7 @@ def run(
     results: Annotated[Path, typer.Option(help="Folder of results.")] = _RESULTS,
     docs: Annotated[Path, typer.Option(help="Folder of pages.")] = DOCS,
 ) -> None:
-    """Measure steps, predictions, limits, starts, growth and scaling, and update the pages."""
+    """Measure steps, predictions, limits, starts, growth and scaling, and update the page."""
     for name in only or ():
         choose("benchmark", name, BENCHMARKS)
     measure_everything(
@@ -79,7 +79,7 @@ def run(
         keep_memory=keep_memory,
         results=results,
     )
-    write_pages(results, docs)
+    print(f"Written to {page.write(results, docs)}")
 
 
 @app.command(epilog="Example: python -m research bench families --setup mlp_1024")

@@ -25,6 +25,7 @@ def test_stops_and_changed_settings_stay_beside_the_curves(runs, tmp_path):
     result = json.loads((runs / "1" / "result.json").read_text())
     incidents = {"stopped": [{"epoch": 1}], "changed": [{"epoch": 1, "optimizer.lr": 0.1}]}
     (tmp_path / "run" / "result.json").write_text(json.dumps({**result, "history": incidents}))
+    (tmp_path / "run" / "result.sha256").unlink()
     kept = json.loads(archive(tmp_path / "run", tmp_path).read_text())
     assert kept["incidents"] == incidents
     assert kept["history"]["epoch"] == [0, 1, 2]
