@@ -21,6 +21,7 @@ from research.options import (
     with_settings,
 )
 from research.papers.variance.attacks import AttackSettings, attack_runs
+from research.papers.variance.explore_commands import add_explore
 from research.papers.variance.four_classes import FourClasses, four_classes, tell_seed
 from research.papers.variance.policies import keep_policy
 from research.papers.variance.trained_blocks import FOLDER
@@ -29,6 +30,7 @@ from research.publishing.paper import RESULTS
 from research.publishing.study_file import show, write_study
 
 app = typer.Typer()
+add_explore(app)
 _RESULTS = RESULTS / "variance"
 
 
