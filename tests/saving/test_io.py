@@ -422,8 +422,8 @@ def test_a_missing_folder_is_named(tmp_path):
         lb.save(lb.convert(mlp(), POSTERIOR, PRIOR), folder / "m")
 
 
-CHECKPOINTS = ("launch.py", "folder.py")
-"""Writes Lightning's own format for its checkpoints; they are read with ``weights_only``."""
+CHECKPOINTS = ("launch.py", "fit.py")
+"""Write checkpoints in torch's format; they are read with ``weights_only``."""
 
 
 @pytest.mark.parametrize(
