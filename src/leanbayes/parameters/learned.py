@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 from leanbayes.errors import require, unknown
 from leanbayes.ops import LinearOp
 from leanbayes.parameters.transforms import AsMatrix, Transform
-from leanbayes.precision import wide, wide_dtype
+from leanbayes.precision import HALVES, wide, wide_dtype
 from leanbayes.torch_private import Moved
 
 Role = Literal["means", "scales", "factors", "other"]
@@ -106,11 +106,13 @@ class Learned(Moved, Generic[D]):
                 self.as_they_are |= {name}
 
     def forward(self) -> D:
-        return self.constructor(**{name: self._argument(name) for name in self.names})
-
-    def _argument(self, name: str) -> Tensor:
-        """What the distribution is made of."""
-        return wide(getattr(self, name)) if name in self.as_they_are else self.value(name)
+        arguments = {}
+        for name in self.names:
+            tensor: Tensor = getattr(self, name)
+            exact = tensor.float() if tensor.dtype in HALVES else tensor
+            transform = None if name in self.as_they_are else self.transforms.get(name)
+            arguments[name] = exact if transform is None else transform(exact)
+        return self.constructor(**arguments)
 
     def after_move(self, move: Callable[[], object]) -> None:
         """Follow the model, but keep numbers in full precision: a half may not hold them."""
