@@ -43,7 +43,7 @@ def repeated(draws: Tensor, examples: int) -> Tensor:
 
 
 class SharedNoise(NoiseSource):
-    """NoiseSource of the samples that one pass runs at once, as the vmapped axis of tensors behind it.
+    """Noise of the samples that one pass runs at once, as the vmapped axis of tensors behind it.
 
     Args:
         index: the number of the sample, which the vmap runs over.
@@ -120,7 +120,7 @@ def _outputs(
 
 
 class _Windows(SharedNoise):
-    """NoiseSource of all samples around a law that is known for all of them, or for one.
+    """Noise of all samples around a law that is known for all of them, or for one.
 
     Args:
         sharing: how many draws there are.
