@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from leanbayes.display import DisplayTable
 from leanbayes.distributions import WeightDistribution
 from leanbayes.kernels.dispatch import EAGER, TABLE, mode_of
 from leanbayes.kernels.native import library, native_state
@@ -51,18 +52,23 @@ class Kernels:
     rows: tuple[KernelRow, ...] = ()
 
     def __str__(self) -> str:
-        sentence = f"torch's own operations: {self.reason}"
-        if self.native:
-            sentence = f"native kernels with {self.reason} (LEANBAYES_NATIVE=0 switches them off)"
-        if not self.rows:
-            return sentence
-        cells = [(r.layer, r.question, r.kernel or "–", r.reason) for r in self.rows]
-        cells = [("layer", "question", "kernel", "reason"), *cells]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
-        return "\n".join((sentence, *lines))
+        return self.table().text() if self.rows else self._sentence()
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self.table().html() if self.rows else self._sentence()
+
+    def _sentence(self) -> str:
+        if not self.native:
+            return f"torch's own operations: {self.reason}"
+        return f"native kernels with {self.reason} (LEANBAYES_NATIVE=0 switches them off)"
+
+    def table(self) -> DisplayTable:
+        """Return one row for every random map and question."""
+        head = ("layer", "question", "kernel", "reason")
+        rows = [(r.layer, r.question, r.kernel or "–", r.reason) for r in self.rows]
+        return DisplayTable(head, rows, self._sentence(), left=(0, 1, 2, 3))
 
 
 def kernels(model: nn.Module | None = None) -> Kernels:
