@@ -97,10 +97,12 @@ class FromNormal(KLTerm):
         tensors: what it is a function of.
         loc: the mean of the normal.
         scale: its standard deviation.
+        logs: whether tensors hold logarithms, for families that can have them.
     """
 
-    def __init__(self, tensors: Tensors, loc: float, scale: float) -> None:
-        self.tensors, self.loc, self.scale, self.square = tensors, loc, scale, 0.0
+    def __init__(self, tensors: Tensors, loc: float, scale: float, logs: bool = False) -> None:
+        self.tensors, self.loc, self.scale, self.logs = tensors, loc, scale, logs
+        self.square = 0.0
 
     def from_totals(self, square: float, logs: float, count: int) -> float:
         """Return the KL from ``Σ E(w − loc)²`` and ``Σ log σ``; rounding makes none negative."""

@@ -142,8 +142,11 @@ class _Local(NoisyOutputs):
         dense = x.contiguous(), u.contiguous(), v.contiguous()
         native = library(y, *dense)
         if native is not None and u.shape[0] <= LARGEST_RANK:
-            by = seed()
-            return Value(y, by, (_native_noise(native, y, *dense, self.logs, by),))
+            by, rank = seed(), u.shape[0]
+            shared = x.new_empty(len(x), rank * (rank + 1) // 2)
+            sizes = *x.shape, y.shape[1], rank, self.logs, by, threads(x.numel())
+            native.k_tied_forward(*map(Tensor.data_ptr, (*dense, shared, y)), *sizes)
+            return Value(y, by, (shared,))
         p, q = _variance_factors(*factors_of(u, v, self.logs))
         square = x * x
         shared = square @ p.t()
@@ -179,17 +182,6 @@ class _Local(NoisyOutputs):
 
 
 _LOCAL = {logs: _Local(logs) for logs in (False, True)}
-
-
-def _native_noise(
-    native: Any, y: Tensor, x: Tensor, u: Tensor, v: Tensor, logs: bool, by: int
-) -> Tensor:
-    """Add noise to outputs in place; returns the parts of their variances, ``[batch, K]``."""
-    rank = len(u)
-    shared = x.new_empty(len(x), rank * (rank + 1) // 2)
-    sizes = *x.shape, y.shape[1], rank, logs, by, threads(x.numel())
-    native.k_tied_forward(*map(Tensor.data_ptr, (x, u, v, shared, y)), *sizes)
-    return shared
 
 
 def _native_slopes(
@@ -244,8 +236,11 @@ def _noise_op(
     mean: Tensor, x: Tensor, u: Tensor, v: Tensor, seed: Tensor, logs: bool
 ) -> tuple[Tensor, Tensor]:
     y = mean.clone(memory_format=torch.contiguous_format)
-    dense = x.contiguous(), u.contiguous(), v.contiguous()
-    return y, _native_noise(loaded(), y, *dense, logs, int(seed))
+    dense, rank = (x.contiguous(), u.contiguous(), v.contiguous()), len(u)
+    shared = x.new_empty(len(x), rank * (rank + 1) // 2)
+    sizes = *x.shape, y.shape[1], rank, logs, int(seed), threads(x.numel())
+    loaded().k_tied_forward(*map(pointer, (*dense, shared, y)), *sizes)
+    return y, shared
 
 
 @custom_op("leanbayes::k_tied_noise_backward", mutates_args=(), device_types="cpu")

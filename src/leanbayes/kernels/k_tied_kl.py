@@ -34,10 +34,6 @@ class TiedFromNormal(FromNormal):
     ``logs``: ``u`` and ``v`` are logarithms of the factors.
     """
 
-    def __init__(self, tensors: Tensors, loc: float, scale: float, logs: bool = False) -> None:
-        super().__init__(tensors, loc, scale)
-        self.logs = logs
-
     def value(
         self, loc: Tensor, u: Tensor, v: Tensor, prior: Tensor | None = None
     ) -> tuple[float, Tensors]:

@@ -82,6 +82,8 @@ class RandomMap(nn.Module):
         """A new draw: made in full precision, for inputs of the parameters' dtype."""
         posterior = self.posterior
         stored = posterior.like
+        if _is_single(stored):
+            return _rounded(estimator(posterior(), op, usage), stored.dtype)
         with full_precision(stored.device):
             drawn = estimator(posterior(), op, usage)
         return _rounded(drawn, stored.dtype)
@@ -133,11 +135,16 @@ class RandomMap(nn.Module):
         return f"op={self.op}, estimator={estimator}"
 
 
+def _is_single(x: Tensor) -> bool:
+    """Whether a tensor is float32 on a CPU without autocast: the usual case, checked first."""
+    return x.is_cpu and x.dtype is torch.float32 and not torch.is_autocast_enabled("cpu")
+
+
 class AppliedMap(LocalMap):
     """A map with noise of its own for every output, for inputs of any precision."""
 
     def __call__(self, x: Tensor, bias: Tensor | None = None, /) -> Tensor:
-        if not is_rounded(x):
+        if _is_single(x) or not is_rounded(x):
             return self.q.local(x, self.op, bias, self.noise)
         y = RoundedMap(super().__call__)(x)
         return y if bias is None else self.op.add_bias(y, bias)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from leanbayes.errors import require, unknown
-from leanbayes.ops import LinearOp
+from leanbayes.ops import Linear, LinearOp
 from leanbayes.parameters.transforms import AsMatrix, Transform
 from leanbayes.precision import HALVES, wide, wide_dtype
 from leanbayes.torch_private import Moved
@@ -32,7 +32,8 @@ class Stored:
         tensor: the stored, unconstrained tensor.
         transform: from the stored tensor to the argument; ``None`` stores the argument itself.
         role: what it is for.
-        as_it_is: whether the distribution takes the stored tensor and transforms it by itself.
+        as_it_is: whether the distribution takes the stored tensor: it transforms it by itself, or
+            the transform changes nothing.
     """
 
     tensor: Tensor
@@ -47,7 +48,8 @@ class Stored:
     @staticmethod
     def means(weight: Tensor, op: LinearOp) -> Stored:
         """Means that start at a weight, stored in torch's own shape and seen as a matrix."""
-        return Stored(weight.detach().clone(), AsMatrix(op), "means")
+        is_matrix = type(op) is Linear
+        return Stored(weight.detach().clone(), AsMatrix(op), "means", as_it_is=is_matrix)
 
 
 class Learned(Moved, Generic[D]):
