@@ -23,8 +23,10 @@ PROJECT = Path(__file__).parents[1]
 
 LEVELS = (
     {"errors", "display", "torch_private", "_start"},
-    {"ops", "registry", "spec", "precision", "kernels", "vectorized"},
+    {"ops", "registry", "spec", "precision"},
     {"distributions"},
+    {"kernels"},
+    {"vectorized"},
     {"parameters"},
     {"posteriors", "priors", "estimators"},
     {"layers"},

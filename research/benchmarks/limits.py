@@ -17,10 +17,10 @@ from torch import Tensor
 
 import leanbayes as lb
 from leanbayes.kernels import (
-    Folded,
-    fold_k_tied,
-    fold_scaled,
+    Sharing,
+    k_tied_samples,
     product,
+    scaled_samples,
     without_native,
 )
 from leanbayes.prediction import sampling
@@ -113,14 +113,14 @@ def _of_layers(setup: str, options: Options) -> dict[str, Any]:
     """Products and noise of all layers of a prediction, without activations and without a model."""
     examples, rows = _sizes(setup, options)
     first, *others = pairwise(WIDTHS)
-    fold = Folded(SAMPLES, rows // SAMPLES, SHARED_BY)
-    layers = [_Layer(fold.examples, *first), *(_Layer(rows, *sizes) for sizes in others)]
+    sharing = Sharing(SAMPLES, rows // SAMPLES, SHARED_BY)
+    layers = [_Layer(sharing.examples, *first), *(_Layer(rows, *sizes) for sizes in others)]
 
-    def repeated(draw: Callable[[_Layer, Folded], Tensor]) -> Work:
+    def repeated(draw: Callable[[_Layer, Sharing], Tensor]) -> Work:
         def work() -> None:
-            for _ in range(examples // fold.examples):
+            for _ in range(examples // sharing.examples):
                 for layer in layers:
-                    draw(layer, fold)
+                    draw(layer, sharing)
 
         return work
 
@@ -159,15 +159,15 @@ class _Layer:
     def product(self) -> Tensor:
         return product(self.x, self.weight)
 
-    def k_tied(self, fold: Folded) -> Tensor:
+    def k_tied(self, sharing: Sharing) -> Tensor:
         u, v = self.q[:RANK], self.p[:RANK]
-        return fold_k_tied(self.x, self.weight, u, v, self.weight[:, 0].contiguous(), fold)
+        return k_tied_samples(self.x, self.weight, u, v, self.weight[:, 0].contiguous(), sharing)
 
-    def centered(self, fold: Folded) -> Tensor:
-        return fold_scaled(self.x, None, self.weight, None, fold)
+    def centered(self, sharing: Sharing) -> Tensor:
+        return scaled_samples(self.x, None, self.weight, None, sharing)
 
-    def free(self, fold: Folded) -> Tensor:
-        return fold_scaled(self.x, self.weight, self.weight, None, fold)
+    def free(self, sharing: Sharing) -> Tensor:
+        return scaled_samples(self.x, self.weight, self.weight, None, sharing)
 
     def skinny(self) -> list[Tensor]:
         return [self.x @ self.p.t(), self.shared @ self.q]

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from leanbayes.distributions import Map, WeightDistribution
+from leanbayes.distributions import FRESH, Map, WeightDistribution
 from leanbayes.distributions.base import rows_for
 from leanbayes.errors import require
 from leanbayes.ops import LinearOp, Usage
@@ -69,7 +69,7 @@ def local(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     keeps its law, but the correlation between positions is lost. Bernoulli and uniform weights are
     matched by their first two moments. Rank-one factors are drawn per example, exactly, everywhere.
     """
-    return q.local_map(op, usage.batch)
+    return q.local_map(op, usage.batch, usage.noise or FRESH)
 
 
 @register_estimator
@@ -100,8 +100,8 @@ def flipout(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
 def auto(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     """The default: ``local`` where it is exact, ``weights`` elsewhere."""
     if usage.batch is not None and q.local_is_exact(op, reused=usage.reused):
-        return local(q, op, usage)
-    return weights(q, op, usage)
+        return q.local_map(op, usage.batch, usage.noise or FRESH)
+    return q.weight_map(op)
 
 
 @dataclass(frozen=True, eq=False)

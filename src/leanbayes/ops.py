@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -37,10 +37,12 @@ class Usage(NamedTuple):
         batch: the number of examples; ``None`` for a map that is kept and applied to any batch, or
             for an input in which no dimension counts examples.
         reused: whether a weight meets the same example more than once (positions, time steps).
+        noise: a :class:`~leanbayes.distributions.NoiseSource`; ``None`` for fresh noise.
     """
 
     batch: int | None
     reused: bool
+    noise: Any = None
 
 
 class LinearOp(ABC):

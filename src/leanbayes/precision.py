@@ -12,14 +12,14 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-__all__ = ["full_precision", "is_rounded", "output_dtype", "wide", "wide_dtype"]
+__all__ = ["HALVES", "full_precision", "is_rounded", "output_dtype", "wide", "wide_dtype"]
 
-_HALVES = (torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """float32 instead of a half; any other dtype itself."""
-    return torch.float32 if dtype in _HALVES else dtype
+    return torch.float32 if dtype in HALVES else dtype
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def wide(tensor: Tensor) -> Tensor:
         >>> wide(torch.ones(2, dtype=torch.bfloat16)).dtype, wide(torch.ones(2).double()).dtype
         (torch.float32, torch.float64)
     """
-    return tensor.float() if tensor.dtype in _HALVES else tensor
+    return tensor.float() if tensor.dtype in HALVES else tensor
 
 
 _AS_IT_IS = nullcontext()
@@ -42,7 +42,7 @@ def _autocasts(device: torch.device) -> bool:
 
 def is_rounded(x: Tensor) -> bool:
     """Whether torch would compute with ``x`` in half precision: it has it, or autocast is on."""
-    return x.dtype in _HALVES or _autocasts(x.device)
+    return x.dtype in HALVES or _autocasts(x.device)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:

@@ -7,11 +7,15 @@ names out of all other files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch._functorch import pyfunctorch
+from torch.autograd import forward_ad
+from torch.distributions import Distribution
+from torch.distributions import kl as torch_kl
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
@@ -19,14 +23,27 @@ __all__ = [
     "Moved",
     "calls_compiled",
     "compiled_module",
+    "forward_level",
     "gradient_hooks",
     "hooks",
     "is_in_backward",
+    "is_observed",
     "is_transformed",
+    "kl_divergence",
+    "onednn_linear",
     "outside_vmap",
     "packs_saved_tensors",
+    "registered_kl",
     "schema_of",
+    "transforms_active",
 ]
+
+is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+"""Whether a transform such as ``torch.func.vmap`` adds or has added dimensions to a tensor."""
+transforms_active = torch._C._are_functorch_transforms_active
+"""Whether ``torch.func`` runs."""
+forward_level = partial(vars(forward_ad).__getitem__, "_current_level")
+"""The level of forward-mode derivatives; negative outside of them."""
 
 
 class DispatchMode(TorchDispatchMode):
@@ -89,9 +106,35 @@ def is_in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def is_transformed(tensor: Tensor) -> bool:
-    """Return whether a transform such as ``torch.func.vmap`` gives a tensor further dimensions."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+def is_observed() -> bool:
+    """Return whether a mode such as ``FlopCounterMode`` sees every operation."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+def registered_kl(q: type[Distribution], p: type[Distribution]) -> Callable[..., Tensor]:
+    """Return the function that ``kl_divergence`` finds, by a search that a compiler can trace.
+
+    The posterior's class counts before the prior's, as in torch.
+    """
+    for left in q.__mro__:
+        for right in p.__mro__:
+            found = torch_kl._KL_REGISTRY.get((left, right))
+            if found is not None:
+                return found
+    raise NotImplementedError(f"KL({q.__name__} ‖ {p.__name__}) is not registered")
+
+
+def kl_divergence(q: Distribution, p: Distribution) -> Tensor:
+    """Return what :func:`torch.distributions.kl_divergence` does, compiled or not."""
+    if torch.compiler.is_compiling():
+        return registered_kl(type(q), type(p))(q, p)
+    return torch_kl.kl_divergence(q, p)
+
+
+def onednn_linear() -> Callable[..., Tensor] | None:
+    """Return oneDNN's ``linear(x, weight, bias, "none", [], "")``, if torch has it."""
+    packet = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    return getattr(packet, "default", None)
 
 
 def outside_vmap(

@@ -19,8 +19,9 @@ from leanbayes.distributions import (
     Rank1Mixture,
     WeightDistribution,
 )
-from leanbayes.distributions.kl import _registered, divergence
+from leanbayes.distributions.kl import divergence
 from leanbayes.ops import Linear
+from leanbayes.torch_private import registered_kl
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +136,7 @@ def test_an_ambiguous_pair_is_named_by_torch():
     model = model_of(lb.KTied(2), lb.priors.Laplace(1.0))
     with pytest.warns(RuntimeWarning, match=r"Please register_kl\(KTiedNormal, Laplace\)"):
         assert lb.kl(model) == 1
-    assert _registered(KTiedNormal, td.Laplace) is _KL_REGISTRY[KTiedNormal, td.Distribution]
+    assert registered_kl(KTiedNormal, td.Laplace) is _KL_REGISTRY[KTiedNormal, td.Distribution]
 
 
 def test_a_user_may_register_a_pair_that_has_no_kl_by_itself():
@@ -156,9 +157,9 @@ def test_the_search_that_can_be_compiled_finds_what_torch_finds(posterior, prior
         torchs = td.kl._dispatch_kl(type(left), type(right))
         if torchs is NotImplemented:
             with pytest.raises(NotImplementedError, match="is not registered"):
-                _registered(type(left), type(right))
+                registered_kl(type(left), type(right))
         else:
-            assert _registered(type(left), type(right)) is torchs
+            assert registered_kl(type(left), type(right)) is torchs
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

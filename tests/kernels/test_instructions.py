@@ -7,34 +7,32 @@ from functools import partial
 
 import pytest
 import torch
+from divergences import k_tied_kl, relevance_kl, scaled_kl
 
 import leanbayes as lb
 from leanbayes.kernels import (
-    Folded,
     NormalFactor,
+    Sharing,
     add_mixed_noise,
     add_noise,
     draw_k_tied,
     draw_scaled,
-    fold_k_tied,
-    fold_noise,
-    fold_scaled,
-    k_tied_kl,
     k_tied_local,
-    relevance_kl,
+    k_tied_samples,
     row_squares,
-    scaled_kl,
     scaled_local,
+    scaled_samples,
+    shared_noise,
 )
 
 BATCH, IN, OUT, FEW = 23, 45, 70, 7  # no multiples of a vector's width
-FOLD = Folded(samples=4, examples=BATCH, sharing=10)
+SHARING = Sharing(samples=4, examples=BATCH, each=10)
 
 
 def answers():
     """Values and gradients of every function that has a kernel, by one seed, and what computed."""
     torch.manual_seed(0)
-    x, many = torch.randn(BATCH, IN), torch.randn(FOLD.samples * BATCH, IN)
+    x, many = torch.randn(BATCH, IN), torch.randn(SHARING.samples * BATCH, IN)
     loc, scale, bias = torch.randn(OUT, IN), torch.rand(OUT, IN) + 0.1, torch.randn(OUT)
     u, v = torch.rand(2, OUT) + 0.1, torch.rand(2, IN) + 0.1
     y, variance = torch.randn(BATCH, OUT), torch.rand(BATCH, OUT)
@@ -67,12 +65,12 @@ def answers():
     found = {name: _with_gradients(function, given) for name, (function, given) in calls.items()}
     with torch.no_grad():
         found |= {
-            "fold_noise": [fold_noise(y, bias, variance.clone(), FOLD)],
-            "fold_scaled": [fold_scaled(many, loc, scale.square(), bias, FOLD)],
-            "fold_centered": [fold_scaled(x, None, scale.square(), None, FOLD)],
-            "fold_few": [fold_scaled(many, few[0], few[1], few[2], FOLD)],
-            "fold_k_tied": [fold_k_tied(many, loc, u, v, bias, FOLD)],
-            "fold_k_tied once": [fold_k_tied(x, loc, u, v, bias, FOLD)],
+            "fold_noise": [shared_noise(y, bias, variance.clone(), SHARING)],
+            "fold_scaled": [scaled_samples(many, loc, scale.square(), bias, SHARING)],
+            "fold_centered": [scaled_samples(x, None, scale.square(), None, SHARING)],
+            "fold_few": [scaled_samples(many, few[0], few[1], few[2], SHARING)],
+            "fold_k_tied": [k_tied_samples(many, loc, u, v, bias, SHARING)],
+            "fold_k_tied once": [k_tied_samples(x, loc, u, v, bias, SHARING)],
         }
     return lb.kernels().reason, found
 
@@ -95,7 +93,11 @@ def _with_gradients(function, given):
 def test_older_instructions_give_the_same_numbers(wanted, expected, tmp_path):
     best, found = answers()
     file = tmp_path / "answers.pt"
-    environment = {**os.environ, "LEANBAYES_NATIVE": wanted}
+    environment = {
+        **os.environ,
+        "LEANBAYES_NATIVE": wanted,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     subprocess.run([sys.executable, __file__, str(file)], env=environment, check=True)
     used, others = torch.load(file)
     assert used == (best if best == "baseline instructions" else expected)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.kernels import in_graph, kernels, without_native
+from leanbayes.kernels import EAGER, kernels, mode_of, without_native
 from leanbayes.kernels.native import normals
 
 pytestmark = [
@@ -186,8 +186,8 @@ def test_a_map_over_examples_compiles():
     assert mapped(torch.randn(4, 2, 6)).shape == (4, 2, 3)
 
 
-def test_outside_of_a_compiler_functions_are_fused():
-    assert not in_graph(torch.zeros(2))
+def test_outside_of_a_compiler_kernels_run_at_once():
+    assert mode_of(torch.zeros(2)) == EAGER
 
 
 def test_layers_and_calls_draw_noise_of_their_own():

@@ -8,8 +8,9 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import leanbayes as lb
-from leanbayes.distributions import PackedTriangular, Triangular
+from leanbayes.distributions import Triangular
 from leanbayes.kernels import (
+    PackedTriangular,
     from_packed,
     lower_gram,
     lower_lower,

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import leanbayes as lb
-from leanbayes.kernels import KLTerm, ScaledFromNormal, TiedFromNormal, fused_kl
+from leanbayes.kernels import ScaledFromNormal, TiedFromNormal
 
 
 def network(*posteriors):
@@ -54,7 +54,7 @@ def nodes(root):
 @pytest.mark.usefixtures("branch")
 def test_it_is_one_node_whatever_the_number_of_layers():
     few, many = (
-        nodes(lb.kl(network(*[lb.KTied(2), lb.MeanField()] * pairs))).count("_FusedKLBackward")
+        nodes(lb.kl(network(*[lb.KTied(2), lb.MeanField()] * pairs))).count("_ComputedBackward")
         for pairs in (1, 4)
     )
     assert few == many == 1
@@ -105,9 +105,9 @@ def test_several_kls_pass_gradcheck_once_and_twice():
     leaves = [(0.2 + torch.rand(shape).double()).requires_grad_() for shape in shapes]
 
     def total(loc, u, v, free, scale, centered):
-        tied = KLTerm(TiedFromNormal(0.1, 0.5), (loc, u, v, None))
-        terms = [tied, KLTerm(ScaledFromNormal(0.2, 0.4), (free, scale, None))]
-        return fused_kl([*terms, KLTerm(ScaledFromNormal(0.3, 0.7), (None, centered, None))])
+        tied = TiedFromNormal((loc, u, v, None), 0.1, 0.5)
+        others = ScaledFromNormal((free, scale, None), 0.2, 0.4)
+        return tied.total([others, ScaledFromNormal((None, centered, None), 0.3, 0.7)])
 
     loc, u, v, free, scale, centered = (leaf.detach() for leaf in leaves)
     expected = (

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.prediction.vectorized.samples import Fold
+from leanbayes.prediction.vectorized.samples import SharedNoise
 
 PRIOR = lb.priors.Normal(1.0)
 X = torch.randn(40, 3)
@@ -99,6 +99,6 @@ def test_an_error_of_the_vectorized_pass_does_not_mean_slow(error, monkeypatch):
     def broken(self, *args):
         raise error("a bug")
 
-    monkeypatch.setattr(Fold, "draw", broken)
+    monkeypatch.setattr(SharedNoise, "outputs", broken)
     with pytest.raises(error, match="a bug"):
         lb.predict(random(), X, samples=3)

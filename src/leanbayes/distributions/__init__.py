@@ -1,16 +1,17 @@
 """Values over weight matrices ``[out, in]``, in the manner of :mod:`torch.distributions`."""
 
 from leanbayes.distributions.base import (
+    FRESH,
     Delta,
     FixedMap,
+    FreshNoise,
     LocalMap,
     Map,
     Moments,
+    NoiseSource,
     WeightDistribution,
-    rounded,
-    with_op,
 )
-from leanbayes.distributions.covariance import DiagonalLowRank, Factor, PackedTriangular, Triangular
+from leanbayes.distributions.covariance import DiagonalLowRank, Factor, Triangular
 from leanbayes.distributions.k_tied import KTiedNormal
 from leanbayes.distributions.location_scale import LocationScale
 from leanbayes.distributions.low_rank import LowRankProduct
@@ -28,12 +29,14 @@ from leanbayes.distributions.priors import (
 from leanbayes.distributions.rank1 import Rank1Mixture
 
 __all__ = [
+    "FRESH",
     "CenteredNormal",
     "Delta",
     "DiagonalLowRank",
     "Factor",
     "FixedMap",
     "FlatDensity",
+    "FreshNoise",
     "GroupRelevanceNormal",
     "HierarchicalNormal",
     "KTiedNormal",
@@ -45,12 +48,10 @@ __all__ = [
     "Map",
     "Masked",
     "Moments",
+    "NoiseSource",
     "NormalMixture",
-    "PackedTriangular",
     "Rank1Mixture",
     "RelevanceNormal",
     "Triangular",
     "WeightDistribution",
-    "rounded",
-    "with_op",
 ]

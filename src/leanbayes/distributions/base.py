@@ -1,11 +1,11 @@
-"""The contract of a distribution over weight matrices, and the law of a random output."""
+"""The contract of a distribution over weight matrices: laws of outputs, noise and drawn maps."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -14,35 +14,37 @@ from torch.distributions import Distribution, constraints
 
 from leanbayes.distributions.covariance import Factor
 from leanbayes.errors import require
-from leanbayes.kernels import (
-    Folded,
-    KLTerm,
-    add_noise,
-    compiled_noise,
-    fused_kl,
-    in_graph,
-    safe_sqrt,
-)
 from leanbayes.ops import LinearOp
-from leanbayes.precision import full_precision, is_rounded, output_dtype, wide, wide_dtype
-from leanbayes.prediction.vectorized.samples import Fold, current_fold
 
 __all__ = [
     "ENTROPY_OF_UNIT_NORMAL",
+    "FRESH",
+    "STAND_INS",
     "Delta",
     "FixedMap",
+    "FreshNoise",
     "LocalMap",
     "Map",
     "Moments",
-    "RoundedMap",
+    "NoiseSource",
     "WeightDistribution",
-    "draws_anew",
-    "rounded",
+    "dispatch",
     "rows_for",
-    "with_op",
+    "safe_sqrt",
 ]
 
 ENTROPY_OF_UNIT_NORMAL = 0.5 * math.log(2 * math.pi * math.e)
+
+
+STAND_INS: dict[tuple[str, type, type], Callable[..., Any]] = {}
+"""Functions ``(q, other, *arguments)`` that answer a question for one exact class of distribution
+and one exact class of op or prior; where they return ``None``, and for subclasses, formulas do."""
+
+
+def dispatch(question: str, q: object, other: object, *arguments: Any) -> Any:
+    """Return the answer of the function that stands in for a formula; ``None`` without one."""
+    stand_in = STAND_INS.get((question, type(q), type(other)))
+    return None if stand_in is None else stand_in(q, other, *arguments)
 
 
 def rows_for(factor: Tensor, batch: int) -> Tensor:
@@ -63,77 +65,73 @@ class Map(Protocol):
     def __call__(self, x: Tensor, /) -> Tensor: ...
 
 
-@dataclass(frozen=True, eq=False)
-class FixedMap:
-    """One weight matrix for every example: what a fused kernel can run."""
-
-    op: LinearOp
-    weight: Tensor
-
-    def __call__(self, x: Tensor, bias: Tensor | None = None, /) -> Tensor:
-        return self.op.affine(x, self.weight, bias)
+def safe_sqrt(variance: Tensor) -> Tensor:
+    """Square root whose gradient at zero is zero instead of infinite (dead units, x = 0)."""
+    return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
 
-@dataclass(frozen=True, eq=False)
-class LocalMap:
-    """Fresh noise for every output, drawn from its own law at each application."""
+class NoiseSource(ABC):
+    """The source of noise in outputs: it decides which examples and samples share a draw."""
 
-    op: LinearOp
-    q: WeightDistribution
+    question: str
 
-    def __call__(self, x: Tensor, bias: Tensor | None = None, /) -> Tensor:
-        if is_rounded(x):
-            y = RoundedMap(self)(x)
-            return y if bias is None else self.op.add_bias(y, bias)
-        fold = current_fold()
-        if fold is not None:
-            return self.q.folded(fold, x, self.op, bias)
-        return self.q.local(x, self.op, bias)
+    @abstractmethod
+    def outputs(
+        self, q: WeightDistribution, x: Tensor, op: LinearOp, bias: Tensor | None = None
+    ) -> Tensor:
+        """Draw ``op(x, W) + bias`` by the law of every output."""
 
+    @abstractmethod
+    def draw(self, law: Moments, op: LinearOp) -> Tensor:
+        """Draw outputs from their law."""
 
-@dataclass(frozen=True, eq=False)
-class RoundedMap:
-    """A map that is applied in full precision, for inputs and outputs in half of it.
+    @abstractmethod
+    def per_example(self, draw: Callable[[tuple[int, ...]], Tensor], examples: int) -> Tensor:
+        """Draw ``[examples, …]`` by a function of the leading shape."""
 
-    Args:
-        drawn: the map.
-        dtype: the dtype of the layer's parameters; that of the input if not given.
-    """
-
-    drawn: Map
-    dtype: torch.dtype | None = None
-
-    def __call__(self, x: Tensor, /) -> Tensor:
-        with full_precision(x.device):
-            y = self.drawn(wide(x))
-        same = x.dtype if x.is_floating_point() else y.dtype
-        return y.to(output_dtype(x, self.dtype or same))
+    @abstractmethod
+    def seen(self, drawn: Map, op: LinearOp) -> Map:
+        """Return a map whose draws come from :meth:`per_example`, ready to be applied."""
 
 
-def rounded(drawn: Map, dtype: torch.dtype) -> Map:
-    """A drawn map for a layer whose parameters have this dtype.
+class FreshNoise(NoiseSource):
+    """A new number for every output."""
 
-    One matrix for the whole batch is rounded and runs in torch's kernels for halves; noise is
-    applied in full precision, where its digits and its range are, and the output is rounded.
-    """
-    if dtype == wide_dtype(dtype):
+    question = "local"
+
+    def outputs(
+        self, q: WeightDistribution, x: Tensor, op: LinearOp, bias: Tensor | None = None
+    ) -> Tensor:
+        stand_in = STAND_INS.get(("local", type(q), type(op)))
+        y: Tensor | None = None if stand_in is None else stand_in(q, op, x, bias)
+        if y is not None:
+            return y
+        y = op.silence(x, q.moments(x, op).rsample(op, self))
+        return y if bias is None else op.add_bias(y, bias)
+
+    def draw(self, law: Moments, op: LinearOp) -> Tensor:
+        y = law.mean
+        if law.variance is not None:
+            drawn = dispatch("noise", self, None, y, law.variance)
+            y = _around(y, law.variance) if drawn is None else drawn
+        if law.common is not None and law.rows is not None:
+            std = safe_sqrt(law.common).movedim(op.channel_dim, -1)
+            e = torch.randn(*std.shape[:-1], law.rows.width, dtype=std.dtype, device=std.device)
+            y = y + (std * law.rows.color(e)).movedim(-1, op.channel_dim)
+        return y
+
+    def per_example(self, draw: Callable[[tuple[int, ...]], Tensor], examples: int) -> Tensor:
+        return draw((examples,))
+
+    def seen(self, drawn: Map, op: LinearOp) -> Map:
         return drawn
-    if isinstance(drawn, FixedMap):
-        return replace(drawn, weight=drawn.weight.to(dtype))
-    return RoundedMap(drawn, dtype)
 
 
-def draws_anew(drawn: Map) -> bool:
-    """Whether a map draws at every application, so that it is no one function."""
-    return isinstance(drawn.drawn if isinstance(drawn, RoundedMap) else drawn, LocalMap)
+def _around(mean: Tensor, variance: Tensor) -> Tensor:
+    return torch.addcmul(mean, safe_sqrt(variance), torch.randn_like(variance))
 
 
-def with_op(drawn: Map, op: LinearOp) -> Map:
-    """The same draw for an op that differs in the size of outputs."""
-    if isinstance(drawn, RoundedMap):
-        return replace(drawn, drawn=with_op(drawn.drawn, op))
-    held: Any = drawn  # the maps of this package are dataclasses with an op
-    return replace(held, op=op)
+FRESH = FreshNoise()
 
 
 class Moments(NamedTuple):
@@ -148,21 +146,13 @@ class Moments(NamedTuple):
     common: Tensor | None = None
     rows: Factor | None = None
 
-    def rsample(self, op: LinearOp) -> Tensor:
+    def rsample(self, op: LinearOp, noise: NoiseSource = FRESH) -> Tensor:
         """Draw outputs, independently at every position."""
-        y = self.mean
-        if self.variance is not None:
-            add = compiled_noise if in_graph(y, self.variance) else add_noise
-            y = add(y, self.variance)
-        if self.common is not None and self.rows is not None:
-            std = safe_sqrt(self.common).movedim(op.channel_dim, -1)
-            e = torch.randn(*std.shape[:-1], self.rows.width, dtype=std.dtype, device=std.device)
-            y = y + (std * self.rows.color(e)).movedim(-1, op.channel_dim)
-        return y
+        return noise.draw(self, op)
 
     def covariance(self, op: LinearOp) -> Tensor:
         """The covariance over output channels at every position, dense: ``[..., out, out]``."""
-        parts: list[Tensor] = []
+        parts: list[Any] = []
         if self.variance is not None:
             parts.append(torch.diag_embed(self.variance.movedim(op.channel_dim, -1)))
         if self.common is not None and self.rows is not None:
@@ -170,11 +160,36 @@ class Moments(NamedTuple):
         return sum(parts[1:], parts[0])
 
 
+@dataclass(frozen=True, eq=False)
+class FixedMap:
+    """One weight matrix for every example."""
+
+    op: LinearOp
+    weight: Tensor
+
+    def __call__(self, x: Tensor, bias: Tensor | None = None, /) -> Tensor:
+        return self.op.affine(x, self.weight, bias)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalMap:
+    """Outputs that are drawn from their own law at each application."""
+
+    op: LinearOp
+    q: WeightDistribution
+    noise: NoiseSource = FRESH
+
+    def __call__(self, x: Tensor, bias: Tensor | None = None, /) -> Tensor:
+        return self.q.local(x, self.op, bias, self.noise)
+
+
 class WeightDistribution(Distribution, ABC):
     """A distribution over matrices ``[out, in]``.
 
     A subclass gives ``mean``, ``variance``, ``rsample`` and, where they exist, ``entropy`` and
     ``log_prob``; everything else has a default. Distributions are values: they own no parameters.
+    Their methods are formulas. A function may stand in for a formula of one exact class
+    (:data:`STAND_INS`), never for that of a subclass.
 
     Attributes:
         independent: whether the weights are mutually independent.
@@ -198,14 +213,14 @@ class WeightDistribution(Distribution, ABC):
             self._validate()
 
     def _validate(self) -> None:
-        """Raise on parameters that are not finite, or halves; called only where asked to."""
+        """Raise on parameters that are not finite, or too short; called only where asked to."""
         for name, value in vars(self).items():
             if not isinstance(value, Tensor):
                 continue
-            name = name.removeprefix("_")
+            name = name.removeprefix("_").removeprefix("given_")
             given = f"{type(self).__name__} was given a {name}"
             require(
-                value.dtype == wide_dtype(value.dtype),
+                not value.is_floating_point() or value.dtype.itemsize >= 4,
                 f"{given} of {value.dtype}, which has no room for variances; give {name}.float()",
             )
             require(
@@ -228,9 +243,14 @@ class WeightDistribution(Distribution, ABC):
     def variance(self) -> Tensor:
         """The variance of each weight, in the shape of the mean."""
 
-    @abstractmethod
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw matrices ``[*sample_shape, out, in]``, differentiably."""
+        drawn: Tensor | None = None if sample_shape else dispatch("draw", self, None)
+        return self.draw(sample_shape) if drawn is None else drawn
+
+    def draw(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """The formula of :meth:`rsample`, for a family whose exact class may have a stand-in."""
+        raise NotImplementedError(f"{type(self).__name__} has no rsample")
 
     def entropies(self) -> Tensor:
         """The entropy of each weight, ``[out, in]``; only where weights are independent."""
@@ -252,29 +272,6 @@ class WeightDistribution(Distribution, ABC):
         """``log(mean² / variance)`` of each weight: minus the log α of variational dropout."""
         ratio = self.mean.square() / self.variance
         return ratio.clamp_min(torch.finfo(ratio.dtype).tiny).log()
-
-    def kl_term(self, loc: float, scale: float, learnt: Tensor | None = None) -> KLTerm | None:
-        """The KL from one normal for all weights, for a fused function; ``None``: there is none.
-
-        Args:
-            loc: the mean of the normal.
-            scale: its standard deviation.
-            learnt: the tensor that has it, if it is learnt.
-        """
-        return None
-
-    def compiled_kl(self, loc: Tensor, scale: Tensor) -> Tensor | None:
-        """The KL from one normal as an operator of a compiled graph; ``None``: there is none."""
-        return None
-
-    def kl_from_normal(self, loc: float, scale: float) -> Tensor:
-        """The KL from one normal for all weights, which needs only two sums and the entropy."""
-        term = self.kl_term(loc, scale)
-        if term is not None:
-            return fused_kl([term])
-        distance = self.total_variance() + (self.mean - loc).square().sum()
-        constant = self.mean.numel() * (math.log(scale) + 0.5 * math.log(2 * math.pi))
-        return 0.5 * distance / scale**2 + constant - self.entropy()
 
     def total_correlation(self) -> Tensor:
         """Sum of the marginal entropies minus the entropy: what correlation costs in any KL."""
@@ -301,20 +298,11 @@ class WeightDistribution(Distribution, ABC):
             )
         return Moments(op(x, self.mean), op(op.square(x), self.variance))
 
-    def local(self, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
-        """Outputs with noise of their own, plus a bias ``[out]``; families fuse what they can."""
-        y = op.silence(x, self.moments(x, op).rsample(op))
-        return y if bias is None else op.add_bias(y, bias)
-
-    def folded(self, fold: Fold, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
-        """The same for all samples of a prediction at once."""
-        return fold.draw(self, op, x, bias)
-
-    def folded_draws(
-        self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded
-    ) -> Tensor | None:
-        """What a fused function gives for all samples of rows; ``None`` where there is none."""
-        return None
+    def local(
+        self, x: Tensor, op: LinearOp, bias: Tensor | None = None, noise: NoiseSource = FRESH
+    ) -> Tensor:
+        """Outputs that are drawn from :meth:`moments`, plus a bias ``[out]``."""
+        return noise.outputs(self, x, op, bias)
 
     def mean_map(self, op: LinearOp) -> Map:
         """The map of the mean (of each member), without noise."""
@@ -324,12 +312,12 @@ class WeightDistribution(Distribution, ABC):
         """The map of one draw of the weights (one a member), for batches of any size."""
         return FixedMap(op, self.rsample())
 
-    def local_map(self, op: LinearOp, batch: int | None) -> Map:
+    def local_map(self, op: LinearOp, batch: int | None, noise: NoiseSource = FRESH) -> Map:
         """A map with noise of its own for every one of ``batch`` examples; ``None``: every output.
 
         Only families whose examples share a draw between outputs need to know how many there are.
         """
-        return LocalMap(op, self)
+        return LocalMap(op, self, noise)
 
 
 class Delta(WeightDistribution):
@@ -365,5 +353,5 @@ class Delta(WeightDistribution):
     def local_is_exact(self, op: LinearOp, *, reused: bool) -> bool:
         return True
 
-    def local_map(self, op: LinearOp, batch: int | None) -> Map:
+    def local_map(self, op: LinearOp, batch: int | None, noise: NoiseSource = FRESH) -> Map:
         return FixedMap(op, self.loc)

@@ -7,10 +7,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from leanbayes.kernels import from_packed, lower_product, lower_quadratic, row_squares
-from leanbayes.ops import Linear, LinearOp
+from leanbayes.ops import LinearOp
 
-__all__ = ["DiagonalLowRank", "Factor", "PackedTriangular", "Triangular"]
+__all__ = ["DiagonalLowRank", "Factor", "Triangular"]
 
 
 class Factor(ABC):
@@ -94,51 +93,6 @@ class Triangular(Factor):
 
     def quadratic(self, x: Tensor, op: LinearOp) -> Tensor:
         return op(x, self.lower.mT).square().sum(op.channel_dim, keepdim=True)
-
-
-class PackedTriangular(Triangular):
-    """The same from its diagonal and what is below it, row by row; written out where needed.
-
-    Example:
-        >>> PackedTriangular(torch.tensor([2.0, 1.0]), torch.tensor([1.0])).dense
-        tensor([[4., 2.],
-                [2., 2.]])
-    """
-
-    def __init__(self, diagonal: Tensor, below: Tensor) -> None:
-        n = diagonal.numel()
-        if diagonal.ndim != 1 or tuple(below.shape) != (n * (n - 1) // 2,):
-            raise ValueError(
-                f"a diagonal of shape {tuple(diagonal.shape)} and {tuple(below.shape)} numbers "
-                f"below it make no triangle; give n and n (n - 1) / 2 numbers"
-            )
-        self.diagonal = diagonal
-        self.below = below
-        self._written_out: Tensor | None = None
-        self.size = self.width = diagonal.shape[0]
-
-    @property
-    def lower(self) -> Tensor:  # type: ignore[override]
-        """The factor as a matrix."""
-        if self._written_out is None:
-            self._written_out = from_packed(self.diagonal, self.below)
-        return self._written_out
-
-    def color(self, e: Tensor) -> Tensor:
-        return lower_product(e, self.lower)
-
-    @property
-    def variance(self) -> Tensor:
-        return row_squares(self.diagonal, self.below)
-
-    @property
-    def log_pivots(self) -> Tensor:
-        return 2 * self.diagonal.abs().log()
-
-    def quadratic(self, x: Tensor, op: LinearOp) -> Tensor:
-        if type(op) is Linear:
-            return lower_quadratic(x, self.lower)
-        return super().quadratic(x, op)
 
 
 class DiagonalLowRank(Factor):

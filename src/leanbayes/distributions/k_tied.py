@@ -8,22 +8,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
-from leanbayes.kernels import (
-    Folded,
-    KLTerm,
-    TiedFromNormal,
-    add_mixed_noise,
-    can_mix,
-    compiled_draw,
-    compiled_k_tied_kl,
-    compiled_k_tied_local,
-    draw_k_tied,
-    fold_k_tied,
-    fusible,
-    in_graph,
-    k_tied_local,
-)
-from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp
+from leanbayes.ops import LinearOp
 
 __all__ = ["KTiedNormal"]
 
@@ -34,6 +19,11 @@ class KTiedNormal(WeightDistribution):
     The variance ``(uᵀ v)²`` has rank ``k(k+1)/2``, because
     ``σ²_ij = Σ_{a ≤ b} (2 − δ_ab) u_ai u_bi · v_aj v_bj``, so the variance of an output takes two
     skinny products instead of a dense one.
+
+    Attributes:
+        given_u: the row factors, or their logarithms, as they were given.
+        given_v: the column factors, or their logarithms.
+        logs: whether these are logarithms.
 
     Args:
         loc: the means ``[out, in]``.
@@ -66,7 +56,7 @@ class KTiedNormal(WeightDistribution):
                 f"{tuple(loc.shape)}; they are [k, out] and [k, in]"
             )
         self.loc = loc
-        self._u, self._v, self._logs = u, v, logs
+        self.given_u, self.given_v, self.logs = u, v, logs
         self._factors: tuple[Tensor, Tensor] | None = None if logs else (u, v)
         self._scale: Tensor | None = None
         super().__init__(loc.shape, validate_args=validate_args)
@@ -84,13 +74,13 @@ class KTiedNormal(WeightDistribution):
     def _both(self) -> tuple[Tensor, Tensor]:
         """The factors, made from their logarithms at the first use."""
         if self._factors is None:
-            self._factors = self._u.exp(), self._v.exp()
+            self._factors = self.given_u.exp(), self.given_v.exp()
         return self._factors
 
     @property
     def rank(self) -> int:
         """How many rank-one terms the scale has."""
-        return self._u.shape[0]
+        return self.given_u.shape[0]
 
     @property
     def mean(self) -> Tensor:
@@ -107,11 +97,7 @@ class KTiedNormal(WeightDistribution):
     def variance(self) -> Tensor:
         return self.scale.square()
 
-    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        if not sample_shape and self._fusible():
-            return draw_k_tied(self.loc, self.u, self.v)
-        if not sample_shape and in_graph(self.loc, self._u, self._v):
-            return torch.addcmul(self.loc, self.scale, compiled_draw(self.loc))
+    def draw(self, sample_shape: Sequence[int] = ()) -> Tensor:
         e = self.loc.new_empty(*sample_shape, *self.loc.shape).normal_()
         return torch.addcmul(self.loc, self.scale, e)
 
@@ -140,42 +126,6 @@ class KTiedNormal(WeightDistribution):
         twice = 2.0 - (first == second).to(self.u.dtype)
         u = self.u[first] * self.u[second] * twice.unsqueeze(-1)
         return u, self.v[first] * self.v[second]
-
-    def _fusible(self) -> bool:
-        """Whether fused functions compute what the methods say: a subclass may say otherwise."""
-        return type(self) is KTiedNormal and fusible(self.loc, self._u, self._v)
-
-    def kl_term(self, loc: float, scale: float, learnt: Tensor | None = None) -> KLTerm | None:
-        if not self._fusible():
-            return None
-        tensors = self.loc, self._u, self._v, learnt
-        return KLTerm(TiedFromNormal(loc, scale, self._logs), tensors)
-
-    def compiled_kl(self, loc: Tensor, scale: Tensor) -> Tensor | None:
-        if type(self) is not KTiedNormal or not in_graph(self.loc, self._u, self._v):
-            return None
-        return compiled_k_tied_kl(self.loc, self._u, self._v, loc, scale, self._logs)
-
-    def local(self, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
-        if type(op) is Linear and x.ndim == 2 and type(self) is KTiedNormal:
-            law = x, self.loc, self._u, self._v, bias
-            if fusible(*law):
-                return k_tied_local(*law, self._logs)
-            y = compiled_k_tied_local(*law, self._logs) if in_graph(*law) else None
-            if y is not None:
-                return y
-        convolves = type(op) in (Conv, ConvTranspose) and op.groups == 1
-        if convolves and self._fusible() and can_mix(x, self.u):
-            u, v = self.variance_factors()
-            return add_mixed_noise(op.affine(x, self.loc, bias), op(op.square(x), v), u)
-        return super().local(x, op, bias)
-
-    def folded_draws(
-        self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded
-    ) -> Tensor | None:
-        if type(op) is not Linear or x.ndim != 2 or not self._fusible():
-            return None
-        return fold_k_tied(x, self.loc, self.u, self.v, bias, fold)
 
     def moments(self, x: Tensor, op: LinearOp) -> Moments:
         if op.groups > 1:  # a row of ṽ would have to meet every group: the dense way is right

@@ -11,9 +11,9 @@ there, for all priors at once, and a pair that a user registers takes precedence
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from functools import singledispatch
-from typing import TypeGuard
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -25,10 +25,8 @@ from torch.distributions import (
     LogNormal,
     Normal,
     constraints,
-    kl_divergence,
     register_kl,
 )
-from torch.distributions.kl import _KL_REGISTRY
 
 from leanbayes.distributions import (
     CenteredNormal,
@@ -44,11 +42,19 @@ from leanbayes.distributions import (
     RelevanceNormal,
     WeightDistribution,
 )
+from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, STAND_INS, dispatch
 from leanbayes.distributions.log_uniform import log_uniform_kl_approximate, log_uniform_kl_exact
 from leanbayes.distributions.rank1 import RandomFactor
-from leanbayes.kernels import KLTerm, fused_kl, fusible, in_graph, no_force, relevance_kl
+from leanbayes.torch_private import kl_divergence, registered_kl
 
-__all__ = ["check_pair", "cross_entropy", "divergence", "total_divergence"]
+__all__ = [
+    "Term",
+    "check_pair",
+    "cross_entropy",
+    "divergence",
+    "has_moments_alone",
+    "total_divergence",
+]
 
 _PRIORS_OF_WEIGHTS = (
     CenteredNormal,
@@ -103,13 +109,13 @@ def _(p: RelevanceNormal, q: WeightDistribution) -> Tensor:
 
 @cross_entropy.register
 def _(p: Laplace, q: WeightDistribution) -> Tensor:
-    """``E|w|`` of a normal weight is a folded normal's mean."""
+    """``E|w|`` of a normal weight has a closed form."""
     if not q.normal_marginals:
         return -p.log_prob(q.rsample())
     std = q.variance.sqrt()
     z = (q.mean - p.loc) / std
-    folded = std * math.sqrt(2 / math.pi) * (-0.5 * z.square()).exp()
-    distance = folded + (q.mean - p.loc) * torch.erf(z / math.sqrt(2))
+    spread = std * math.sqrt(2 / math.pi) * (-0.5 * z.square()).exp()
+    distance = spread + (q.mean - p.loc) * torch.erf(z / math.sqrt(2))
     return distance / p.scale + (2 * p.scale).log()
 
 
@@ -119,21 +125,14 @@ def _scale_free(q: WeightDistribution, p: LogUniformDensity | RelevanceNormal) -
     It is exact where cross-entropy and entropy are both infinite (a dropout weight at zero).
     """
     if isinstance(p, RelevanceNormal):
-        if _has_moments_alone(q):
+        if has_moments_alone(q):
             return 0.5 * (q.mean.square() / q.variance).log1p()
         return 0.5 * torch.nn.functional.softplus(q.log_inverse_alpha())
     m = q.log_inverse_alpha()
     return log_uniform_kl_exact(m) if p.exact else log_uniform_kl_approximate(m)
 
 
-def _total_scale_free(q: WeightDistribution, p: LogUniformDensity | RelevanceNormal) -> Tensor:
-    """The sum of :func:`_scale_free`."""
-    if isinstance(p, RelevanceNormal) and _has_moments_alone(q):
-        return relevance_kl(q.mean, q.variance)
-    return _scale_free(q, p).sum()
-
-
-def _has_moments_alone(q: WeightDistribution) -> bool:
+def has_moments_alone(q: WeightDistribution) -> bool:
     """Whether the ratio of squared mean and variance is known no better than from the two."""
     known = getattr(q, "log_alpha", None) is not None
     return type(q).log_inverse_alpha in _BY_MOMENTS and not known
@@ -143,11 +142,14 @@ def _kl_per_weight(q: WeightDistribution, p: Distribution) -> Tensor:
     """The KL of each of independent weights ``[out, in]``."""
     if isinstance(p, LogUniformDensity | RelevanceNormal) and q.normal_marginals:
         return _scale_free(q, p)
+    if isinstance(p, Normal):  # what cancels is subtracted first: no digit of a small KL is lost
+        second = (q.variance + (q.mean - p.loc).square()) / p.scale.square()
+        return 0.5 * (second - 1) - (q.entropies() - (p.scale.log() + ENTROPY_OF_UNIT_NORMAL))
     return cross_entropy(p, q) - q.entropies()
 
 
 def divergence(q: Distribution, p: Distribution) -> Tensor:
-    """``KL(q ‖ p)`` as :func:`torch.distributions.kl_divergence` gives it, compiled or not.
+    """``KL(q ‖ p)`` as :func:`torch.distributions.kl_divergence` gives it.
 
     Example:
         >>> from leanbayes.distributions import LocationScale
@@ -155,13 +157,18 @@ def divergence(q: Distribution, p: Distribution) -> Tensor:
         >>> round(float(divergence(q, Normal(torch.tensor(0.0), torch.tensor(1.0)))), 4)
         3.0
     """
-    if torch.compiler.is_compiling():
-        return _registered(type(q), type(p))(q, p)
     return kl_divergence(q, p)
 
 
+class Term(Protocol):
+    """One KL of a sum that is computed together."""
+
+    def total(self, others: Sequence[Self]) -> Tensor:
+        """Return the sum of this KL and of others."""
+
+
 def total_divergence(pairs: Iterable[tuple[WeightDistribution, Distribution]]) -> Tensor:
-    """``Σ KL(q ‖ p)``, where all that fused functions compute is one node of the graph.
+    """``Σ KL(q ‖ p)``; terms that can be computed together are one node of the graph.
 
     Example:
         >>> from leanbayes.distributions import LocationScale
@@ -170,78 +177,38 @@ def total_divergence(pairs: Iterable[tuple[WeightDistribution, Distribution]]) -
         >>> round(float(total_divergence([(q, p), (q, p)])), 4)
         6.0
     """
-    terms, others = [], []
+    terms: list[Term] = []
+    totals: list[Tensor] = []
     for q, p in pairs:
-        term = _term(q, p)
-        if term is None:
-            others.append(divergence(q, p))
+        is_ours = registered_kl(type(q), type(p)) is _kl_of_weights
+        stand_in = STAND_INS.get(("kl", type(q), type(p))) if is_ours else None
+        found: Term | Tensor | None = None if stand_in is None else stand_in(q, p)
+        if found is None:
+            totals.append(divergence(q, p))
+        elif isinstance(found, Tensor):
+            totals.append(found)
         else:
-            terms.append(term)
-    totals = [fused_kl(terms), *others] if terms else others
+            terms.append(found)
+    if terms:
+        totals.append(terms[0].total(terms[1:]))
     return totals[0] if len(totals) == 1 else torch.stack(totals).sum()
-
-
-def _term(q: WeightDistribution, p: Distribution) -> KLTerm | None:
-    """The part that a fused function takes over; none where a user registered another KL."""
-    if not _is_readable_normal(p) or _registered(type(q), type(p)) is not _kl_of_weights:
-        return None
-    return _fused_term(q, p)
-
-
-def _fused_term(q: WeightDistribution, p: Normal) -> KLTerm | None:
-    learnt = p.scale if p.scale.requires_grad else None
-    return q.kl_term(p.loc.item(), p.scale.item(), learnt)
-
-
-def _registered(q: type[Distribution], p: type[Distribution]) -> Callable[..., Tensor]:
-    """The function that ``kl_divergence`` finds, by a search that the compiler can trace.
-
-    The posterior's class counts before the prior's, as in torch.
-    """
-    for left in q.__mro__:
-        for right in p.__mro__:
-            if (left, right) in _KL_REGISTRY:
-                return _KL_REGISTRY[left, right]
-    raise NotImplementedError(f"KL({q.__name__} ‖ {p.__name__}) is not registered")
 
 
 @register_kl(WeightDistribution, Distribution)
 def _kl_of_weights(q: WeightDistribution, p: Distribution) -> Tensor:
+    found: Term | Tensor | None = dispatch("kl", q, p)
+    if found is not None:
+        return found if isinstance(found, Tensor) else found.total([])
     _require_finite(q, p)
     if isinstance(p, FlatDensity):
         return q.variance.new_zeros(())
     if isinstance(p, LogUniformDensity | RelevanceNormal) and q.normal_marginals:
         if isinstance(q, LocationScale) and q.loc is None:
-            return no_force(q.scale)
-        return _total_scale_free(q, p) + q.total_correlation()
-    if _is_readable_normal(p):
-        if not p.scale.requires_grad:
-            return q.kl_from_normal(float(p.loc), float(p.scale))
-        term = _fused_term(q, p)
-        if term is not None:
-            return fused_kl([term])
-    if _is_traced_normal(p):
-        total = q.compiled_kl(p.loc, p.scale)
-        if total is not None:
-            return total
+            return 0.0 * q.scale.sum()  # no scale of zero-mean weights costs anything
+        return _scale_free(q, p).sum() + q.total_correlation()
+    if isinstance(p, Normal) and q.independent:
+        return _kl_per_weight(q, p).sum()
     return _total_cross_entropy(p, q) - q.entropy()
-
-
-def _is_readable_normal(p: Distribution) -> TypeGuard[Normal]:
-    """Whether a prior is one normal for all weights whose numbers can be read at once."""
-    return _is_one_normal(p) and p.scale.is_cpu and fusible(p.loc, p.scale)
-
-
-def _is_traced_normal(p: Distribution) -> TypeGuard[Normal]:
-    """Whether it is one that is not learnt, and whose numbers a compiled graph reads."""
-    return _is_one_normal(p) and not p.scale.requires_grad and in_graph(p.loc, p.scale)
-
-
-def _is_one_normal(p: Distribution) -> TypeGuard[Normal]:
-    """Whether a prior is one normal for all weights; its scale may be learnt."""
-    if not (isinstance(p, Normal) and p.scale.ndim == p.loc.ndim == 0):
-        return False
-    return not p.loc.requires_grad
 
 
 def _total_cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:
@@ -343,7 +310,7 @@ def check_pair(q: WeightDistribution, p: Distribution) -> None:
     A pair that a user registered is theirs to judge.
     """
     ours = (_kl_of_weights, _kl_of_kept_weights, _kl_of_factors, _kl_of_product)
-    if _registered(type(q), type(p)) in ours:
+    if registered_kl(type(q), type(p)) in ours:
         _require_finite(q, p)
 
 

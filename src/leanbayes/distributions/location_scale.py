@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
-from leanbayes.kernels import (
-    Folded,
-    KLTerm,
-    ScaledFromNormal,
-    compiled_draw,
-    compiled_scaled_kl,
-    draw_scaled,
-    fold_scaled,
-    fusible,
-    in_graph,
-    scaled_local,
-)
-from leanbayes.ops import Linear, LinearOp
+from leanbayes.ops import LinearOp
 
 __all__ = ["LocationScale", "NoiseName"]
 
@@ -117,13 +104,8 @@ class LocationScale(WeightDistribution):
     def variance(self) -> Tensor:
         return self.scale.square()
 
-    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        if not sample_shape and self._fusible():
-            return draw_scaled(self.loc, self.scale)
-        if not sample_shape and self._is_compiled():
-            e = compiled_draw(self.scale)
-        else:
-            e = _DRAW[self.noise](self.scale.new_empty(*sample_shape, *self.event_shape))
+    def draw(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        e = _DRAW[self.noise](self.scale.new_empty(*sample_shape, *self.event_shape))
         return self.scale * e if self.loc is None else torch.addcmul(self.loc, self.scale, e)
 
     def entropies(self) -> Tensor:
@@ -147,43 +129,6 @@ class LocationScale(WeightDistribution):
         if self.log_alpha is None:
             return super().log_inverse_alpha()
         return (-self.log_alpha).expand(self.event_shape)
-
-    def _fusible(self, *others: Tensor | None) -> bool:
-        """Whether fused functions compute what the methods say: a subclass may say otherwise."""
-        own = type(self) is LocationScale and self.normal_marginals
-        return own and fusible(self.loc, self.scale, *others)
-
-    def _is_compiled(self) -> bool:
-        """Whether a compiled graph may call the kernels."""
-        own = type(self) is LocationScale and self.normal_marginals
-        return own and in_graph(self.loc, self.scale)
-
-    def compiled_kl(self, loc: Tensor, scale: Tensor) -> Tensor | None:
-        if not self._is_compiled():
-            return None
-        return compiled_scaled_kl(self.loc, self.scale, loc, scale)
-
-    def kl_term(self, loc: float, scale: float, learnt: Tensor | None = None) -> KLTerm | None:
-        if not self._fusible():
-            return None
-        return KLTerm(ScaledFromNormal(loc, scale), (self.loc, self.scale, learnt))
-
-    def local(self, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
-        if type(op) is Linear and x.ndim == 2 and self._fusible(x, bias):
-            return scaled_local(x, self.loc, self.scale, bias)
-        return super().local(x, op, bias)
-
-    def folded_draws(
-        self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded
-    ) -> Tensor | None:
-        if type(op) is not Linear or x.ndim != 2 or not self._fusible():
-            return None
-        return fold_scaled(x, self.loc, self._kept_variance, bias, fold)
-
-    @cached_property
-    def _kept_variance(self) -> Tensor:
-        """The variance for all parts of one prediction, in which no parameter changes."""
-        return self.variance
 
     def moments(self, x: Tensor, op: LinearOp) -> Moments:
         variance = op(op.square(x), self.variance)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from leanbayes.distributions.base import WeightDistribution
+from leanbayes.distributions.base import FRESH, NoiseSource, WeightDistribution
 from leanbayes.distributions.location_scale import LocationScale
 from leanbayes.ops import Linear, LinearOp
-from leanbayes.prediction.vectorized.samples import Fold
 
 __all__ = ["LowRankProduct"]
 
@@ -101,17 +100,13 @@ class LowRankProduct(WeightDistribution):
     def local_is_exact(self, op: LinearOp, *, reused: bool) -> bool:
         return not reused and op.groups == 1
 
-    def local(self, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
+    def local(
+        self, x: Tensor, op: LinearOp, bias: Tensor | None = None, noise: NoiseSource = FRESH
+    ) -> Tensor:
         self._require_one_group(op)
-        hidden = self.right.local(x, op).movedim(op.channel_dim, -1)
-        y = self.left.local(hidden, _mixing(op), bias)
+        hidden = self.right.local(x, op, None, noise).movedim(op.channel_dim, -1)
+        y = self.left.local(hidden, _mixing(op), bias, noise)
         return op.silence(x, y.movedim(-1, op.channel_dim))
-
-    def folded(self, fold: Fold, x: Tensor, op: LinearOp, bias: Tensor | None = None) -> Tensor:
-        self._require_one_group(op)
-        hidden = fold.draw(self.right, op, x).movedim(op.channel_dim, -1)
-        y = fold.draw(self.left, _mixing(op), hidden, bias)
-        return y.movedim(-1, op.channel_dim)
 
     def _require_one_group(self, op: LinearOp) -> None:
         if op.groups > 1:

@@ -10,14 +10,19 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.distributions import Cauchy, Distribution, HalfCauchy, Normal
+from torch.distributions import Cauchy, Distribution, HalfCauchy
 
-from leanbayes.distributions.base import Map, WeightDistribution, rows_for
-from leanbayes.kernels import NormalFactor, fusible
+from leanbayes.distributions.base import (
+    FRESH,
+    Map,
+    NoiseSource,
+    WeightDistribution,
+    dispatch,
+    rows_for,
+)
 from leanbayes.ops import Linear, LinearOp
-from leanbayes.prediction.vectorized.samples import ApartMap, current_fold
 
-__all__ = ["RandomFactor", "Rank1Mixture"]
+__all__ = ["PerturbedMap", "RandomFactor", "Rank1Mixture"]
 
 RandomFactor = Distribution | Tensor
 """A factor ``[members, n]``: random, or a tensor where it is fixed."""
@@ -55,7 +60,7 @@ def _rsample(factor: Distribution, shape: Sequence[int]) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _PerturbedMap:
+class PerturbedMap:
     """``r ∘ op(x ∘ s, W)`` or ``op(x + s, W) + r``, with factors per member or per example."""
 
     op: LinearOp
@@ -81,34 +86,6 @@ class _PerturbedMap:
         r = self.op.spread(rows_for(self.r, batch), y.ndim)
         z = self.op.silence(x, y + r) if self.add else y * r
         return z if z.dtype == y.dtype else z.to(y.dtype)
-
-
-def _is_fusible_normal(factor: RandomFactor) -> bool:
-    return type(factor) is Normal and fusible(factor.loc, factor.scale)
-
-
-@dataclass(frozen=True, eq=False)
-class _ScaledMap:
-    """``r ∘ op(x ∘ s, W)`` with normal factors of every row, which one kernel draws and applies."""
-
-    op: LinearOp
-    weight: Tensor
-    r: NormalFactor | None
-    s: NormalFactor | None
-    members: int
-
-    def __call__(self, x: Tensor, /) -> Tensor:
-        if self.s is not None and not self.s.fits(x):
-            return self._spread(x)
-        y = self.op(x if self.s is None else self.s.times(x), self.weight)
-        if self.r is None:
-            return y
-        return self.r.times(y) if self.r.fits(y) else self._spread(x)
-
-    def _spread(self, x: Tensor) -> Tensor:
-        """The same for inputs of another shape or dtype."""
-        r, s = (None if factor is None else factor.rows() for factor in (self.r, self.s))
-        return _PerturbedMap(self.op, self.weight, r, s, self.members, add=False)(x)
 
 
 class Rank1Mixture(WeightDistribution):
@@ -223,14 +200,9 @@ class Rank1Mixture(WeightDistribution):
     def local_is_exact(self, op: LinearOp, *, reused: bool) -> bool:
         return True
 
-    def _normal_factor(self, factor: RandomFactor | None, batch: int) -> NormalFactor | None:
-        if not isinstance(factor, Normal):
-            return None
-        return NormalFactor.draw(factor.loc, factor.scale, self.clip, batch)
-
     def _map(self, op: LinearOp, draw: Callable[[RandomFactor], Tensor]) -> Map:
         r, s = self._each(draw)
-        return _PerturbedMap(op, self.weight, r, s, self.members, self.perturb == "add")
+        return PerturbedMap(op, self.weight, r, s, self.members, self.perturb == "add")
 
     def mean_map(self, op: LinearOp) -> Map:
         return self._map(op, _center)
@@ -238,25 +210,21 @@ class Rank1Mixture(WeightDistribution):
     def weight_map(self, op: LinearOp) -> Map:
         return self._map(op, self._draw)
 
-    def local_map(self, op: LinearOp, batch: int | None) -> Map:
+    def local_map(self, op: LinearOp, batch: int | None, noise: NoiseSource = FRESH) -> Map:
         if batch is None:
             raise ValueError(
                 "rank-one factors are drawn for every example, and here nothing counts examples, "
                 "so there is no one function to hold; use estimator=lb.estimators.weights"
             )
-
-        fold, examples = current_fold(), batch // self.members
-        fused = self.perturb == "multiply" and type(op) is Linear and batch % self.members == 0
-        if fused and fold is None and all(map(_is_fusible_normal, self.factors)):
-            r, s = (self._normal_factor(factor, batch) for factor in (self.r, self.s))
-            return _ScaledMap(op, self.weight, r, s, self.members)
+        found: Map | None = dispatch(noise.question, self, op, batch)
+        if found is not None:
+            return found
+        examples = batch // self.members
 
         def per_example(factor: RandomFactor) -> Tensor:
             if isinstance(factor, Tensor):
                 return factor
-            draw = partial(self._draw, factor)
-            drawn = draw((examples,)) if fold is None else fold.shared(draw, examples)
+            drawn = noise.per_example(partial(self._draw, factor), examples)
             return drawn.transpose(0, 1).flatten(0, 1)
 
-        drawn = self._map(op, per_example)
-        return drawn if fold is None else ApartMap(drawn, op.batch_dim, fold.apart)
+        return noise.seen(self._map(op, per_example), op)

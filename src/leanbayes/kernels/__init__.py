@@ -1,36 +1,30 @@
-"""The fused forms of what families do most: functions with closed-form gradients.
+"""Kernels: functions that stand in for the formulas of distributions, with the same law.
 
-Each has two branches with the same law: torch's own operations, and a native kernel for float32 on
-a CPU where the library was built. :func:`kernels` says which is used.
+:mod:`~leanbayes.kernels.dispatch` has the table, one file per family the kernels. Each has two
+branches: torch's own operations with a gradient in closed form, and a native kernel for float32 on
+a CPU where the library was built. :func:`kernels` returns which is used.
 """
 
-from leanbayes.kernels.divergence import (
-    KLTerm,
+from leanbayes.kernels.dispatch import EAGER, FORMULA, GRAPH, kernel, mode_of
+from leanbayes.kernels.divergence import KLTerm
+from leanbayes.kernels.independent import (
+    FromRelevance,
+    NoForce,
     ScaledFromNormal,
-    TiedFromNormal,
-    fused_kl,
-    k_tied_kl,
-    no_force,
-    relevance_kl,
-    scaled_kl,
+    draw_scaled,
+    scaled_local,
+    scaled_samples,
 )
-from leanbayes.kernels.draws import draw_k_tied, draw_scaled
-from leanbayes.kernels.factors import NormalFactor
-from leanbayes.kernels.fold import Folded, fold_k_tied, fold_noise, fold_scaled, windows
-from leanbayes.kernels.fused import fusible
-from leanbayes.kernels.k_tied import add_mixed_noise, can_mix, k_tied_local
-from leanbayes.kernels.local import add_noise, safe_sqrt, scaled_local
-from leanbayes.kernels.native import Kernels, kernels, without_native
-from leanbayes.kernels.operators import (
-    compiled_draw,
-    compiled_k_tied_kl,
-    compiled_k_tied_local,
-    compiled_noise,
-    compiled_scaled_kl,
-    in_graph,
-)
+from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_local, k_tied_samples
+from leanbayes.kernels.k_tied_kl import TiedFromNormal
+from leanbayes.kernels.native import without_native
+from leanbayes.kernels.noise import add_noise
 from leanbayes.kernels.products import product
+from leanbayes.kernels.rank1 import NormalFactor
+from leanbayes.kernels.report import Kernels, kernels
+from leanbayes.kernels.shared_noise import Sharing, shared_noise, windows
 from leanbayes.kernels.triangular import (
+    PackedTriangular,
     from_packed,
     lower_gram,
     lower_lower,
@@ -41,43 +35,37 @@ from leanbayes.kernels.triangular import (
 )
 
 __all__ = [
-    "Folded",
+    "EAGER",
+    "FORMULA",
+    "GRAPH",
+    "FromRelevance",
     "KLTerm",
     "Kernels",
+    "NoForce",
     "NormalFactor",
+    "PackedTriangular",
     "ScaledFromNormal",
+    "Sharing",
     "TiedFromNormal",
     "add_mixed_noise",
     "add_noise",
-    "can_mix",
-    "compiled_draw",
-    "compiled_k_tied_kl",
-    "compiled_k_tied_local",
-    "compiled_noise",
-    "compiled_scaled_kl",
     "draw_k_tied",
     "draw_scaled",
-    "fold_k_tied",
-    "fold_noise",
-    "fold_scaled",
     "from_packed",
-    "fused_kl",
-    "fusible",
-    "in_graph",
-    "k_tied_kl",
     "k_tied_local",
+    "k_tied_samples",
+    "kernel",
     "kernels",
     "lower_gram",
     "lower_lower",
     "lower_product",
     "lower_quadratic",
-    "no_force",
+    "mode_of",
     "product",
-    "relevance_kl",
     "row_squares",
-    "safe_sqrt",
-    "scaled_kl",
     "scaled_local",
+    "scaled_samples",
+    "shared_noise",
     "to_packed",
     "windows",
     "without_native",

@@ -1,4 +1,4 @@
-"""Local noise of k-tied weights: variances of low rank, which are never written to memory."""
+"""Kernels of k-tied weights: variances of low rank, which are never written to memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.library import custom_op
 
-from leanbayes.kernels.fused import Fused, fusible, in_full_precision, twice_differentiable
-from leanbayes.kernels.local import drawn_noise, noisy, safe_sqrt, slope_of_variance, spread
+from leanbayes.distributions import KTiedNormal
+from leanbayes.distributions.base import safe_sqrt
+from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
+from leanbayes.kernels.dispatch import GRAPH, kernel
 from leanbayes.kernels.native import (
     LARGEST_RANK,
+    graph_seed,
     library,
     loaded,
     normals,
@@ -21,37 +25,74 @@ from leanbayes.kernels.native import (
     seed,
     threads,
 )
+from leanbayes.kernels.noise import NoisyOutputs, graph_normals, slope_of_variance, spread
 from leanbayes.kernels.products import product
+from leanbayes.kernels.shared_noise import NARROW, Sharing, narrow_samples, room_for, shared_noise
+from leanbayes.ops import Conv, ConvTranspose, Linear
 
-__all__ = [
-    "add_mixed_noise",
-    "can_mix",
-    "k_tied_local",
-    "native_noise",
-    "native_slopes",
-    "variance_factors",
-]
+__all__ = ["add_mixed_noise", "draw_k_tied", "factors_of", "k_tied_local", "k_tied_samples"]
 
 
-def k_tied_local(
-    x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, logs: bool = False
-) -> Tensor:
-    """Outputs of weights with ``scale = uᵀ v``, whose variances take two skinny products.
+def factors_of(u: Tensor, v: Tensor, logs: bool) -> tuple[Tensor, Tensor]:
+    """The factors of a scale, given or by their logarithms."""
+    return (u.exp(), v.exp()) if logs else (u, v)
 
-    Args:
-        x: inputs ``[batch, in]``.
-        loc: means ``[out, in]``.
-        u: row factors ``[k, out]``.
-        v: column factors ``[k, in]``.
-        bias: ``[out]``.
-        logs: whether logarithms of the factors are given, which saves two nodes of the graph.
+
+# ---- a draw of the weights
+
+
+class _Draw(Computation):
+    def forward(self, loc: Tensor, u: Tensor, v: Tensor) -> Value:
+        dense, rank = (loc, u.contiguous(), v.contiguous()), u.shape[0]
+        native = library(*dense)
+        if native is None or rank > LARGEST_RANK:
+            e = torch.empty_like(loc).normal_()
+            return Value(self.plain(e, loc, u, v), None, (e,))
+        w, by = torch.empty_like(loc), seed()
+        sizes = *loc.shape, rank, by, threads(loc.numel())
+        native.k_tied_draw_forward(*map(pointer, (*dense, w)), *sizes)
+        return Value(w, by)
+
+    def backward(self, g: Tensor, call: Saved) -> Tensors:
+        _, u, v = call.tensors
+        gloc = g if call.needed[0] else None
+        if call.seed is None:
+            h = g * call.kept[0]
+            return gloc, v @ h.t(), u @ h
+        dense = g.contiguous(), u.contiguous(), v.contiguous()
+        gu, gv = u.new_empty(u.shape), v.new_empty(v.shape)
+        sizes = *g.shape, u.shape[0], call.seed, threads(g.numel())
+        loaded().k_tied_draw_backward(*map(pointer, (*dense, gu, gv)), *sizes)
+        return gloc, gu, gv
+
+    def plain(self, e: Tensor, loc: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        return torch.addcmul(loc, u.t() @ v, e)
+
+    def noise(self, g: Tensor, call: Saved) -> Any:
+        return super().noise(g, call) if call.seed is not None else call.kept[0]
+
+
+def draw_k_tied(loc: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """``loc + (uᵀ v) ∘ ε``.
 
     Example:
-        >>> u, v = torch.zeros(2, 4), torch.ones(2, 3)
-        >>> float(k_tied_local(torch.ones(5, 3), torch.ones(4, 3), u, v, torch.ones(4)).sum())
-        80.0
+        >>> draw_k_tied(torch.ones(2, 3), torch.zeros(1, 2), torch.ones(1, 3)).sum()
+        tensor(6.)
     """
-    return _KTiedLocal.apply(x, loc, u, v, bias, logs)
+    return run(_Draw(), loc, u, v)
+
+
+@kernel("draw", KTiedNormal)
+def _draw(q: KTiedNormal, _: None) -> Tensor:
+    return draw_k_tied(q.loc, q.u, q.v)
+
+
+@kernel("draw", KTiedNormal, mode=GRAPH)
+def _graph_draw(q: KTiedNormal, _: None) -> Tensor:
+    return torch.addcmul(q.loc, q.scale, graph_normals(q.loc))
+
+
+# ---- outputs
 
 
 class _Pairs(NamedTuple):
@@ -79,97 +120,11 @@ def _pairs(rank: int, dtype: torch.dtype, device: torch.device) -> _Pairs:
     return _Pairs(first, second, times, of.flatten())
 
 
-def variance_factors(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _variance_factors(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Factors ``p [K, in]`` and ``q [K, out]`` of the variance ``(uᵀ v)²``, ``K = k(k+1)/2``."""
     first, second, times, _ = _pairs(u.shape[0], u.dtype, u.device)
     p = v.index_select(0, first).mul_(v.index_select(0, second))
     return p, u.index_select(0, first).mul_(u.index_select(0, second)).mul_(times)
-
-
-class _KTiedLocal(Fused):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, logs: bool
-    ) -> Tensor:
-        y, rank = product(x, loc, bias), u.shape[0]
-        dense = x.contiguous(), u.contiguous(), v.contiguous()
-        ctx.logs, ctx.seed, native = logs, None, library(y, *dense)
-        if native is not None and rank <= LARGEST_RANK:
-            ctx.seed = seed()
-            shared = native_noise(y, *dense, logs, ctx.seed)
-            ctx.save_for_backward(x, loc, u, v, bias, shared)
-            return y
-        p, q = variance_factors(*_factors(u, v, logs))
-        square = x * x
-        shared = square @ p.t()
-        kept = shared @ q
-        if native is None:
-            kept = spread(y, kept.sqrt_())
-        else:
-            ctx.seed = noisy(y, kept)
-        ctx.save_for_backward(x, loc, u, v, bias, shared, square, p, q, kept)
-        return y
-
-    @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        g, (x, loc, u, v, _, shared, *rest) = grads[0], ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return _k_tied_twice(ctx, g)
-        need_x, need_loc, _, _, need_bias, _ = ctx.needs_input_grad
-        gx = product(g, loc.t()) if need_x else None
-        gloc = g.t() @ x if need_loc else None
-        if not rest:
-            gbias, gu, gv = native_slopes(g, x, u, v, shared, gx, ctx.logs, ctx.seed)
-            return gx, gloc, gu, gv, gbias if need_bias else None, None
-        u, v = _factors(u, v, ctx.logs)
-        square, p, q, kept = rest
-        if ctx.seed is None:
-            slope = g * kept  # twice that of the variance
-        else:
-            slope = slope_of_variance(g, kept, None, ctx.seed).mul_(2.0)
-        gshared = slope @ q.t()
-        if gx is not None:
-            gx.addcmul_(x, gshared @ p)
-        gp, gq = gshared.t() @ square, shared.t() @ slope
-        pairs = _pairs(u.shape[0], u.dtype, u.device)
-        gu, gv = _of_pairs(u, gq, pairs), _of_pairs(v, gp.div_(pairs.times), pairs)
-        if ctx.logs:
-            gu, gv = gu.mul_(u), gv.mul_(v)
-        return gx, gloc, gu, gv, g.sum(0) if need_bias else None, None
-
-
-def native_noise(y: Tensor, x: Tensor, u: Tensor, v: Tensor, logs: bool, by: int) -> Tensor:
-    """Add noise to outputs in place; returns what their variances are made of, ``[batch, K]``."""
-    rank = len(u)
-    shared = x.new_empty(len(x), rank * (rank + 1) // 2)
-    tensors = map(pointer, (x, u, v, shared, y))
-    sizes = (*x.shape, y.shape[1], rank, logs)
-    loaded().k_tied_forward(*tensors, *sizes, by, threads(x.numel()))
-    return shared
-
-
-def native_slopes(
-    g: Tensor,
-    x: Tensor,
-    u: Tensor,
-    v: Tensor,
-    shared: Tensor,
-    gx: Tensor | None,
-    logs: bool,
-    by: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of bias, ``u`` and ``v``; that of ``x`` by variances is added to ``gx``."""
-    dense = g.contiguous(), x.contiguous(), u.contiguous(), v.contiguous()
-    gu, gv, gbias = u.new_empty(u.shape), v.new_empty(v.shape), g.new_empty(g.shape[1])
-    tensors = map(pointer, (*dense, shared, gx, gbias, gu, gv))
-    sizes = (*x.shape, g.shape[1], len(u), logs)
-    loaded().k_tied_backward(*tensors, *sizes, by, threads(x.numel()))
-    return gbias, gu, gv
-
-
-def _factors(u: Tensor, v: Tensor, logs: bool) -> tuple[Tensor, Tensor]:
-    return (u.exp(), v.exp()) if logs else (u, v)
 
 
 def _of_pairs(w: Tensor, g: Tensor, pairs: _Pairs) -> Tensor:
@@ -178,69 +133,240 @@ def _of_pairs(w: Tensor, g: Tensor, pairs: _Pairs) -> Tensor:
     return (g.index_select(0, pairs.of).view(rank, rank, -1) * w).sum(1)
 
 
-def _k_tied_twice(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    x, loc, u, v, bias, _, *rest = ctx.saved_tensors
+class _Local(NoisyOutputs):
+    def __init__(self, logs: bool) -> None:
+        self.logs = logs
 
-    def variance(x: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        u, v = _factors(u, v, ctx.logs)
-        return (x * x) @ (u.t() @ v).square().t()
+    def forward(self, x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None) -> Value:
+        y = product(x, loc, bias)
+        dense = x.contiguous(), u.contiguous(), v.contiguous()
+        native = library(y, *dense)
+        if native is not None and u.shape[0] <= LARGEST_RANK:
+            by, rank = seed(), u.shape[0]
+            shared = x.new_empty(len(x), rank * (rank + 1) // 2)
+            sizes = *x.shape, y.shape[1], rank, self.logs, by, threads(x.numel())
+            native.k_tied_forward(*map(Tensor.data_ptr, (*dense, shared, y)), *sizes)
+            return Value(y, by, (shared,))
+        p, q = _variance_factors(*factors_of(u, v, self.logs))
+        square = x * x
+        shared = square @ p.t()
+        by_or_none, kept = spread(y, shared @ q, native)
+        return Value(y, by_or_none, (shared, square, p, q, kept))
 
-    ratio = rest[-1] if ctx.seed is None else None
-    e = drawn_noise(ctx.seed, ratio, variance(x, u, v))
+    def backward(self, g: Tensor, call: Saved) -> Tensors:
+        (x, loc, u, v, _), (shared, *rest) = call.tensors, call.kept
+        need_x, need_loc, _, _, need_bias = call.needed
+        gx = product(g, loc.t()) if need_x else None
+        gloc = g.t() @ x if need_loc else None
+        if not rest:
+            gbias, gu, gv = _native_slopes(g, x, u, v, shared, gx, self.logs, call.seed)
+            return gx, gloc, gu, gv, gbias if need_bias else None
+        u, v = factors_of(u, v, self.logs)
+        square, p, q, kept = rest
+        slope = slope_of_variance(g, kept, call.seed).mul_(2.0)
+        gshared = slope @ q.t()
+        if gx is not None:
+            gx.addcmul_(x, gshared @ p)
+        gp, gq = gshared.t() @ square, shared.t() @ slope
+        pairs = _pairs(u.shape[0], u.dtype, u.device)
+        gu, gv = _of_pairs(u, gq, pairs), _of_pairs(v, gp.div_(pairs.times), pairs)
+        if self.logs:
+            gu, gv = gu.mul_(u), gv.mul_(v)
+        return gx, gloc, gu, gv, g.sum(0) if need_bias else None
 
-    def plain(x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        return torch.addcmul(F.linear(x, loc, bias), safe_sqrt(variance(x, u, v)), e)
+    def law(
+        self, x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        u, v = factors_of(u, v, self.logs)
+        return F.linear(x, loc, bias), (x * x) @ (u.t() @ v).square().t()
 
-    return twice_differentiable(plain, (x, loc, u, v, bias), ctx, g)
+
+_LOCAL = {logs: _Local(logs) for logs in (False, True)}
 
 
-def can_mix(x: Tensor, u: Tensor) -> bool:
-    """Whether :func:`add_mixed_noise` has a kernel for inputs ``x`` and factors ``u [k, out]``."""
-    plain = fusible(x, u) and x.dtype == torch.float32 and x.is_cpu
-    return plain and len(u) <= LARGEST_RANK and library(u.detach().contiguous()) is not None
+def _native_slopes(
+    g: Tensor, x: Tensor, u: Tensor, v: Tensor, shared: Tensor, gx: Tensor | None, *options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of bias, ``u`` and ``v``; that of ``x`` by variances is added to ``gx``."""
+    dense = g.contiguous(), x.contiguous(), u.contiguous(), v.contiguous()
+    gu, gv, gbias = u.new_empty(u.shape), v.new_empty(v.shape), g.new_empty(g.shape[1])
+    sizes = *x.shape, g.shape[1], len(u), *options, threads(x.numel())
+    loaded().k_tied_backward(*map(pointer, (*dense, shared, gx, gbias, gu, gv)), *sizes)
+    return gbias, gu, gv
+
+
+def k_tied_local(
+    x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, logs: bool = False
+) -> Tensor:
+    """Outputs of weights with ``scale = uᵀ v``, whose variances take two skinny products.
+
+    Args:
+        x: inputs ``[batch, in]``.
+        loc: means ``[out, in]``.
+        u: row factors ``[k, out]``.
+        v: column factors ``[k, in]``.
+        bias: ``[out]``.
+        logs: whether logarithms of the factors are given, which saves two nodes of the graph.
+
+    Example:
+        >>> u, v = torch.zeros(2, 4), torch.ones(2, 3)
+        >>> float(k_tied_local(torch.ones(5, 3), torch.ones(4, 3), u, v, torch.ones(4)).sum())
+        80.0
+    """
+    return run(_LOCAL[logs], x, loc, u, v, bias)
+
+
+@kernel("local", KTiedNormal, Linear)
+def _local(q: KTiedNormal, op: Linear, x: Tensor, bias: Tensor | None) -> Tensor | None:
+    if x.ndim != 2:
+        return None
+    return run(_LOCAL[q.logs], x, q.loc, q.given_u, q.given_v, bias)
+
+
+@kernel("local", KTiedNormal, Linear, mode=GRAPH)
+def _graph_local(q: KTiedNormal, op: Linear, x: Tensor, bias: Tensor | None) -> Tensor | None:
+    if x.ndim != 2 or q.rank > LARGEST_RANK:
+        return None
+    given = F.linear(x, q.loc, bias), x, q.given_u, q.given_v
+    return _noise_op(*given, graph_seed(), q.logs)[0]
+
+
+@custom_op("leanbayes::k_tied_noise", mutates_args=(), device_types="cpu")
+def _noise_op(
+    mean: Tensor, x: Tensor, u: Tensor, v: Tensor, seed: Tensor, logs: bool
+) -> tuple[Tensor, Tensor]:
+    y = mean.clone(memory_format=torch.contiguous_format)
+    dense, rank = (x.contiguous(), u.contiguous(), v.contiguous()), len(u)
+    shared = x.new_empty(len(x), rank * (rank + 1) // 2)
+    sizes = *x.shape, y.shape[1], rank, logs, int(seed), threads(x.numel())
+    loaded().k_tied_forward(*map(pointer, (*dense, shared, y)), *sizes)
+    return y, shared
+
+
+@custom_op("leanbayes::k_tied_noise_backward", mutates_args=(), device_types="cpu")
+def _noise_backward_op(
+    g: Tensor, x: Tensor, u: Tensor, v: Tensor, shared: Tensor, seed: Tensor, logs: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    gx = torch.zeros_like(x, memory_format=torch.contiguous_format)
+    _, gu, gv = _native_slopes(g, x, u, v, shared, gx, logs, int(seed))
+    return gx, gu, gv
+
+
+@_noise_op.register_fake
+def _(
+    mean: Tensor, x: Tensor, u: Tensor, v: Tensor, seed: Tensor, logs: bool
+) -> tuple[Tensor, Tensor]:
+    rank = u.shape[0]
+    y = torch.empty_like(mean, memory_format=torch.contiguous_format)
+    return y, x.new_empty(x.shape[0], rank * (rank + 1) // 2)
+
+
+@_noise_backward_op.register_fake
+def _(
+    g: Tensor, x: Tensor, u: Tensor, v: Tensor, shared: Tensor, seed: Tensor, logs: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    gx = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return gx, u.new_empty(u.shape), v.new_empty(v.shape)
+
+
+def _save_noise(ctx: Any, inputs: Any, output: Any) -> None:
+    _, x, u, v, seed, ctx.logs = inputs
+    ctx.save_for_backward(x, u, v, output[1], seed)
+
+
+def _noise_backward(ctx: Any, g: Tensor, _: Tensor) -> Tensors:
+    return g, *_noise_backward_op(g, *ctx.saved_tensors, ctx.logs), None, None
+
+
+_noise_op.register_autograd(_noise_backward, setup_context=_save_noise)
+
+
+# ---- outputs of convolutions
+
+
+class _MixedNoise(Computation):
+    def forward(self, mean: Tensor, shared: Tensor, u: Tensor) -> Value:
+        y, by = mean.clone(memory_format=torch.contiguous_format), seed()
+        dense = y, shared.contiguous(), u.contiguous()
+        loaded().k_tied_mix_forward(*map(pointer, dense), *_mixed_sizes(y, u, by))
+        return Value(y, by)
+
+    def backward(self, g: Tensor, call: Saved) -> Tensors:
+        _, shared, u = call.tensors
+        gshared, gu = shared.new_empty(shared.shape), u.new_empty(u.shape)
+        dense = g.contiguous(), shared.contiguous(), u.contiguous()
+        sizes = _mixed_sizes(g, u, call.seed)
+        loaded().k_tied_mix_backward(*map(pointer, (*dense, gshared, gu)), *sizes)
+        return g if call.needed[0] else None, gshared, gu
+
+    def plain(self, e: Tensor, mean: Tensor, shared: Tensor, u: Tensor) -> Tensor:
+        variance = (u.t() @ shared.flatten(2)).reshape(mean.shape)
+        return torch.addcmul(mean, safe_sqrt(variance), e)
+
+    def noise(self, g: Tensor, call: Saved) -> Tensor:
+        assert call.seed is not None
+        return normals((g.shape[0] * g.shape[1], math.prod(g.shape[2:])), call.seed).view(g.shape)
+
+
+def _mixed_sizes(y: Tensor, u: Tensor, by: int | None) -> tuple[Any, ...]:
+    rank = (math.isqrt(8 * len(u) + 1) - 1) // 2
+    return *y.shape[:2], math.prod(y.shape[2:]), rank, by, threads(y.numel())
 
 
 def add_mixed_noise(mean: Tensor, shared: Tensor, u: Tensor) -> Tensor:
     """Noise for outputs whose channels come second: ``variance[b, c] = Σ_r u[r, c] shared[b, r]``.
 
-    Only natively, see :func:`can_mix`.
+    There is only a native kernel.
 
     Args:
         mean: outputs ``[batch, channels, …]``.
-        shared: what the variances of all channels are made of, ``[batch, K, …]``, for the
+        shared: parts of the variances of all channels, ``[batch, K, …]``, for the
             ``K = k(k+1)/2`` pairs of a k-tied scale.
         u: their weights ``[K, channels]``.
     """
-    return _AddMixedNoise.apply(mean, shared, u)
+    return run(_MixedNoise(), mean, shared, u)
 
 
-class _AddMixedNoise(Fused):
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, shared: Tensor, u: Tensor) -> Tensor:
-        y = mean.clone(memory_format=torch.contiguous_format)
-        rank = (math.isqrt(8 * len(u) + 1) - 1) // 2
-        ctx.sizes = (*y.shape[:2], math.prod(y.shape[2:]), rank, seed())
-        dense = shared.contiguous(), u.contiguous()
-        tensors = map(pointer, (y, *dense))
-        loaded().k_tied_mix_forward(*tensors, *ctx.sizes, threads(y.numel()))
-        ctx.save_for_backward(mean, shared, u)
+@kernel("local", KTiedNormal, Conv)
+@kernel("local", KTiedNormal, ConvTranspose)
+def _convolved(
+    q: KTiedNormal, op: Conv | ConvTranspose, x: Tensor, bias: Tensor | None
+) -> Tensor | None:
+    single = x.dtype == torch.float32 and x.is_cpu
+    if op.groups > 1 or q.rank > LARGEST_RANK or not single:
+        return None
+    if library(q.u.detach().contiguous()) is None:
+        return None
+    u, v = q.variance_factors()
+    return add_mixed_noise(op.affine(x, q.loc, bias), op(op.square(x), v), u)
+
+
+# ---- all samples of a prediction
+
+
+@kernel("samples", KTiedNormal, Linear)
+def _samples(
+    q: KTiedNormal, op: Linear, x: Tensor, bias: Tensor | None, sharing: Sharing
+) -> Tensor | None:
+    return k_tied_samples(x, q.loc, q.u, q.v, bias, sharing) if x.ndim == 2 else None
+
+
+def k_tied_samples(
+    x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, sharing: Sharing
+) -> Tensor:
+    """Draws ``[samples · examples, out]`` of what :func:`k_tied_local` draws once."""
+    dense, (rank, n) = (x.contiguous(), loc, bias, u.contiguous(), v.contiguous()), u.shape
+    native = library(*dense)
+    if native is not None and n <= NARROW:
+        y = narrow_samples(x, loc, (u.t() @ v).square_(), bias, sharing)
+        assert y is not None
         return y
-
-    @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        g, (mean, shared, u) = grads[0], ctx.saved_tensors
-        if torch.is_grad_enabled():
-            batch, channels, n, _, by = ctx.sizes
-            e = normals((batch * channels, n), by).reshape(mean.shape)
-
-            def plain(mean: Tensor, shared: Tensor, u: Tensor) -> Tensor:
-                variance = (u.t() @ shared.flatten(2)).reshape(mean.shape)
-                return torch.addcmul(mean, safe_sqrt(variance), e)
-
-            return twice_differentiable(plain, (mean, shared, u), ctx, g)
-        dense = g.contiguous(), shared.contiguous(), u.contiguous()
-        gshared, gu = shared.new_empty(shared.shape), u.new_empty(u.shape)
-        tensors = map(pointer, (*dense, gshared, gu))
-        loaded().k_tied_mix_backward(*tensors, *ctx.sizes, threads(g.numel()))
-        return g if ctx.needs_input_grad[0] else None, gshared, gu
+    if rank > LARGEST_RANK or native is None:
+        p, q = _variance_factors(u, v)
+        return shared_noise(product(x, loc, bias), None, (x * x) @ p.t() @ q, sharing)
+    mean = product(x, loc)
+    y, given = room_for(mean, sharing), len(x) // max(sharing.examples, 1)
+    tensors = map(pointer, (y, dense[0], mean, *dense[2:]))
+    sizes = sharing.samples, sharing.examples, n, given, sharing.each, x.shape[1], rank
+    native.k_tied_fold(*tensors, *sizes, seed(), threads(y.numel()))
+    return y

@@ -84,7 +84,7 @@ static const int LEVEL = level();
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // Raise it, here and in native.py, with every change of a signature: a library may be older.
-EXPORT int interface() { return 6; }
+EXPORT int interface() { return 7; }
 
 EXPORT const char* instructions() {
     return LEVEL == 2 ? "AVX-512" : LEVEL == 1 ? "AVX2" : "baseline instructions";
@@ -120,9 +120,9 @@ EXPORT void draw_forward(const f32* loc, const f32* scale, f32* w, i64 rows, i64
 EXPORT void draw_backward(const f32* g, f32* gscale, i64 rows, i64 n, u64 seed, int threads) {
     BEST(draw_backward(g, gscale, rows, n, seed, threads));
 }
-EXPORT f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, f64* squares, i64 rows, i64 n,
-                    f64 prior_loc, f64 prior_scale, int threads) {
-    return BEST(scale_kl(loc, scale, gscale, squares, rows, n, prior_loc, prior_scale, threads));
+EXPORT void scale_kl(const f32* loc, const f32* scale, f32* gscale, f64* totals, i64 rows, i64 n,
+                     f64 prior_loc, f64 prior_scale, int threads) {
+    BEST(scale_kl(loc, scale, gscale, totals, rows, n, prior_loc, prior_scale, threads));
 }
 EXPORT f64 relevance_kl(const f32* mean, const f32* variance, i64 rows, i64 n, int threads) {
     return BEST(relevance_kl(mean, variance, rows, n, threads));
@@ -194,9 +194,9 @@ EXPORT void k_tied_draw_backward(const f32* g, const f32* u, const f32* v, f32* 
                                  i64 n, i64 k, u64 seed, int threads) {
     RANKS(k_tied_draw_backward, g, u, v, gu, gv, m, n, seed, threads)
 }
-EXPORT f64 k_tied_kl(const f32* loc, const f32* u, const f32* v, f32* gu, f32* gv, f64* squares,
-                     i64 m, i64 n, i64 k, i64 logs, f64 prior_loc, f64 prior_scale, int threads) {
-    RANKS(k_tied_kl, loc, u, v, gu, gv, squares, m, n, logs, prior_loc, prior_scale, threads)
+EXPORT void k_tied_kl(const f32* loc, const f32* u, const f32* v, f32* gu, f32* gv, f64* totals,
+                      i64 m, i64 n, i64 k, i64 logs, f64 prior_loc, f64 prior_scale, int threads) {
+    RANKS(k_tied_kl, loc, u, v, gu, gv, totals, m, n, logs, prior_loc, prior_scale, threads)
 }
 
 #else  // ---------------------------------------------------- once for every instruction set
@@ -250,25 +250,35 @@ static inline u64 splitmix(u64 x) {
     return x ^ (x >> 31);
 }
 
-// The logarithm of a positive, normal number, to 1e-7 (Cephes).
+// The logarithm of a positive, normal number, to 1e-7 (Cephes): m + curve + exponent log 2.
+struct Logarithm {
+    f32 m, curve;
+    int32_t exponent;
+
+    ALWAYS_INLINE Logarithm(f32 x) {
+        int32_t i, j;
+        memcpy(&i, &x, 4);
+        j = i - 0x3f3504f3;
+        i = (j & 0x7fffff) + 0x3f3504f3;
+        exponent = j >> 23;
+        memcpy(&m, &i, 4);
+        m -= 1.0f;
+        f32 p = 7.0376836292e-2f;
+        p = p * m - 1.1514610310e-1f;
+        p = p * m + 1.1676998740e-1f;
+        p = p * m - 1.2420140846e-1f;
+        p = p * m + 1.4249322787e-1f;
+        p = p * m - 1.6668057665e-1f;
+        p = p * m + 2.0000714765e-1f;
+        p = p * m - 2.4999993993e-1f;
+        p = p * m + 3.3333331174e-1f;
+        curve = m * m * (m * p - 0.5f);
+    }
+};
+
 static inline f32 logarithm(f32 x) {
-    int32_t i, j;
-    memcpy(&i, &x, 4);
-    j = i - 0x3f3504f3;
-    i = (j & 0x7fffff) + 0x3f3504f3;
-    f32 m, e = (f32)(j >> 23);
-    memcpy(&m, &i, 4);
-    m -= 1.0f;
-    f32 p = 7.0376836292e-2f;
-    p = p * m - 1.1514610310e-1f;
-    p = p * m + 1.1676998740e-1f;
-    p = p * m - 1.2420140846e-1f;
-    p = p * m + 1.4249322787e-1f;
-    p = p * m - 1.6668057665e-1f;
-    p = p * m + 2.0000714765e-1f;
-    p = p * m - 2.4999993993e-1f;
-    p = p * m + 3.3333331174e-1f;
-    return m + (m * m * (m * p - 0.5f) + e * 0.693147180559945f);
+    Logarithm log(x);
+    return log.m + (log.curve + (f32)log.exponent * 0.693147180559945f);
 }
 
 // sin(2 pi a) for |a| <= 1/4, to 1e-8 before rounding.
@@ -353,12 +363,16 @@ static void bits(u32* out, i64 rows, i64 n, u64 seed, int threads) {
     }
 }
 
+// Fast maths makes a root of its reciprocal, which is infinite for a variance below the normal numbers:
+// there the standard deviation, below 1.1e-19, is zero.
+static inline f32 root(f32 var) { return var > FLT_MIN ? std::sqrt(var) : 0.0f; }
+
 // y += sqrt(var) eps, and gvar = g eps / (2 sqrt(var)), which is zero where the variance is.
 static void noise_forward(f32* y, const f32* var, i64 rows, i64 n, u64 seed, int threads) {
     PARALLEL for (i64 r = 0; r < rows; r++) {
         f32* o = y + r * n;
         const f32* s = var + r * n;
-        over_noise(seed, r, n, [=](i64 j, f32 e) { o[j] += std::sqrt(s[j]) * e; });
+        over_noise(seed, r, n, [=](i64 j, f32 e) { o[j] += root(s[j]) * e; });
     }
 }
 
@@ -388,12 +402,12 @@ static void fold_noise(f32* y, const f32* mean, const f32* bias, const f32* var,
         f32* o = y + r * n;
         const f32 *m = mean + of * n, *s = var + of * n;
         if (mean && bias) {
-            SIMD for (i64 j = 0; j < n; j++) o[j] = m[j] + bias[j] + std::sqrt(s[j]) * z[j];
+            SIMD for (i64 j = 0; j < n; j++) o[j] = m[j] + bias[j] + root(s[j]) * z[j];
         } else if (mean || bias) {
             const f32* c = mean ? m : bias;
-            SIMD for (i64 j = 0; j < n; j++) o[j] = c[j] + std::sqrt(s[j]) * z[j];
+            SIMD for (i64 j = 0; j < n; j++) o[j] = c[j] + root(s[j]) * z[j];
         } else {
-            SIMD for (i64 j = 0; j < n; j++) o[j] = std::sqrt(s[j]) * z[j];
+            SIMD for (i64 j = 0; j < n; j++) o[j] = root(s[j]) * z[j];
         }
     });
 }
@@ -467,7 +481,7 @@ static void fold_narrow(f32* y, const f32* x, const f32* loc, const f32* bias, c
         f32* out = y + r * n;
         const f32 *m = law + of * 2 * n, *s = m + n;
         SIMD for (i64 j = 0; j < n; j++)
-            out[j] = m[j] + (bias ? bias[j] : 0.0f) + std::sqrt(s[j]) * z[j];
+            out[j] = m[j] + (bias ? bias[j] : 0.0f) + root(s[j]) * z[j];
     });
     free(law);
 }
@@ -683,9 +697,9 @@ static void k_tied_forward(const f32* x, const f32* u, const f32* v, f32* shared
                 for (int r = 1; r < K; r++) var[l] += t[r] * q.row(r)[j + l];
             }
             if (j + W <= m) {
-                SIMD for (int l = 0; l < W; l++) o[l] += std::sqrt(var[l]) * z[l];
+                SIMD for (int l = 0; l < W; l++) o[l] += root(var[l]) * z[l];
             } else {
-                for (int l = 0; j + l < m; l++) o[l] += std::sqrt(var[l]) * z[l];
+                for (int l = 0; j + l < m; l++) o[l] += root(var[l]) * z[l];
             }
         }
     }
@@ -708,7 +722,7 @@ static void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* bias, 
         SIMD for (i64 j = 0; j < n; j++) {
             f32 var = t[0] * q.row(0)[j];
             for (int a = 1; a < K; a++) var += t[a] * q.row(a)[j];
-            o[j] = m[j] + (bias ? bias[j] : 0.0f) + std::sqrt(var) * z[j];
+            o[j] = m[j] + (bias ? bias[j] : 0.0f) + root(var) * z[j];
         }
     });
     free(shared);
@@ -804,7 +818,7 @@ static void k_tied_mix_forward(f32* y, const f32* shared, const f32* q, i64 batc
         f32 c[K], *o = y + row * n;
         for (int r = 0; r < K; r++) c[r] = q[r * channels + row % channels];
         over_noise(seed, row, n,
-                   [&](i64 j, f32 e) { o[j] += std::sqrt(mixed<K>(c, t, n, j)) * e; });
+                   [&](i64 j, f32 e) { o[j] += root(mixed<K>(c, t, n, j)) * e; });
     }
 }
 
@@ -927,8 +941,12 @@ struct Logs {
     }
     void flush() {
         f32 logs = 0.0f;
-        i64 whole = 0;
-        for (int l = 0; l < L; l++) logs += logarithm(mantissa[l]), whole += exponent[l] - 127 * held;
+        int32_t whole = -127 * L * held;
+        for (int l = 0; l < L; l++) {
+            Logarithm log(mantissa[l]);
+            logs += log.m + log.curve;
+            whole += log.exponent + exponent[l];
+        }
         total += (f64)logs + 0.693147180559945309 * (f64)whole;
         mantissa = 1.0f - (Lanes){};
         exponent = Whole{};
@@ -959,15 +977,26 @@ struct Logs {
     }
 };
 
-// The sum of E (w - prior_loc)^2 and that of log scale: what the KL from a normal is made of.
+// The sum of E (w - prior_loc)^2 and that of log scale: the parts of the KL from a normal, which is a
+// small difference of large sums.
 struct Totals {
     f64 squares, logs;
-
-    f64 kl(i64 count, f64 prior_scale) const {
-        f64 constant = (f64)count * (std::log(prior_scale) - 0.5);
-        return 0.5 * squares / (prior_scale * prior_scale) - logs + constant;
-    }
 };
+
+// The sum of squares of a row around a center: some hundred in single precision, those in double.
+static inline f64 squares_around(const f32* x, i64 n, f32 center) {
+    f64 total = 0.0;
+    for (i64 first = 0; first < n; first += 512) {
+        i64 last = first + 512 < n ? first + 512 : n;
+        f32 some = 0.0f;
+        _Pragma("omp simd reduction(+ : some)") for (i64 j = first; j < last; j++) {
+            f32 d = x[j] - center;
+            some += d * d;
+        }
+        total += (f64)some;
+    }
+    return total;
+}
 
 static Totals sum(const Totals* parts, i64 count) {
     Totals total = {0.0, 0.0};
@@ -976,37 +1005,29 @@ static Totals sum(const Totals* parts, i64 count) {
 }
 
 // The KL of independent normals, and its gradient in the scales: scale / prior_scale^2 - 1 / scale.
-static f64 scale_kl(const f32* loc, const f32* scale, f32* gscale, f64* squares_of_all, i64 rows,
-                    i64 n, f64 prior_loc, f64 prior_scale, int threads) {
+static void scale_kl(const f32* loc, const f32* scale, f32* gscale, f64* totals, i64 rows, i64 n,
+                     f64 prior_loc, f64 prior_scale, int threads) {
     Totals* parts = (Totals*)malloc(sizeof(Totals) * (rows + 1));
     f32 center = (f32)prior_loc, c = (f32)(1.0 / (prior_scale * prior_scale));
     PARALLEL for (i64 i = 0; i < rows; i++) {
         const f32 *m = loc + i * n, *s = scale + i * n;
         f32* o = gscale + i * n;
-        f32 squares = 0.0f;
         Logs logs;
         for (i64 j = 0; j < n; j += L) {
             Lanes x = at_end(s, j, n, 1.0f);
             logs.add(x < 0.0f ? -x : x);
         }
+        f64 squares = loc ? squares_around(m, n, center) : (f64)n * prior_loc * prior_loc;
         _Pragma("omp simd reduction(+ : squares)") for (i64 j = 0; j < n; j++) {
-            squares += s[j] * s[j];
+            f64 exact = s[j];  // scales are often all alike, so that their rounding would add up
+            squares += exact * exact;
             o[j] = c * s[j] - 1.0f / s[j];
-        }
-        if (loc) {
-            _Pragma("omp simd reduction(+ : squares)") for (i64 j = 0; j < n; j++) {
-                f32 d = m[j] - center;
-                squares += d * d;
-            }
-        } else {
-            squares += (f32)n * center * center;
         }
         parts[i] = {squares, logs.sum(n, [=](i64 j) { return std::fabs(s[j]); })};
     }
     Totals total = sum(parts, rows);
     free(parts);
-    if (squares_of_all) *squares_of_all = total.squares;
-    return total.kl(rows * n, prior_scale);
+    memcpy(totals, &total, sizeof total);
 }
 
 // The KL of normal weights from their own best priors: the sum of log(1 + mean^2 / variance) / 2.
@@ -1078,32 +1099,32 @@ static void row_squares_backward(const f32* g, const f32* diagonal, const f32* b
 
 // w w^T of a matrix w [k, n]
 template <int k>
-static void gram(const f32* w, i64 n, f32* out) {
+static void gram(const f32* w, i64 n, f64* out) {
     for (int a = 0; a < k; a++)
         for (int b = a; b < k; b++) {
-            f32 total = 0.0f;
+            f64 total = 0.0;
             _Pragma("omp simd reduction(+ : total)") for (i64 j = 0; j < n; j++) total +=
-                w[a * n + j] * w[b * n + j];
+                (f64)w[a * n + j] * (f64)w[b * n + j];
             out[a * k + b] = out[b * k + a] = total;
         }
 }
 
 // g = c * other w - g, for w and g [k, n]
 template <int k>
-static void add_squares(const f32* other, const f32* w, f32* g, i64 n, f32 c) {
+static void add_squares(const f64* other, const f32* w, f32* g, i64 n, f32 c) {
     for (int a = 0; a < k; a++)
         for (i64 j = 0; j < n; j++) {
             f32 t = 0.0f;
-            for (int b = 0; b < k; b++) t += other[a * k + b] * w[b * n + j];
+            for (int b = 0; b < k; b++) t += (f32)other[a * k + b] * w[b * n + j];
             g[a * n + j] = c * t - g[a * n + j];
         }
 }
 
 // The KL of k-tied normals, and its gradient in u and v; that in loc is (loc - prior_loc) / prior_scale^2.
 template <int k>
-static f64 k_tied_kl(const f32* loc, const f32* stored_u, const f32* stored_v, f32* gu, f32* gv,
-                     f64* squares_of_all, i64 m, i64 n, i64 logs, f64 prior_loc, f64 prior_scale,
-                     int threads) {
+static void k_tied_kl(const f32* loc, const f32* stored_u, const f32* stored_v, f32* gu, f32* gv,
+                      f64* totals, i64 m, i64 n, i64 logs, f64 prior_loc, f64 prior_scale,
+                      int threads) {
     Factor of_u(stored_u, k * m, logs), of_v(stored_v, k * n, logs);
     const f32 *u = of_u.w, *v = of_v.w;
     Totals* parts = (Totals*)malloc(sizeof(Totals) * (m + 1));
@@ -1114,18 +1135,17 @@ static f64 k_tied_kl(const f32* loc, const f32* stored_u, const f32* stored_v, f
         f32* dv = sums.of(b);
         for (i64 i = sums.first(b); i < sums.last(b); i++) {
             const f32* mean = loc + i * n;
-            Lanes acc[k] = {}, squares = {};
+            Lanes acc[k] = {};
             f32 a[k];
             Logs logs;
             for (int r = 0; r < k; r++) a[r] = u[r * m + i];
             for (i64 j = 0; j < n; j += L) {
-                Lanes columns[k], d = at_end(mean, j, n, center) - center;
+                Lanes columns[k];
                 for (int r = 0; r < k; r++) columns[r] = at_end(v + r * n, j, n, 0.0f);
                 Lanes s = a[0] * columns[0];
                 for (int r = 1; r < k; r++) s += a[r] * columns[r];
                 if (j + L > n) s = at_end(&s[0], 0, n - j, 1.0f);
                 Lanes o = 1.0f / s;
-                squares += d * d;
                 for (int r = 0; r < k; r++) {
                     f32* at_column = dv + r * N + j;
                     put(at_column, at(at_column) + a[r] * o);
@@ -1134,12 +1154,12 @@ static f64 k_tied_kl(const f32* loc, const f32* stored_u, const f32* stored_v, f
                 logs.add(s);
             }
             for (int r = 0; r < k; r++) gu[r * m + i] = sum(acc[r]);
-            parts[i] = {sum(squares), logs.sum(n, [&](i64 j) { return tied<k>(a, v, n, j); })};
+            parts[i] = {squares_around(mean, n, center), logs.sum(n, [&](i64 j) { return tied<k>(a, v, n, j); })};
         }
     }
     const f32* total_v = sums.total();
     for (int r = 0; r < k; r++) memcpy(gv + r * n, total_v + r * N, sizeof(f32) * n);
-    f32 U[k * k], V[k * k];
+    f64 U[k * k], V[k * k];
     gram<k>(u, m, U);
     gram<k>(v, n, V);
     add_squares<k>(V, u, gu, m, c);
@@ -1148,9 +1168,8 @@ static f64 k_tied_kl(const f32* loc, const f32* stored_u, const f32* stored_v, f
     of_v.chain(gv);
     Totals total = sum(parts, m);
     free(parts);
-    for (int r = 0; r < k * k; r++) total.squares += (f64)U[r] * (f64)V[r];
-    if (squares_of_all) *squares_of_all = total.squares;
-    return total.kl(m * n, prior_scale);
+    for (int r = 0; r < k * k; r++) total.squares += U[r] * V[r];
+    memcpy(totals, &total, sizeof total);
 }
 
 #undef PARALLEL

@@ -8,7 +8,6 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from torch import Tensor
 
 __all__ = [
     "LARGEST_RANK",
-    "Kernels",
     "as_rows",
+    "graph_seed",
     "is_native",
-    "kernels",
     "library",
     "loaded",
+    "native_state",
     "normals",
     "pointer",
     "seed",
@@ -35,7 +34,7 @@ LIBRARY = Path(__file__).with_name("libkernels.so")
 LARGEST_RANK = 4
 """Up to this rank of a k-tied scale there are kernels."""
 
-_INTERFACE = 6
+_INTERFACE = 7
 """The version of the signatures below, as kernels.cpp has it."""
 
 _WORTH_THREADS = 2**13
@@ -74,24 +73,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # as in kernels.cpp: pointers, size
 }
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """Which kernels compute noise, and why; ``print`` says it in a sentence.
-
-    Attributes:
-        native: whether native ones do, for float32 on a CPU.
-        reason: the instructions they use; or why they are not used.
-    """
-
-    native: bool
-    reason: str
-
-    def __str__(self) -> str:
-        if self.native:
-            return f"native kernels with {self.reason} (LEANBAYES_NATIVE=0 switches them off)"
-        return f"torch's own operations: {self.reason}"
-
-
 class _State:
     """The library, or why there is none."""
 
@@ -122,7 +103,7 @@ class _State:
             for name, arguments in _SIGNATURES.items():
                 function = getattr(found, name)
                 function.argtypes = arguments
-                function.restype = _D if name.endswith("_kl") else None
+                function.restype = _D if name == "relevance_kl" else None
         except (OSError, AttributeError) as error:
             self.reason = f"the native library cannot be loaded ({error}); install leanbayes again"
         else:
@@ -134,15 +115,9 @@ class _State:
 _STATE = _State()
 
 
-def kernels() -> Kernels:
-    """Say which kernels are used for noise.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> lb.kernels().native == str(lb.kernels()).startswith("native")
-        True
-    """
-    return Kernels(_STATE.library is not None, _STATE.reason)
+def native_state() -> tuple[bool, str]:
+    """Return whether native kernels are used, and their instructions or the reason."""
+    return _STATE.library is not None, _STATE.reason
 
 
 @contextmanager
@@ -209,6 +184,11 @@ _ROOM = _Room()
 def seed() -> int:
     """A seed for one block of noise, from torch's generator."""
     return int(_ROOM.number.random_())
+
+
+def graph_seed() -> Tensor:
+    """A seed by torch's own operator: a compiler would merge two equal calls of ours into one."""
+    return torch.randint(2**62, ())
 
 
 def threads(numbers: int) -> int:

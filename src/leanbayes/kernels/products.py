@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from leanbayes.torch_private import is_observed, onednn_linear
 
 __all__ = ["product"]
 
@@ -34,7 +35,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     large = len(x) * weight.numel() >= _LARGE and min(len(x), *weight.shape) >= _NARROW
     single = x.dtype == weight.dtype == torch.float32 and x.is_cpu and weight.is_cpu
-    linear = _onednn() if large and single and not _is_observed() else None
+    linear = _onednn() if large and single and _may_differ() else None
     if linear is None:
         return F.linear(x, weight, bias)
     if not weight.t().is_contiguous():
@@ -42,16 +43,15 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return linear(x.contiguous(), weight, bias, "none", [], "")
 
 
-def _is_observed() -> bool:
-    """Whether someone asks what oneDNN does not tell (gradients, FLOPs), or forbids its use."""
-    modes = torch._C._len_torch_dispatch_stack()
-    return torch.is_grad_enabled() or modes > 0 or not torch._C._get_mkldnn_enabled()
+def _may_differ() -> bool:
+    """Whether nobody asks what oneDNN does not answer (gradients, FLOPs), or forbids its use."""
+    seen = torch.is_grad_enabled() or is_observed()
+    return not seen and bool(torch.backends.mkldnn.enabled)
 
 
 @cache
-def _onednn() -> Callable[..., Any] | None:
+def _onednn() -> Callable[..., Tensor] | None:
     """``linear`` of oneDNN, if torch was built with both libraries."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return None
-    packet = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    return getattr(packet, "default", None)
+    return onednn_linear()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from leanbayes.kernels.fused import Fused, fusible, in_full_precision, twice_differentiable
+from leanbayes.distributions import Triangular
+from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
+from leanbayes.kernels.dispatch import EAGER, mode_of
 from leanbayes.kernels.native import library, pointer
+from leanbayes.ops import Linear, LinearOp
 
 __all__ = [
+    "PackedTriangular",
     "from_packed",
     "lower_gram",
     "lower_lower",
@@ -26,6 +29,53 @@ _BLOCK = 160
 """Blocks of about this many rows: fewer products of zeros, but products that are still large."""
 
 
+class PackedTriangular(Triangular):
+    """A triangular factor from its diagonal and what is below it, row by row.
+
+    It is written out where it is needed.
+
+    Example:
+        >>> PackedTriangular(torch.tensor([2.0, 1.0]), torch.tensor([1.0])).dense
+        tensor([[4., 2.],
+                [2., 2.]])
+    """
+
+    def __init__(self, diagonal: Tensor, below: Tensor) -> None:
+        n = diagonal.numel()
+        if diagonal.ndim != 1 or tuple(below.shape) != (n * (n - 1) // 2,):
+            raise ValueError(
+                f"a diagonal of shape {tuple(diagonal.shape)} and {tuple(below.shape)} numbers "
+                f"below it make no triangle; give n and n (n - 1) / 2 numbers"
+            )
+        self.diagonal = diagonal
+        self.below = below
+        self._written_out: Tensor | None = None
+        self.size = self.width = diagonal.shape[0]
+
+    @property
+    def lower(self) -> Tensor:  # type: ignore[override]
+        """The factor as a matrix."""
+        if self._written_out is None:
+            self._written_out = from_packed(self.diagonal, self.below)
+        return self._written_out
+
+    def color(self, e: Tensor) -> Tensor:
+        return lower_product(e, self.lower)
+
+    @property
+    def variance(self) -> Tensor:
+        return row_squares(self.diagonal, self.below)
+
+    @property
+    def log_pivots(self) -> Tensor:
+        return 2 * self.diagonal.abs().log()
+
+    def quadratic(self, x: Tensor, op: LinearOp) -> Tensor:
+        if type(op) is Linear:
+            return lower_quadratic(x, self.lower)
+        return super().quadratic(x, op)
+
+
 def from_packed(diagonal: Tensor, below: Tensor) -> Tensor:
     """The lower-triangular matrix of a diagonal ``[n]`` and what is below it, row by row.
 
@@ -36,7 +86,7 @@ def from_packed(diagonal: Tensor, below: Tensor) -> Tensor:
                 [5., 6., 3.]])
     """
     if _is_native(diagonal, below):
-        return _FromPacked.apply(diagonal, below)
+        return run(_FromPacked(), diagonal, below)
     return _plain_from_packed(diagonal, below)
 
 
@@ -48,7 +98,7 @@ def to_packed(lower: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([1., 2., 3.]), tensor([4., 5., 6.]))
     """
     n = lower.shape[0]
-    square = lower.shape == (n, n) and fusible(lower)
+    square = lower.shape == (n, n) and mode_of(lower) == EAGER
     native = library(lower) if square and not torch.is_grad_enabled() else None
     if native is None:
         return lower.diagonal(), lower.reshape(-1)[_places(lower, n)]
@@ -65,7 +115,7 @@ def row_squares(diagonal: Tensor, below: Tensor) -> Tensor:
         tensor([ 1., 20., 70.])
     """
     if _is_native(diagonal, below):
-        return _RowSquares.apply(diagonal, below)
+        return run(_RowSquares(), diagonal, below)
     return _plain_row_squares(diagonal, below)
 
 
@@ -80,7 +130,8 @@ def lower_product(x: Tensor, lower: Tensor) -> Tensor:
     if not _worth_blocks(x, lower):
         return x @ lower.mT
     flat = x.reshape(-1, x.shape[-1])
-    return _Product.apply(flat, lower).view(x.shape)
+    y: Tensor = run(_Product(), flat, lower)
+    return y.view(x.shape)
 
 
 def lower_quadratic(x: Tensor, lower: Tensor) -> Tensor:
@@ -93,7 +144,7 @@ def lower_quadratic(x: Tensor, lower: Tensor) -> Tensor:
     if not _worth_blocks(x, lower):
         return (x @ lower).square().sum(-1, keepdim=True)
     flat = x.reshape(-1, x.shape[-1])
-    q = _Quadratic.apply(flat, lower)
+    q: Tensor = run(_Quadratic(), flat, lower)
     return q.view(*x.shape[:-1], 1)
 
 
@@ -131,12 +182,13 @@ def _is_native(diagonal: Tensor, below: Tensor) -> bool:
     """Whether kernels can read both; what does not fit together is left to torch to refuse."""
     n = len(diagonal)
     fits = diagonal.ndim == below.ndim == 1 and len(below) == n * (n - 1) // 2
-    return fits and fusible(diagonal, below) and library(diagonal, below) is not None
+    eager = fits and mode_of(diagonal, below) == EAGER
+    return eager and library(diagonal, below) is not None
 
 
 def _worth_blocks(x: Tensor, lower: Tensor) -> bool:
     large = len(lower) >= 2 * _BLOCK and x.numel() >= 16 * len(lower)
-    return large and x.dtype == lower.dtype and fusible(x, lower)
+    return large and x.dtype == lower.dtype and mode_of(x, lower) == EAGER
 
 
 def _places(like: Tensor, n: int) -> Tensor:
@@ -155,36 +207,39 @@ def _plain_row_squares(diagonal: Tensor, below: Tensor) -> Tensor:
     return _plain_from_packed(diagonal, below).square().sum(-1)
 
 
-class _FromPacked(Fused):
-    @staticmethod
-    def forward(ctx: Any, diagonal: Tensor, below: Tensor) -> Tensor:
+class _FromPacked(Computation):
+    def forward(self, diagonal: Tensor, below: Tensor) -> Value:
         n = diagonal.shape[0]
         lower = diagonal.new_empty(n, n)
         library(diagonal, below).unpack_lower(*map(pointer, (diagonal, below, lower)), n)
-        return lower
+        return Value(lower)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        return to_packed(grads[0])
+    def backward(self, g: Tensor, call: Saved) -> Tensors:
+        return to_packed(g)
+
+    def plain(self, e: None, diagonal: Tensor, below: Tensor) -> Tensor:
+        return _plain_from_packed(diagonal, below)
 
 
-class _RowSquares(Fused):
-    @staticmethod
-    def forward(ctx: Any, diagonal: Tensor, below: Tensor) -> Tensor:
-        ctx.save_for_backward(diagonal, below)
+class _RowSquares(Computation):
+    def forward(self, diagonal: Tensor, below: Tensor) -> Value:
         squares, n = torch.empty_like(diagonal), diagonal.shape[0]
         library(diagonal, below).row_squares(*map(pointer, (diagonal, below, squares)), n)
-        return squares
+        return Value(squares)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, g = ctx.saved_tensors, grads[0].contiguous()
-        native = None if torch.is_grad_enabled() else library(*inputs, g)
+    def backward(self, g: Tensor, call: Saved) -> Tensors:
+        diagonal, below = call.tensors
+        dense = g.contiguous(), diagonal, below
+        native = library(*dense)
         if native is None:
-            return twice_differentiable(_plain_row_squares, inputs, ctx, g)
-        slopes = [torch.empty_like(t) for t in inputs]
-        native.row_squares_backward(*map(pointer, (g, *inputs, *slopes)), len(g))
-        return tuple(slopes)
+            rows = g.repeat_interleave(torch.arange(len(g), device=g.device))
+            return 2 * g * diagonal, 2 * rows * below
+        slopes = torch.empty_like(diagonal), torch.empty_like(below)
+        native.row_squares_backward(*map(pointer, (*dense, *slopes)), len(g))
+        return slopes
+
+    def plain(self, e: None, diagonal: Tensor, below: Tensor) -> Tensor:
+        return _plain_row_squares(diagonal, below)
 
 
 def _blocks(n: int) -> Iterator[tuple[int, int]]:
@@ -217,37 +272,29 @@ def _slope(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
     return slope
 
 
-class _Product(Fused):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, lower: Tensor) -> Tensor:
-        ctx.save_for_backward(x, lower)
-        return _times_transposed(x, lower)
+class _Product(Computation):
+    def forward(self, x: Tensor, lower: Tensor) -> Value:
+        return Value(_times_transposed(x, lower))
 
-    @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (x, lower), g = ctx.saved_tensors, grads[0]
-        if torch.is_grad_enabled():
-            return twice_differentiable(lambda x, a: x @ a.mT, (x, lower), ctx, g)
-        need_x, need_lower = ctx.needs_input_grad
+    def backward(self, g: Tensor, call: Saved) -> Tensors:
+        (x, lower), (need_x, need_lower) = call.tensors, call.needed
         gx = _times(g.contiguous(), lower) if need_x else None
         return gx, _slope(g, x, lower) if need_lower else None
 
+    def plain(self, e: None, x: Tensor, lower: Tensor) -> Tensor:
+        return x @ lower.mT
 
-class _Quadratic(Fused):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, lower: Tensor) -> Tensor:
+
+class _Quadratic(Computation):
+    def forward(self, x: Tensor, lower: Tensor) -> Value:
         projected = _times(x, lower)
-        ctx.save_for_backward(x, lower, projected)
-        return torch.linalg.vecdot(projected, projected)
+        return Value(torch.linalg.vecdot(projected, projected), None, (projected,))
 
-    @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (x, lower, projected), g = ctx.saved_tensors, grads[0]
-        if torch.is_grad_enabled():
-            return twice_differentiable(lambda x, a: (x @ a).square().sum(-1), (x, lower), ctx, g)
-        slope = projected * (2 * g).unsqueeze(-1)
-        need_x, need_lower = ctx.needs_input_grad
+    def backward(self, g: Tensor, call: Saved) -> Tensors:
+        (x, lower), (need_x, need_lower) = call.tensors, call.needed
+        slope = call.kept[0] * (2 * g).unsqueeze(-1)
         gx = _times_transposed(slope, lower) if need_x else None
         return gx, _slope(x, slope, lower) if need_lower else None
+
+    def plain(self, e: None, x: Tensor, lower: Tensor) -> Tensor:
+        return (x @ lower).square().sum(-1)

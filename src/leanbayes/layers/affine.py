@@ -1,7 +1,7 @@
 """Affine layers: linear, convolutional (also transposed) and embedding."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, TypeGuard
+from typing import Any, Self
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -83,25 +83,25 @@ class Affine(RandomMap, Layer):
         if not op.is_batched(x):
             dim = min(op.batch_dim, x.ndim - 1) if x.ndim else 0
             return self.transform(x.unsqueeze(dim), op).squeeze(dim)
-        x = expand_to_batch(x, op, self.members)
+        if self.members > 1:
+            x = expand_to_batch(x, op, self.members)
         usage = self.usage(x, op)
-        drawn = self.draw(usage, op)
-        if isinstance(drawn, FixedMap | LocalMap) and _is_vector(self.bias, x):
-            return drawn(x, self.bias)
+        drawn, bias = self.draw(usage, op), self.bias
+        if (
+            isinstance(drawn, FixedMap | LocalMap)
+            and isinstance(bias, nn.Parameter)
+            and (bias.ndim, bias.dtype) == (1, x.dtype)  # a vector, which a product can add
+        ):
+            return drawn(x, bias)
         y = drawn(x)
-        if self.bias is None:
+        if bias is None:
             return y
-        if isinstance(self.bias, RandomMap):
-            draw = self.bias.draw(Usage(usage.batch, reused=False))
-            bias = draw(y.new_ones(y.shape[op.batch_dim], 1))
+        if isinstance(bias, RandomMap):
+            draw = bias.draw(Usage(usage.batch, reused=False))
+            rows = draw(y.new_ones(y.shape[op.batch_dim], 1))
         else:
-            bias = bias_rows(self.bias, y.shape[op.batch_dim])
-        return y + op.spread(bias, y.ndim).to(y.dtype)
-
-
-def _is_vector(bias: nn.Parameter | RandomMap | None, x: Tensor) -> TypeGuard[nn.Parameter]:
-    """Whether a bias is one vector for all examples, which a product with ``x`` can add."""
-    return isinstance(bias, nn.Parameter) and bias.ndim == 1 and bias.dtype == x.dtype
+            rows = bias_rows(bias, y.shape[op.batch_dim])
+        return y + op.spread(rows, y.ndim).to(y.dtype)
 
 
 @register_layer(nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from leanbayes.distributions import FixedMap, Map, with_op
-from leanbayes.distributions.base import draws_anew
+from leanbayes.distributions import FixedMap, Map
 from leanbayes.errors import UntiledWarning, require
 from leanbayes.estimators import Estimator, auto, mean, weights
+from leanbayes.layers.maps import draws_anew, with_op
 from leanbayes.ops import LinearOp, Lookup, Usage
 from leanbayes.torch_private import is_in_backward, is_transformed, packs_saved_tensors
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from leanbayes.distributions import Delta, FixedMap, Map, WeightDistribution, rounded
-from leanbayes.distributions.kl import divergence
+from leanbayes.distributions import Delta, FixedMap, LocalMap, Map, WeightDistribution
+from leanbayes.distributions.kl import total_divergence
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto, mean
 from leanbayes.layers.forward_pass import (
@@ -17,10 +19,11 @@ from leanbayes.layers.forward_pass import (
     estimator_for,
     warn_untiled,
 )
+from leanbayes.layers.maps import RoundedMap
 from leanbayes.layers.mean_weight import MeanWeight
 from leanbayes.ops import LinearOp, Usage
 from leanbayes.parameters.learned import Learned
-from leanbayes.precision import full_precision
+from leanbayes.precision import HALVES, full_precision, is_rounded
 
 __all__ = ["RandomMap", "bias_rows", "plain_bias", "point_bias", "refitted_bias"]
 
@@ -60,7 +63,7 @@ class RandomMap(nn.Module):
     def usage(self, x: Tensor, op: LinearOp) -> Usage:
         """How an input uses each weight, compared with the rows of the batch."""
         usage = check_usage(op.usage(x), op, x, self.members)
-        if self.training:
+        if self.training and self.members > 1:
             warn_untiled(x, op.batch_dim, self.members)
         return usage
 
@@ -69,24 +72,27 @@ class RandomMap(nn.Module):
         estimator, op = estimator_for(self) or self.estimator, op or self.op
         if isinstance(estimator, Held):
             return estimator(None, op, usage)
-        draws = current_pass().draws
-        if draws is None:
+        current = current_pass()
+        if current.draws is None:
             return self.fresh(estimator, usage, op)
-        return draws.draw(self, self.fresh, estimator, usage, op)
+        usage = usage._replace(noise=current.noise)
+        return current.draws.draw(self, self.fresh, estimator, usage, op)
 
     def fresh(self, estimator: Estimator, usage: Usage, op: LinearOp) -> Map:
         """A new draw: made in full precision, for inputs of the parameters' dtype."""
         posterior = self.posterior
         stored = posterior.like
+        if _is_single(stored):
+            return _rounded(estimator(posterior(), op, usage), stored.dtype)
         with full_precision(stored.device):
             drawn = estimator(posterior(), op, usage)
-        return rounded(drawn, stored.dtype)
+        return _rounded(drawn, stored.dtype)
 
     def kl(self) -> Tensor:
         """KL of the posterior from the prior: a function of the parameters alone."""
         posterior = self.posterior
         with full_precision(posterior.like.device):
-            return divergence(posterior(), self.prior())
+            return total_divergence([(posterior(), self.prior())])
 
     @property
     def weight(self) -> Tensor:
@@ -127,6 +133,36 @@ class RandomMap(nn.Module):
     def extra_repr(self) -> str:
         estimator = getattr(self.estimator, "__name__", repr(self.estimator))
         return f"op={self.op}, estimator={estimator}"
+
+
+def _is_single(x: Tensor) -> bool:
+    """Whether a tensor is float32 on a CPU without autocast: the usual case, checked first."""
+    return x.is_cpu and x.dtype is torch.float32 and not torch.is_autocast_enabled("cpu")
+
+
+class AppliedMap(LocalMap):
+    """A map with noise of its own for every output, for inputs of any precision."""
+
+    def __call__(self, x: Tensor, bias: Tensor | None = None, /) -> Tensor:
+        if _is_single(x) or not is_rounded(x):
+            return self.q.local(x, self.op, bias, self.noise)
+        y = RoundedMap(super().__call__)(x)
+        return y if bias is None else self.op.add_bias(y, bias)
+
+
+def _rounded(drawn: Map, dtype: torch.dtype) -> Map:
+    """Return a drawn map for a layer whose parameters have this dtype.
+
+    One matrix for the whole batch is rounded and runs in torch's kernels for halves; noise is
+    applied in full precision, where its digits and its range are, and the output is rounded.
+    """
+    if type(drawn) is LocalMap:
+        drawn = AppliedMap(drawn.op, drawn.q, drawn.noise)
+    if dtype not in HALVES:
+        return drawn
+    if isinstance(drawn, FixedMap):
+        return replace(drawn, weight=drawn.weight.to(dtype))
+    return RoundedMap(drawn, dtype)
 
 
 def plain_bias(bias: Tensor, members: int) -> nn.Parameter:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 import torch
 from torch import Tensor, nn
 
@@ -32,17 +30,13 @@ def kl(model: nn.Module) -> Tensor:
     """
     layers = [layer for _, layer in random_maps(model)]
     require(bool(layers), "the model has no Bayesian layer; call lb.convert(model, …) first")
-    if torch.compiler.is_compiling() or any(map(_has_its_own_kl, layers)):
-        return torch.stack([layer.kl() for layer in layers]).sum()
-    pairs = ((layer.posterior(), layer.prior()) for layer in layers)
-    if not torch._C._is_any_autocast_enabled():
-        return total_divergence(pairs)
-    with ExitStack() as exact:
-        for device in {layer.posterior.like.device for layer in layers}:
-            exact.enter_context(full_precision(device))
-        return total_divergence(pairs)
-
-
-def _has_its_own_kl(layer: RandomMap) -> bool:
-    """Whether a subclass says what the KL is, or FSDP gathers parameters around it."""
-    return type(layer).kl is not RandomMap.kl or "kl" in vars(layer)
+    pairs, totals = [], []
+    with full_precision(layers[0].posterior.like.device):
+        for layer in layers:
+            if type(layer).kl is not RandomMap.kl or "kl" in vars(layer):
+                totals.append(layer.kl())  # of a subclass; or FSDP gathers parameters around it
+            else:
+                pairs.append((layer.posterior(), layer.prior()))
+        if pairs:
+            totals.append(total_divergence(pairs))
+        return totals[0] if len(totals) == 1 else torch.stack(totals).sum()

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from leanbayes.distributions.base import draws_anew
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, weights
 from leanbayes.layers.dropout import MCDropout
 from leanbayes.layers.forward_pass import Held, set_estimators
+from leanbayes.layers.maps import draws_anew
 from leanbayes.models.random_maps import random_maps
 from leanbayes.ops import Usage
 

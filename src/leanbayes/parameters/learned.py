@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from leanbayes.errors import require, unknown
-from leanbayes.ops import LinearOp
+from leanbayes.ops import Linear, LinearOp
 from leanbayes.parameters.transforms import AsMatrix, Transform
-from leanbayes.precision import wide, wide_dtype
+from leanbayes.precision import HALVES, wide, wide_dtype
 from leanbayes.torch_private import Moved
 
 Role = Literal["means", "scales", "factors", "other"]
@@ -32,7 +32,8 @@ class Stored:
         tensor: the stored, unconstrained tensor.
         transform: from the stored tensor to the argument; ``None`` stores the argument itself.
         role: what it is for.
-        as_it_is: whether the distribution takes the stored tensor and transforms it by itself.
+        as_it_is: whether the distribution takes the stored tensor: it transforms it by itself, or
+            the transform changes nothing.
     """
 
     tensor: Tensor
@@ -47,7 +48,8 @@ class Stored:
     @staticmethod
     def means(weight: Tensor, op: LinearOp) -> Stored:
         """Means that start at a weight, stored in torch's own shape and seen as a matrix."""
-        return Stored(weight.detach().clone(), AsMatrix(op), "means")
+        is_matrix = type(op) is Linear
+        return Stored(weight.detach().clone(), AsMatrix(op), "means", as_it_is=is_matrix)
 
 
 class Learned(Moved, Generic[D]):
@@ -106,11 +108,13 @@ class Learned(Moved, Generic[D]):
                 self.as_they_are |= {name}
 
     def forward(self) -> D:
-        return self.constructor(**{name: self._argument(name) for name in self.names})
-
-    def _argument(self, name: str) -> Tensor:
-        """What the distribution is made of."""
-        return wide(getattr(self, name)) if name in self.as_they_are else self.value(name)
+        arguments = {}
+        for name in self.names:
+            tensor: Tensor = getattr(self, name)
+            exact = tensor.float() if tensor.dtype in HALVES else tensor
+            transform = None if name in self.as_they_are else self.transforms.get(name)
+            arguments[name] = exact if transform is None else transform(exact)
+        return self.constructor(**arguments)
 
     def after_move(self, move: Callable[[], object]) -> None:
         """Follow the model, but keep numbers in full precision: a half may not hold them."""

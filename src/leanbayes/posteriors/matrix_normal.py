@@ -13,11 +13,11 @@ from leanbayes.distributions import (
     DiagonalLowRank,
     Factor,
     KroneckerNormal,
-    PackedTriangular,
     WeightDistribution,
 )
 from leanbayes.distributions.matrix_normal import EntropyBound
 from leanbayes.errors import require, require_count, require_positive
+from leanbayes.kernels import PackedTriangular
 from leanbayes.ops import LinearOp
 from leanbayes.parameters.learned import Learned, Stored
 from leanbayes.parameters.transforms import Exp

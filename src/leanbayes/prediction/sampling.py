@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.distributions import Delta, FixedMap, Map
-from leanbayes.distributions.base import draws_anew
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, mean
 from leanbayes.layers import RandomMap
 from leanbayes.layers.dropout import MCDropout
 from leanbayes.layers.forward_pass import Draws, Held, forward_pass
+from leanbayes.layers.maps import draws_anew
 from leanbayes.models.mc_dropout import FunctionalDropout
 from leanbayes.models.members import members, tile
 from leanbayes.models.noise_switches import held
@@ -26,7 +26,7 @@ from leanbayes.prediction.inputs import Inputs
 from leanbayes.prediction.seeded import is_compiled
 from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.prediction.vectorized.batch_rules import UnprovenError
-from leanbayes.prediction.vectorized.samples import ApartMap, Fold, folding
+from leanbayes.prediction.vectorized.samples import ApartMap, SharedNoise
 from leanbayes.torch_private import hooks
 
 __all__ = ["Passes", "examples_first"]
@@ -206,9 +206,10 @@ class _Vectorized:
         """The outputs of the samples that a vmap runs over."""
         dim = self.inputs.dims[0]
         rows = batch[0].shape[dim]
-        draws, noise = _ApartDraws(maps=self.maps, apart=self.apart), Fold(index, self.apart)
+        draws = _ApartDraws(maps=self.maps, apart=self.apart)
+        noise = SharedNoise(index, self.apart)
         follow = self.apart.batch(batch, self.inputs.dims)
-        with folding(noise), forward_pass(rows, draws=draws, noise=noise), follow:
+        with forward_pass(rows, draws=draws, noise=noise), follow:
             y = self.inputs.run(self.model, batch)
             with self.apart.paused():
                 first = examples_first(y, rows, dim)

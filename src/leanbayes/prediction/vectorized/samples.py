@@ -1,4 +1,4 @@
-"""Folding: all samples of a prediction in one pass, with noise that examples share.
+"""Shared noise: all samples of a prediction in one pass, with noise that examples share.
 
 A prediction needs the law of each example's own outputs and nothing of how two examples vary
 together. So a number of noise may serve several examples, and the moments of the first random
@@ -7,53 +7,24 @@ layer, which no noise has reached, are computed once for all samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from leanbayes.kernels import Folded, windows
+from leanbayes.distributions import Factor, Map, Moments, NoiseSource, WeightDistribution
+from leanbayes.distributions.base import dispatch
+from leanbayes.kernels import Sharing, windows
 from leanbayes.ops import LinearOp
 from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.torch_private import outside_vmap
 
-__all__ = ["ApartMap", "Fold", "current_fold", "folding", "repeated", "shared_draws"]
+__all__ = ["ApartMap", "SharedNoise", "repeated", "shared_draws"]
 
 SHARED_BY = 10
 """How many examples use one number of noise."""
-
-
-class _Rows(Protocol):
-    width: int
-
-    def color(self, e: Tensor) -> Tensor: ...
-
-
-class _Weights(Protocol):
-    """What a :class:`~leanbayes.distributions.WeightDistribution` is."""
-
-    def moments(self, x: Tensor, op: LinearOp) -> _Law: ...
-    def folded_draws(
-        self, x: Tensor, op: LinearOp, bias: Tensor | None, fold: Folded
-    ) -> Tensor | None: ...
-
-
-class _Law(Protocol):
-    """What :class:`~leanbayes.distributions.Moments` are."""
-
-    @property
-    def mean(self) -> Tensor: ...
-    @property
-    def variance(self) -> Tensor | None: ...
-    @property
-    def common(self) -> Tensor | None: ...
-    @property
-    def rows(self) -> _Rows | None: ...
 
 
 def shared_draws(examples: int) -> int:
@@ -71,40 +42,41 @@ def repeated(draws: Tensor, examples: int) -> Tensor:
     return draws.repeat_interleave(SHARED_BY, 1)[:, :examples]
 
 
-class Fold:
-    """The samples that one pass runs at once, as the vmapped axis of every tensor behind noise.
+class SharedNoise(NoiseSource):
+    """Noise of the samples that one pass runs at once, as the vmapped axis of tensors behind it.
 
     Args:
         index: the number of the sample, which the vmap runs over.
         apart: follows the rows of the pass.
     """
 
+    question = "samples"
+
     def __init__(self, index: Tensor, apart: RowsApart) -> None:
         self.index = index
         self.apart = apart
 
-    def draw(self, q: _Weights, op: LinearOp, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Outputs ``op(x, W) + bias`` of every sample, by the law of each of them.
-
-        Args:
-            q: the distribution of ``W``.
-            op: how the matrix acts on an input.
-            x: the input.
-            bias: a vector ``[out]``, or ``None``.
-        """
+    def outputs(
+        self, q: WeightDistribution, x: Tensor, op: LinearOp, bias: Tensor | None = None
+    ) -> Tensor:
         self.apart.expect(x, op.batch_dim)
         with self.apart.paused():
-            outputs = partial(_outputs, q, op, bias)
-            y = outside_vmap(x, outputs)
+            y = outside_vmap(x, partial(_outputs, q, op, bias))
         return self.apart.follow(y, op.batch_dim)
 
-    def shared(self, draw: Callable[[tuple[int, int]], Tensor], examples: int) -> Tensor:
-        """Draws ``[examples, …]`` of every sample, each shared by about ten examples."""
+    def draw(self, law: Moments, op: LinearOp) -> Tensor:
+        raise TypeError("a law is of one sample; draw outputs, which know all of them")
+
+    def per_example(self, draw: Callable[[tuple[int, ...]], Tensor], examples: int) -> Tensor:
+        """Draw ``[examples, …]`` for every sample, each shared by about ten examples."""
 
         def draws(samples: int, place: int | None, index: Tensor) -> tuple[Tensor, int]:
             return repeated(draw((samples, shared_draws(examples))), examples), 0
 
         return outside_vmap(self.index, draws)
+
+    def seen(self, drawn: Map, op: LinearOp) -> Map:
+        return ApartMap(drawn, op.batch_dim, self.apart)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,39 +94,24 @@ class ApartMap:
         return self.apart.follow(y, self.batch_dim)
 
 
-_FOLD: ContextVar[Fold | None] = ContextVar("leanbayes.fold", default=None)
-
-
-def current_fold() -> Fold | None:
-    """The fold that this code runs in."""
-    return None if torch.compiler.is_compiling() else _FOLD.get()
-
-
-@contextmanager
-def folding(fold: Fold) -> Iterator[None]:
-    """Let random maps draw all samples at once for the length of a block."""
-    before = _FOLD.get()
-    _FOLD.set(fold)
-    try:
-        yield
-    finally:
-        _FOLD.set(before)
-
-
 def _outputs(
-    q: _Weights, op: LinearOp, bias: Tensor | None, samples: int, place: int | None, x: Tensor
+    q: WeightDistribution,
+    op: LinearOp,
+    bias: Tensor | None,
+    samples: int,
+    place: int | None,
+    x: Tensor,
 ) -> tuple[Tensor, int]:
     """One draw for each sample: samples become rows where the input differs between them."""
     dim = op.batch_dim
     x = x.unsqueeze(dim) if place is None else x.movedim(place, dim)
     given, rows = (x.shape[dim], x.shape[dim + 1]), x.flatten(dim, dim + 1)
-    drawn = (
-        q.folded_draws(rows, op, bias, Folded(samples, given[1], SHARED_BY)) if dim == 0 else None
-    )
+    sharing = Sharing(samples, given[1], SHARED_BY)
+    drawn: Tensor | None = dispatch("samples", q, op, rows, bias, sharing) if dim == 0 else None
     if drawn is not None:
         return op.silence(x, drawn.unflatten(0, (samples, given[1]))), 0
     moments = q.moments(rows, op)
-    y = op.silence(x, _spread(moments, op, samples, given))
+    y = op.silence(x, moments.rsample(op, _Windows(sharing, given[0])))
     if bias is None:
         return y, dim
     bias = op.spread(bias.unsqueeze(0), y.ndim - 1).unsqueeze(dim)
@@ -162,23 +119,32 @@ def _outputs(
     return y.add_(bias) if is_noisy else y + bias, dim
 
 
-def _spread(law: _Law, op: LinearOp, samples: int, given: tuple[int, int]) -> Tensor:
-    """Noise added to a law that is known for all samples, or for one, of all examples."""
-    dim = op.batch_dim
-    y = law.mean.unflatten(dim, given) if law.mean.ndim else law.mean
-    if law.variance is not None:
-        std = _root(law.variance).unflatten(dim, given)
-        sizes = std.shape[:dim] + std.shape[dim + 2 :]
-        fold = Folded(samples, given[1], SHARED_BY)
-        e = windows(fold, sizes.numel(), std).unflatten(-1, sizes)
-        e = e.movedim((0, 1), (dim, dim + 1))
-        is_room = given[0] == samples and y.shape in ((), std.shape)
-        y = torch.addcmul(y, std, e, out=std) if is_room else torch.addcmul(y, std, e)
-    if law.common is not None and law.rows is not None:
-        std = _root(law.common).movedim(op.channel_dim, -1).unflatten(dim, given)
-        noise = std * _colored(std, law.rows, dim, samples)
-        y = y + noise.movedim(-1, op.channel_dim + (op.channel_dim >= 0))
-    return y
+class _Windows(SharedNoise):
+    """Noise of all samples around a law that is known for all of them, or for one.
+
+    Args:
+        sharing: how many draws there are.
+        given: of how many samples the law is known.
+    """
+
+    def __init__(self, sharing: Sharing, given: int) -> None:
+        self.sharing, self.given = sharing, (given, sharing.examples)
+
+    def draw(self, law: Moments, op: LinearOp) -> Tensor:
+        dim, given, samples = op.batch_dim, self.given, self.sharing.samples
+        y = law.mean.unflatten(dim, given) if law.mean.ndim else law.mean
+        if law.variance is not None:
+            std = _root(law.variance).unflatten(dim, given)
+            sizes = std.shape[:dim] + std.shape[dim + 2 :]
+            e = windows(self.sharing, sizes.numel(), std).unflatten(-1, sizes)
+            e = e.movedim((0, 1), (dim, dim + 1))
+            is_room = given[0] == samples and y.shape in ((), std.shape)
+            y = torch.addcmul(y, std, e, out=std) if is_room else torch.addcmul(y, std, e)
+        if law.common is not None and law.rows is not None:
+            std = _root(law.common).movedim(op.channel_dim, -1).unflatten(dim, given)
+            noise = std * _colored(std, law.rows, dim, samples)
+            y = y + noise.movedim(-1, op.channel_dim + (op.channel_dim >= 0))
+        return y
 
 
 def _root(variance: Tensor) -> Tensor:
@@ -186,7 +152,7 @@ def _root(variance: Tensor) -> Tensor:
     return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt_()
 
 
-def _colored(std: Tensor, rows: _Rows, dim: int, samples: int) -> Tensor:
+def _colored(std: Tensor, rows: Factor, dim: int, samples: int) -> Tensor:
     """Correlated noise that groups of examples share up to a random sign of each of them."""
     examples = std.shape[dim + 1]
     positions = std.shape[:dim] + std.shape[dim + 2 : -1]
