@@ -1,12 +1,8 @@
 """Import of torch without the garbage collector, which saves a third of the time over torch."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-__all__ = ["without_collector"]
 
 
 @contextmanager

@@ -4,8 +4,6 @@ An estimator is a plain function ``(q, op, usage) -> map``. ``train()`` and ``ev
 noise; only the estimator does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar

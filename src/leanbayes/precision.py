@@ -5,14 +5,10 @@ of bfloat16. So distributions are made of float32 tensors, autocast is off while
 from and compared, and only a drawn weight and an output are rounded.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
-
-__all__ = ["HALVES", "full_precision", "is_rounded", "output_dtype", "wide", "wide_dtype"]
 
 HALVES = (torch.float16, torch.bfloat16)
 

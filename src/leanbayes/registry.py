@@ -1,15 +1,11 @@
 """Registry: things of one kind by name, open to what others define."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar, overload
 
 from leanbayes.errors import CheckoutOnlyError, choose, nearest, require
-
-__all__ = ["Registry", "argument_names"]
 
 T = TypeVar("T")
 U = TypeVar("U")

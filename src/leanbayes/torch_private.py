@@ -4,8 +4,6 @@
 names out of all other files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Self
@@ -17,26 +15,6 @@ from torch.autograd import forward_ad
 from torch.distributions import Distribution
 from torch.distributions import kl as torch_kl
 from torch.utils._python_dispatch import TorchDispatchMode
-
-__all__ = [
-    "DispatchMode",
-    "Moved",
-    "calls_compiled",
-    "compiled_module",
-    "forward_level",
-    "gradient_hooks",
-    "hooks",
-    "is_in_backward",
-    "is_observed",
-    "is_transformed",
-    "kl_divergence",
-    "onednn_linear",
-    "outside_vmap",
-    "packs_saved_tensors",
-    "registered_kl",
-    "schema_of",
-    "transforms_active",
-]
 
 is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
 """Whether a transform such as ``torch.func.vmap`` adds or has added dimensions to a tensor."""

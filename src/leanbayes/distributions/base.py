@@ -16,23 +16,6 @@ from leanbayes.distributions.covariance import Factor
 from leanbayes.errors import require
 from leanbayes.ops import LinearOp
 
-__all__ = [
-    "ENTROPY_OF_UNIT_NORMAL",
-    "FRESH",
-    "STAND_INS",
-    "Delta",
-    "FixedMap",
-    "FreshNoise",
-    "LocalMap",
-    "Map",
-    "Moments",
-    "NoiseSource",
-    "WeightDistribution",
-    "dispatch",
-    "rows_for",
-    "safe_sqrt",
-]
-
 ENTROPY_OF_UNIT_NORMAL = 0.5 * math.log(2 * math.pi * math.e)
 
 

@@ -1,15 +1,11 @@
 """Factors ``F`` of a covariance ``F Fᵀ``: full lower-triangular, and diagonal plus low rank."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
 
 from leanbayes.ops import LinearOp
-
-__all__ = ["DiagonalLowRank", "Factor", "Triangular"]
 
 
 class Factor(ABC):

@@ -1,7 +1,5 @@
 """The k-tied Normal: independent weights whose standard deviations are a low-rank product."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -9,8 +7,6 @@ from torch import Tensor
 
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
 from leanbayes.ops import LinearOp
-
-__all__ = ["KTiedNormal"]
 
 
 class KTiedNormal(WeightDistribution):

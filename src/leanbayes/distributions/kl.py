@@ -8,8 +8,6 @@ There is one door, :func:`torch.distributions.kl_divergence`: what is defined he
 there, for all priors at once, and a pair that a user registers takes precedence everywhere.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
@@ -46,15 +44,6 @@ from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, STAND_INS, disp
 from leanbayes.distributions.log_uniform import log_uniform_kl_approximate, log_uniform_kl_exact
 from leanbayes.distributions.rank1 import RandomFactor
 from leanbayes.torch_private import kl_divergence, registered_kl
-
-__all__ = [
-    "Term",
-    "check_pair",
-    "cross_entropy",
-    "divergence",
-    "has_moments_alone",
-    "total_divergence",
-]
 
 _PRIORS_OF_WEIGHTS = (
     CenteredNormal,

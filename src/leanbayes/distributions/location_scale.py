@@ -12,8 +12,6 @@ from torch import Tensor
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
 from leanbayes.ops import LinearOp
 
-__all__ = ["LocationScale", "NoiseName"]
-
 _SMALLEST_WEIGHT = 1e-8  # a dropout weight at zero keeps a scale, and so a finite KL
 NoiseName = Literal["normal", "bernoulli", "uniform"]
 

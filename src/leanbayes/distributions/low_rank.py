@@ -1,7 +1,5 @@
 """Weights of low rank: a product of two random factors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -10,8 +8,6 @@ from torch import Tensor
 from leanbayes.distributions.base import FRESH, NoiseSource, WeightDistribution
 from leanbayes.distributions.location_scale import LocationScale
 from leanbayes.ops import Linear, LinearOp
-
-__all__ = ["LowRankProduct"]
 
 
 class LowRankProduct(WeightDistribution):

@@ -14,16 +14,6 @@ from leanbayes.distributions.base import WeightDistribution
 from leanbayes.distributions.masked import Masked
 from leanbayes.errors import require
 
-__all__ = [
-    "CenteredNormal",
-    "FlatDensity",
-    "GroupRelevanceNormal",
-    "HierarchicalNormal",
-    "LogUniformDensity",
-    "NormalMixture",
-    "RelevanceNormal",
-]
-
 
 class _Prior(Distribution):
     """A prior over single weights; an improper one cannot be sampled."""

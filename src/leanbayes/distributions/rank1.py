@@ -1,7 +1,5 @@
 """Rank-one factors on a shared weight matrix, as a mixture of members."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +19,6 @@ from leanbayes.distributions.base import (
     rows_for,
 )
 from leanbayes.ops import Linear, LinearOp
-
-__all__ = ["PerturbedMap", "RandomFactor", "Rank1Mixture"]
 
 RandomFactor = Distribution | Tensor
 """A factor ``[members, n]``: random, or a tensor where it is fixed."""

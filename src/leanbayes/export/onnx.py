@@ -1,7 +1,5 @@
 """Export to ONNX: the mean network, or samples and their summary."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -22,8 +20,6 @@ from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.prediction.inputs import Reader
 from leanbayes.prediction.predict import predict
 from leanbayes.saving.files import replace_file
-
-__all__ = ["annotate", "export_onnx", "onnx_model", "write_onnx"]
 
 _PACKAGES = ("onnx", "onnxscript")
 _LARGEST = 2**31 - 1

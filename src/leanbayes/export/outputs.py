@@ -1,7 +1,5 @@
 """Outputs of an exported network: the part of its graph behind the samples."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch
@@ -11,8 +9,6 @@ from torch.distributions import Normal
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.prediction.predict import Prediction
-
-__all__ = ["OutputGraph", "OutputSpec"]
 
 _HALVINGS = 28
 """How often a bracket of a quantile is halved: more often than single precision can tell."""

@@ -1,7 +1,5 @@
 """One forward pass as a graph, for batches of any size."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,8 +20,6 @@ from leanbayes.models.noise_switches import using
 from leanbayes.prediction.eval_mode import evaluating
 from leanbayes.prediction.predict import shared_layers
 from leanbayes.prediction.sampling import examples_first
-
-__all__ = ["quietly", "sized", "traced_pass", "traced_prediction"]
 
 _SIZES = (11, 13, 17, 19, 23, 29, 31, 37)
 """Numbers of examples to trace with: one that no other dimension has is not confused with it."""

@@ -1,7 +1,5 @@
 """A function with a gradient in closed form: seed, redrawn noise, double backward, autocast."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,8 +10,6 @@ from torch.autograd.function import Function
 
 from leanbayes.kernels.native import normals
 from leanbayes.precision import full_precision
-
-__all__ = ["Computation", "Saved", "Tensors", "Value", "run"]
 
 Tensors = tuple[Tensor | None, ...]
 

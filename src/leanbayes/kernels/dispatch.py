@@ -5,8 +5,6 @@ outputs of all samples of a prediction; ``kl``; and ``noise`` of given variances
 or prior, and a *mode*. Where the table has none, the formula of the distribution is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any, Literal, TypeVar
@@ -18,8 +16,6 @@ from torch.jit import is_tracing  # type: ignore[attr-defined]
 from leanbayes.distributions.base import STAND_INS
 from leanbayes.kernels.native import is_native
 from leanbayes.torch_private import forward_level, is_transformed, transforms_active
-
-__all__ = ["EAGER", "FORMULA", "GRAPH", "TABLE", "kernel", "mode_of"]
 
 Mode = Literal["eager", "graph", "formula"]
 EAGER: Mode = "eager"

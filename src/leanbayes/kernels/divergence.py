@@ -4,8 +4,6 @@ At small batches nodes cost more than arithmetic. Sums are taken in float64: the
 matrix is a small difference of large sums.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,8 +15,6 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
-
-__all__ = ["FromNormal", "KLTerm", "numbers_of", "register_slopes", "squares", "sum_of_logs"]
 
 _BLOCK = 6 * 2**15
 _TOGETHER = 6

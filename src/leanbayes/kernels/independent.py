@@ -1,7 +1,5 @@
 """Kernels of independent normal weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -33,16 +31,6 @@ from leanbayes.kernels.noise import NoisyOutputs, graph_normals, slope_of_varian
 from leanbayes.kernels.products import product
 from leanbayes.kernels.shared_noise import Sharing, narrow_samples, shared_noise
 from leanbayes.ops import Linear
-
-__all__ = [
-    "FromRelevance",
-    "NoForce",
-    "ScaledFromNormal",
-    "draw_scaled",
-    "relevance",
-    "scaled_local",
-    "scaled_samples",
-]
 
 # ---- a draw of the weights
 

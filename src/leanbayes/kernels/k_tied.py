@@ -1,7 +1,5 @@
 """Kernels of k-tied weights: variances of low rank, which are never written to memory."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Any, NamedTuple
@@ -29,8 +27,6 @@ from leanbayes.kernels.noise import NoisyOutputs, graph_normals, slope_of_varian
 from leanbayes.kernels.products import product
 from leanbayes.kernels.shared_noise import NARROW, Sharing, narrow_samples, room_for, shared_noise
 from leanbayes.ops import Conv, ConvTranspose, Linear
-
-__all__ = ["add_mixed_noise", "draw_k_tied", "factors_of", "k_tied_local", "k_tied_samples"]
 
 
 def factors_of(u: Tensor, v: Tensor, logs: bool) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,5 @@
 """The KL of k-tied weights from one normal for all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,8 +22,6 @@ from leanbayes.kernels.divergence import (
 from leanbayes.kernels.independent import relevance
 from leanbayes.kernels.k_tied import factors_of
 from leanbayes.kernels.native import LARGEST_RANK, library, threads
-
-__all__ = ["TiedFromNormal"]
 
 
 class TiedFromNormal(FromNormal):

@@ -1,7 +1,5 @@
 """The native library: loaded where it was built, and where it may run."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading
@@ -13,21 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-__all__ = [
-    "LARGEST_RANK",
-    "as_rows",
-    "graph_seed",
-    "is_native",
-    "library",
-    "loaded",
-    "native_state",
-    "normals",
-    "pointer",
-    "seed",
-    "threads",
-    "without_native",
-]
 
 LIBRARY = Path(__file__).with_name("libkernels.so")
 

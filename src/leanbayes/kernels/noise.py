@@ -1,7 +1,5 @@
 """Noise of given variances: ``mean + √variance ∘ ε``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -22,8 +20,6 @@ from leanbayes.kernels.native import (
     seed,
     threads,
 )
-
-__all__ = ["NoisyOutputs", "add_noise", "graph_normals", "slope_of_variance", "spread"]
 
 
 def spread(y: Tensor, variance: Tensor, native: Any) -> tuple[int | None, Tensor]:

@@ -1,7 +1,5 @@
 """Products of inputs with weights, by whichever of torch's libraries is faster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 
@@ -10,8 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.torch_private import is_observed, onednn_linear
-
-__all__ = ["product"]
 
 _NARROW = 16
 """With fewer rows, inputs or outputs oneDNN may be slower."""

@@ -18,8 +18,6 @@ from leanbayes.kernels.native import library, loaded, normals, pointer, seed, th
 from leanbayes.ops import Linear
 from leanbayes.precision import is_rounded
 
-__all__ = ["NormalFactor"]
-
 
 @dataclass(frozen=True, eq=False)
 class NormalFactor:

@@ -1,7 +1,5 @@
 """A report of the kernels that a model uses, and of the reasons where it uses none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +10,6 @@ from leanbayes.display import DisplayTable
 from leanbayes.distributions import WeightDistribution
 from leanbayes.kernels.dispatch import EAGER, TABLE, mode_of
 from leanbayes.kernels.native import library, native_state
-
-__all__ = ["KernelRow", "Kernels", "kernels"]
 
 _QUESTIONS = ("draw", "local", "samples", "kl")
 

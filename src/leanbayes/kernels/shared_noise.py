@@ -1,15 +1,11 @@
 """Noise of predictions: all samples of outputs at once, with noise that examples share."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from leanbayes.kernels.native import library, pointer, seed, threads
-
-__all__ = ["NARROW", "Sharing", "narrow_samples", "room_for", "shared_noise", "windows"]
 
 NARROW = 15
 """So few outputs have a kernel that multiplies by itself."""

@@ -1,7 +1,5 @@
 """Lower-triangular matrices that are stored packed: unpacked, squared and multiplied by."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -13,17 +11,6 @@ from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
 from leanbayes.kernels.dispatch import EAGER, mode_of
 from leanbayes.kernels.native import library, pointer
 from leanbayes.ops import Linear, LinearOp
-
-__all__ = [
-    "PackedTriangular",
-    "from_packed",
-    "lower_gram",
-    "lower_lower",
-    "lower_product",
-    "lower_quadratic",
-    "row_squares",
-    "to_packed",
-]
 
 _BLOCK = 160
 """Blocks of about this many rows: fewer products of zeros, but products that are still large."""

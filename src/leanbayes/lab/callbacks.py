@@ -19,8 +19,6 @@ from leanbayes.lab.runs import Run
 from leanbayes.lab.weights import log_alphas, mean_scales
 from leanbayes.models.model_kl import named_kl
 
-__all__ = ["FollowLearningRate", "Record", "RunData"]
-
 
 class RunData(L.LightningDataModule):
     """Batches whose order depends on seed and epoch; every rank takes its part.

@@ -1,14 +1,10 @@
 """The weights of the best epoch, for runs that end with them instead of the last ones."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import lightning as L
 from torch import Tensor
-
-__all__ = ["KeepBest"]
 
 
 class KeepBest(L.Callback):

@@ -1,7 +1,5 @@
 """How Lightning is started: in how many processes, quietly, with checkpoints that are whole."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os
@@ -19,16 +17,6 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from leanbayes.lab.checkpoints import Checkpoints
 from leanbayes.lab.recipe import Recipe
-
-__all__ = [
-    "Processes",
-    "WholeCheckpoints",
-    "build_trainer",
-    "is_first",
-    "loggers_by_name",
-    "processes",
-    "quiet_lightning",
-]
 
 
 class Processes(NamedTuple):

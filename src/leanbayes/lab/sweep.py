@@ -1,7 +1,5 @@
 """Select a recipe's choices on the validation set; several processes may work on one study."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -30,8 +28,6 @@ from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.lightning import NonFiniteLossError
 from leanbayes.saving.files import naming_full_disk, remove_partial_files
-
-__all__ = ["Metric", "sweep", "with_choices"]
 
 Metric = Literal["nll", "negative_elbo"]
 _RUN = "trial-{:04d}"

@@ -1,7 +1,5 @@
 """Train one recipe into a run folder; stop it at any moment and resume it to the same result."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from contextlib import nullcontext
@@ -40,8 +38,6 @@ from leanbayes.likelihoods import Likelihood
 from leanbayes.parameters.learned import Role
 from leanbayes.training.natural_gradient import NaturalGradient
 from leanbayes.training.parameter_groups import count_parameters, parameter_groups
-
-__all__ = ["build_module", "provenance", "train"]
 
 Kind = TypeVar("Kind", bound=L.Callback)
 

@@ -5,8 +5,6 @@ code inside a ``with`` block, in its own thread and task. Compiled code cannot r
 :class:`~contextvars.ContextVar`; it sees the estimators that its thread has set.
 """
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -23,21 +21,6 @@ from leanbayes.estimators import Estimator, auto, mean, weights
 from leanbayes.layers.maps import draws_anew, with_op
 from leanbayes.ops import LinearOp, Lookup, Usage
 from leanbayes.torch_private import is_in_backward, is_transformed, packs_saved_tensors
-
-__all__ = [
-    "Draws",
-    "Held",
-    "Pass",
-    "batch_rows",
-    "check_usage",
-    "current_pass",
-    "estimator_for",
-    "expand_to_batch",
-    "forward_pass",
-    "set_batch_rows",
-    "set_estimators",
-    "warn_untiled",
-]
 
 Estimators = Mapping[nn.Module, Estimator]
 _NONE: Estimators = {}

@@ -1,7 +1,5 @@
 """Drawn maps in full precision, and what can be asked of a drawn map."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +9,6 @@ from torch import Tensor
 from leanbayes.distributions import LocalMap, Map
 from leanbayes.ops import LinearOp
 from leanbayes.precision import full_precision, output_dtype, wide
-
-__all__ = ["RoundedMap", "draws_anew", "with_op"]
 
 
 @dataclass(frozen=True, eq=False)

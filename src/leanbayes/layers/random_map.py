@@ -1,7 +1,5 @@
 """RandomMap: a posterior, a prior, an op and an estimator; and the biases that stand beside one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch
@@ -24,8 +22,6 @@ from leanbayes.layers.mean_weight import MeanWeight
 from leanbayes.ops import LinearOp, Usage
 from leanbayes.parameters.learned import Learned
 from leanbayes.precision import HALVES, full_precision, is_rounded
-
-__all__ = ["RandomMap", "bias_rows", "plain_bias", "point_bias", "refitted_bias"]
 
 
 class RandomMap(nn.Module):

@@ -1,7 +1,7 @@
 """A door to Lightning: the ELBO as a LightningModule, and callbacks that work without the lab."""
 
+from leanbayes.errors import NonFiniteLossError
 from leanbayes.lightning.callbacks import (
-    NonFiniteLossError,
     PriorUpdates,
     RecordSNR,
     StopOnNonFinite,

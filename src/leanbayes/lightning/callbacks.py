@@ -1,7 +1,5 @@
 """Callbacks that work without the laboratory."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 
@@ -15,14 +13,6 @@ from leanbayes.lightning.module import BayesianModule
 from leanbayes.models.map_posteriors import update_priors
 from leanbayes.models.random_maps import random_maps
 from leanbayes.training.gradient_snr import GradientSNR
-
-__all__ = [
-    "NonFiniteLossError",
-    "PriorUpdates",
-    "RecordSNR",
-    "StopOnNonFinite",
-    "first_non_finite",
-]
 
 
 class PriorUpdates(L.Callback):

@@ -4,8 +4,6 @@ The noise of epoch *e* on rank *r* depends on (seed, e, r) alone, so that a run 
 resumed at an epoch ends as an uninterrupted one.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json
@@ -28,10 +26,6 @@ from leanbayes.training.batch_objective import BatchObjective
 from leanbayes.training.objective import Elbo, mixture_nll
 from leanbayes.training.parameter_groups import parameter_groups
 from leanbayes.training.schedules import SCHEDULES, Constant, Schedule
-
-__all__ = [
-    "BayesianModule",
-]
 
 Batch = Tensor | Mapping[str, Tensor] | Sequence[Any]
 """A tensor, a pair ``(x, y)`` or a dictionary."""

@@ -1,7 +1,5 @@
 """The KL of a whole model."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -10,8 +8,6 @@ from leanbayes.errors import require
 from leanbayes.layers import RandomMap
 from leanbayes.models.random_maps import random_maps
 from leanbayes.precision import full_precision
-
-__all__ = ["kl", "named_kl"]
 
 
 def named_kl(model: nn.Module) -> dict[str, Tensor]:

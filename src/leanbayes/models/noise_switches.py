@@ -1,7 +1,5 @@
 """Switches for the noise of a model: another estimator, or one held draw."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,8 +12,6 @@ from leanbayes.layers.forward_pass import Held, set_estimators
 from leanbayes.layers.maps import draws_anew
 from leanbayes.models.random_maps import random_maps
 from leanbayes.ops import Usage
-
-__all__ = ["held", "using"]
 
 
 @contextmanager

@@ -4,8 +4,6 @@
 in the network itself; its curvature is that of the tangent (Immer et al. 2021).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -29,8 +29,6 @@ from leanbayes.prediction.vectorized.batch_rules import UnprovenError
 from leanbayes.prediction.vectorized.samples import ApartMap, SharedNoise
 from leanbayes.torch_private import hooks
 
-__all__ = ["Passes", "examples_first"]
-
 _ROWS = 4000
 """Rows of a vectorized pass: samples times examples, so that activations stay in caches."""
 _NUMBERS = 2**22

@@ -24,18 +24,6 @@ from torch import Tensor
 
 from leanbayes.errors import LoadError, explained_as
 
-__all__ = [
-    "KEY",
-    "LIMIT",
-    "NO_CHECKSUM",
-    "Header",
-    "TensorInfo",
-    "load_errors",
-    "read_header",
-    "read_tensors",
-    "with_checksum",
-]
-
 KEY = "leanbayes"
 """Under which text of a header the description stands."""
 

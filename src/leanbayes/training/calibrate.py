@@ -1,7 +1,5 @@
 """Calibration after training: one number of the likelihood, fitted on held-out data."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

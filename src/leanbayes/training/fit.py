@@ -1,7 +1,5 @@
 """Training by the recommended recipe: cosine decay, KL warm-up, the best epoch."""
 
-from __future__ import annotations
-
 import copy
 import io
 import math

@@ -1,7 +1,5 @@
 """The history of a training: one row of numbers per epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 

@@ -1,7 +1,5 @@
 """Laplace approximation: a posterior for a trained network from one pass over its data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """One line of progress for a long training, with the time that is left."""
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """Training data: arrays cut into shuffled batches, or the batches of a loader."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 

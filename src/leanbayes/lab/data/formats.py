@@ -1,7 +1,5 @@
 """Readers of the canonical file formats: bytes in, arrays out."""
 
-from __future__ import annotations
-
 import io
 import struct
 import tarfile
@@ -16,17 +14,6 @@ import numpy.typing as npt
 from leanbayes.lab.data.extras import extra
 from leanbayes.lab.data.files import check_unpacked, opened
 from leanbayes.lab.files import reading
-
-__all__ = [
-    "Bytes",
-    "archive_members",
-    "parts",
-    "read_amat",
-    "read_arrays",
-    "read_bytes",
-    "read_column_of_images",
-    "read_idx",
-]
 
 Bytes = npt.NDArray[np.uint8]
 AMAT_ROW = 2 * 784

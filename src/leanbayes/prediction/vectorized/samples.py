@@ -5,8 +5,6 @@ together. So a number of noise may serve several examples, and the moments of th
 layer, which no noise has reached, are computed once for all samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +18,6 @@ from leanbayes.kernels import Sharing, windows
 from leanbayes.ops import LinearOp
 from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.torch_private import outside_vmap
-
-__all__ = ["ApartMap", "SharedNoise", "repeated", "shared_draws"]
 
 SHARED_BY = 10
 """How many examples use one number of noise."""
