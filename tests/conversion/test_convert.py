@@ -342,3 +342,30 @@ def test_a_conversion_without_gradients_freezes_nothing(name):
     with torch.no_grad():
         model = lb.convert(LAYERS[name].module(), POSTERIOR, PRIOR, bias=POSTERIOR)
     assert all(p.requires_grad for p in model.parameters())
+
+
+def test_a_conversion_needs_no_choice():
+    model = lb.convert(mlp())
+    for name, layer in lb.extend.random_maps(model):
+        q, fan_in = layer.posterior(), mlp().get_submodule(name).in_features
+        assert isinstance(layer.posterior.spec, lb.KTied)
+        assert layer.prior.spec == lb.priors.He()
+        torch.testing.assert_close(
+            q.variance.sqrt().log().mean().exp().detach(),
+            torch.tensor(0.1 / fan_in**0.5, dtype=torch.float64), rtol=0.2, atol=0,
+        )  # fmt: skip
+    assert "KTied" in str(lb.plan(mlp()))
+
+
+@pytest.mark.parametrize(
+    ("posterior", "prior"),
+    [
+        (lb.MeanField(), lb.priors.He()),
+        (lb.posteriors.MatrixNormal(), lb.priors.He()),
+        (lb.posteriors.ZeroMean(), lb.priors.LogUniform()),
+        (lb.posteriors.VariationalDropout(), lb.priors.LogUniform()),
+    ],
+    ids=lambda spec: type(spec).__name__,
+)
+def test_families_have_a_recommended_prior(posterior, prior):
+    assert lb.convert(nn.Linear(3, 2), posterior).prior.spec == prior

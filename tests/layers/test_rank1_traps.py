@@ -42,7 +42,7 @@ def test_without_a_prior_factors_are_around_what_changes_nothing(posterior, prio
     assert lb.convert(nn.Linear(3, 2), posterior).prior.spec == prior
 
 
-@pytest.mark.parametrize("posterior", [lb.KTied(2), lb.Rank1(2, factors="lognormal")])
+@pytest.mark.parametrize("posterior", [lb.posteriors.LowRank(2), lb.Rank1(2, factors="lognormal")])
 def test_what_has_no_published_prior_asks_for_one(posterior):
     with pytest.raises(
         ValueError, match=r"has no prior of its own; give one such as lb\.priors\.Normal"

@@ -26,7 +26,7 @@ from leanbayes.errors import explained_as, nearest, require
 from leanbayes.estimators import Estimator, auto
 from leanbayes.layers.attention import settle_fused_path
 from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible, to_bayesian
-from leanbayes.layers.layer_spec import LayerSpec, SharedPriors, prior_or_default
+from leanbayes.layers.layer_spec import RECOMMENDED, LayerSpec, SharedPriors, prior_or_default
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
 
@@ -113,7 +113,7 @@ class Plan:
 
 def plan(
     model: nn.Module,
-    posterior: Posterior,
+    posterior: Posterior = RECOMMENDED,
     prior: Prior | None = None,
     estimator: Estimator = auto,
     *,
@@ -178,7 +178,7 @@ def choose_layers(
 
 def convert(
     model: M,
-    posterior: Posterior,
+    posterior: Posterior = RECOMMENDED,
     prior: Prior | None = None,
     estimator: Estimator = auto,
     *,
@@ -199,8 +199,10 @@ def convert(
 
     Args:
         model: any module; left as it was unless ``inplace``.
-        posterior: spec of the weights' posterior, such as ``lb.KTied(rank=2)``.
-        prior: spec of their prior, such as ``lb.priors.Normal(0.2)``; ``Rank1`` has one of its own.
+        posterior: spec of the weights' posterior; k-tied with rank 2 if not given, with standard
+            deviations that start at 0.1/√fan_in.
+        prior: spec of their prior; if not given, ``lb.priors.He()``, and the published one for
+            ``Rank1``, ``ZeroMean`` and ``VariationalDropout``.
         estimator: how far noise is shared.
         bias: spec of the biases' posterior; deterministic if not given.
         bias_prior: spec of their prior; that of the weights if not given.
@@ -213,7 +215,7 @@ def convert(
     Example:
         >>> import leanbayes as lb
         >>> net = nn.Sequential(nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 10))
-        >>> model = lb.convert(net, lb.KTied(rank=2), lb.priors.Normal(0.2))
+        >>> model = lb.convert(net)
         >>> model(torch.randn(5, 784)).shape
         torch.Size([5, 10])
     """

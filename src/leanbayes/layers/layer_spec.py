@@ -15,8 +15,18 @@ from leanbayes.estimators import Estimator, auto
 from leanbayes.layers.random_map import RandomMap
 from leanbayes.ops import Linear, LinearOp, Lookup
 from leanbayes.parameters.learned import Learned
-from leanbayes.posteriors import Posterior, Rank1
-from leanbayes.priors import Flat, Normal, Prior
+from leanbayes.parameters.scales import Scale
+from leanbayes.posteriors import (
+    KTied,
+    MatrixNormal,
+    MeanField,
+    Point,
+    Posterior,
+    Rank1,
+    VariationalDropout,
+    ZeroMean,
+)
+from leanbayes.priors import Flat, He, LogUniform, Normal, Prior
 
 B = TypeVar("B", bound=Tensor | None)
 Pair = tuple[Learned[WeightDistribution], Learned[Distribution]]
@@ -78,24 +88,34 @@ class LayerSpec:
             )
 
 
+RECOMMENDED = KTied(rank=2, scale=Scale(0.1, raw_spread=0.1, by_fan_in=True))
+"""The posterior of a conversion that names none: nearly free, and it needs no tuning."""
+
+
 def prior_or_default(prior: Prior | None, posterior: Posterior) -> Prior:
-    """The prior, or the published one of rank-one factors, around what changes nothing.
+    """The prior, or the recommended one of a family.
+
+    It is ``He()`` for weights with means, and the published prior of rank-one factors.
 
     Example:
-        >>> prior_or_default(None, Rank1(4))
-        Normal(scale=0.1, loc=1.0)
+        >>> prior_or_default(None, KTied()), prior_or_default(None, Rank1(4))
+        (He(), Normal(scale=0.1, loc=1.0))
     """
-    if prior is None and isinstance(posterior, Rank1):
+    if prior is not None:
+        return prior
+    if isinstance(posterior, Rank1):
         kinds = set(posterior.kinds) - {"none"}
         if kinds == {"fixed"}:
             return Flat()
         if kinds == {"normal"}:
             return Normal(0.1, loc=1.0 if posterior.perturb == "multiply" else 0.0)
-    if prior is None:
-        raise ValueError(
-            f"{posterior!r} has no prior of its own; give one such as lb.priors.Normal(1.0)"
-        )
-    return prior
+    if isinstance(posterior, KTied | MeanField | MatrixNormal | Point):
+        return He()
+    if isinstance(posterior, VariationalDropout | ZeroMean):
+        return LogUniform()
+    raise ValueError(
+        f"{posterior!r} has no prior of its own; give one such as lb.priors.Normal(1.0)"
+    )
 
 
 @dataclass(frozen=True)

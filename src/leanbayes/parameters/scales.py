@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -34,6 +34,7 @@ class Scale(Spec):
         stored: as its log, its log variance, before a softplus, or as a number whose absolute
             value counts (``"signed"``).
         ceiling: no standard deviation rises above it.
+        by_fan_in: divide ``start`` by the square root of the fan-in.
 
     Example:
         >>> first = Scale(0.5).initial((2, 2), like=torch.zeros(1))
@@ -46,6 +47,7 @@ class Scale(Spec):
     raw_spread: float = 0.0
     stored: Literal["log", "log_variance", "softplus", "signed"] = "log"
     ceiling: float | None = None
+    by_fan_in: bool = False
 
     def __post_init__(self) -> None:
         require_choice("stored", self.stored, ("log", "log_variance", "softplus", "signed"))
@@ -68,6 +70,17 @@ class Scale(Spec):
         """A number becomes a log-stored scale that starts there."""
         return scale if isinstance(scale, Scale) else Scale(float(scale))
 
+    def for_fan_in(self, fan_in: int) -> Scale:
+        """The scale of a layer in which so many weights are added up in one output.
+
+        Example:
+            >>> Scale(0.5, by_fan_in=True).for_fan_in(25).start
+            0.1
+        """
+        if not self.by_fan_in or isinstance(self.start, str):
+            return self
+        return replace(self, start=self.start / math.sqrt(fan_in), by_fan_in=False)
+
     @property
     def transform(self) -> Transform:
         """From the stored tensor to the standard deviation."""
@@ -85,6 +98,8 @@ class Scale(Spec):
             like: gives dtype and device.
             fan_in: how many weights are added up in one output; by default the last dimension.
         """
+        if self.by_fan_in:
+            return self.for_fan_in(fan_in or shape[-1]).initial(shape, like)
         empty = torch.empty(tuple(shape), dtype=wide_dtype(like.dtype), device=like.device)
         if isinstance(self.start, str):
             bound = 1 / math.sqrt(fan_in or shape[-1])

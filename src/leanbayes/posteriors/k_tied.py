@@ -38,10 +38,10 @@ class KTied(Posterior):
         require(scale.start != "fan_in", "tied factors start at a number, not at 'fan_in'")
 
     def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
-        scale = Scale.of(self.scale)
+        rows, columns = op.matrix(weight).shape
+        scale = Scale.of(self.scale).for_fan_in(op.fan_in(columns))
         assert not isinstance(scale.start, str)
         factor = replace(scale, start=math.sqrt(scale.start / self.rank))
-        rows, columns = op.matrix(weight).shape
         logs = factor.transform == Exp()
         u, v = (factor.initial((self.rank, size), weight) for size in (rows, columns))
         return self.learned(

@@ -7,6 +7,7 @@ from leanbayes.training.diagnose import Diagnosis, diagnose
 from leanbayes.training.fit import fit
 from leanbayes.training.gradient_snr import GradientSNR
 from leanbayes.training.history import History
+from leanbayes.training.kl_weight import recommended_kl_weight
 from leanbayes.training.laplace import laplace
 from leanbayes.training.natural_gradient import NaturalGradient
 from leanbayes.training.objective import (
@@ -43,6 +44,7 @@ __all__ = [
     "mean_probs_nll",
     "mixture_nll",
     "parameter_groups",
+    "recommended_kl_weight",
     "schedules",
     "update_priors",
     "widen",

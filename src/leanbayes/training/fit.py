@@ -20,6 +20,7 @@ from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.saving.files import replace_file
 from leanbayes.training.batch_objective import BatchObjective
 from leanbayes.training.history import History
+from leanbayes.training.kl_weight import recommended_kl_weight
 from leanbayes.training.objective import mixture_nll
 from leanbayes.training.parameter_groups import parameter_groups
 from leanbayes.training.progress import ProgressLine
@@ -75,7 +76,7 @@ def fit(
     weight_decay: float = 0.0,
     batch_size: int = 128,
     optimizer: Callable[[list[dict[str, Any]]], Optimizer] | None = None,
-    kl_weight: float = 1.0,
+    kl_weight: float | None = None,
     kl_warmup: float = 0.8,
     clip: float | None = None,
     data_size: float | None = None,
@@ -104,7 +105,8 @@ def fit(
         weight_decay: Weight decay of the means; scales have their prior instead.
         batch_size: Number of examples per step, for arrays and Datasets.
         optimizer: Makes the optimizer from parameter groups; AdamW if not given.
-        kl_weight: Weight of the KL at the end; 1 is the ELBO.
+        kl_weight: Weight of the KL at the end; 1 is the ELBO. If not given, the one that needs no
+            tuning, :func:`~leanbayes.training.recommended_kl_weight`.
         kl_warmup: Share of the steps over which that weight rises from zero.
         clip: Largest norm of the gradient; by default none, and 10 where noise is predicted.
         data_size: Number of training examples, where the loader does not know it.
@@ -136,6 +138,8 @@ def fit(
     likelihood = likelihood or _classes(batches, target)
     if clip is None and getattr(likelihood, "noise", None) == "predicted":
         clip = _CLIP
+    if kl_weight is None:
+        kl_weight = recommended_kl_weight(model, batches.data_size)
     settings = _Settings(epochs, lr, kl_weight, kl_warmup, clip, validation_samples, seed)
     options: dict[str, Any] = {"target": target, "output": output, "batch_dim": batch_dim}
     objective = BatchObjective(model, likelihood, batches.data_size, **options)

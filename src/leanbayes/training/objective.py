@@ -2,10 +2,12 @@
 
 from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.likelihoods.mixtures import log_mean
+from leanbayes.models.model_kl import kl as model_kl
+from leanbayes.training.kl_weight import recommended_kl_weight
 
 
 class Elbo(NamedTuple):
@@ -28,21 +30,34 @@ class Elbo(NamedTuple):
         return f"loss {loss} = NLL {nll} + {self.weight:g} × KL {kl} per example"
 
 
-def elbo(nll: Tensor, kl: Tensor, *, data_size: float, weight: float = 1.0) -> Elbo:
-    """The negative evidence lower bound per example: ``nll + weight · kl / data_size``.
+def elbo(
+    nll: Tensor, kl: Tensor | nn.Module, *, data_size: float, weight: float | None = None
+) -> Elbo:
+    """The loss per example, ``nll + weight · kl / data_size``: with weight 1 the negative ELBO.
 
     Args:
-        nll: the mean negative log likelihood of a batch.
-        kl: the KL of the model, a sum over all weights.
-        data_size: how many training examples there are, not how many batches; the sum of their
-            weights where they have some.
-        weight: weight of the KL, from a schedule.
+        nll: Mean negative log likelihood of a batch.
+        kl: Converted model, or its KL, a sum over all weights.
+        data_size: Number of training examples, not of batches; the sum of their weights where
+            they have some.
+        weight: Weight of the KL. If not given, 1 for a KL, and for a model the one that needs no
+            tuning, :func:`~leanbayes.training.recommended_kl_weight`.
+
+    Returns:
+        The loss and its parts.
+
+    Raises:
+        ValueError: ``nll`` is not a scalar, or ``data_size`` is not positive.
 
     Example:
         >>> import torch
         >>> elbo(torch.tensor(1.0), torch.tensor(500.0), data_size=1000)
         loss 1.5 = NLL 1 + 1 × KL 0.5 per example
     """
+    if isinstance(kl, nn.Module):
+        weight = recommended_kl_weight(kl, data_size) if weight is None else weight
+        kl = model_kl(kl)
+    weight = 1.0 if weight is None else weight
     if not data_size > 0:
         raise ValueError(f"data_size is {data_size}; give the number of training examples")
     if nll.ndim:
