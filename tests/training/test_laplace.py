@@ -216,3 +216,15 @@ def test_what_cannot_be_calibrated_is_said():
     with pytest.raises(ValueError, match="no temperature or noise scale to fit"):
         lb.calibrate(nn.Identity(), (torch.ones(2, 1), torch.ones(2, 1)),
                      likelihood=lb.likelihoods.Poisson())  # fmt: skip
+
+
+def test_linearized_predictions_are_one_function_for_all_batches():
+    net, x, y = trained()
+    model = lb.laplace(net, (x, y))
+    whole = lb.predict(model, x, samples=5, linearized=True, seed=1)
+    parts = lb.predict(model, x, samples=5, linearized=True, seed=1, batch_size=64)
+    torch.testing.assert_close(whole.samples, parts.samples)
+    assert whole.method == "linearized"
+    sampled = lb.predict(model, x, samples=200, seed=1).log_likelihood(y).mean()
+    linear = lb.predict(model, x, samples=200, seed=1, linearized=True).log_likelihood(y).mean()
+    assert linear > sampled

@@ -4,7 +4,8 @@
 in the network itself; its curvature is that of the tangent (Immer et al. 2021).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,35 @@ from leanbayes.errors import require
 from leanbayes.estimators import mean
 from leanbayes.models.noise_switches import using
 from leanbayes.models.random_maps import random_maps
+from leanbayes.prediction.eval_mode import evaluating
+from leanbayes.prediction.inputs import Inputs
+from leanbayes.prediction.sampling import examples_first
+from leanbayes.prediction.seeded import noise_by
 
 _MEANS = "loc"
+
+
+def draw_linearized(
+    model: nn.Module,
+    batches: Iterable[Inputs],
+    samples: int,
+    batch_size: int | None,
+    seed: int | None,
+) -> Tensor:
+    """Linearized outputs ``[samples, examples, …]`` of all batches, by the same weight draws."""
+    seed = int(torch.randint(2**62, ())) if seed is None else seed
+    parts = []
+    for inputs in batches:
+        step = batch_size or max(inputs.sizes[0], 1)
+        for start in range(0, max(inputs.sizes[0], 1), step):
+            cut = inputs.cut(start, step)
+            with torch.no_grad(), evaluating(model), noise_by(seed, model):
+                parts.append(linearized_samples(model, partial(_outputs, cut), samples))
+    return torch.cat(parts, 1)
+
+
+def _outputs(inputs: Inputs, model: nn.Module) -> Tensor:
+    return examples_first(inputs.run(model, inputs.tensors), inputs.sizes[0], inputs.dims[0])
 
 
 def linearized_samples(

@@ -23,6 +23,7 @@ from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.models.random_maps import random_maps
 from leanbayes.prediction.eval_mode import evaluating
 from leanbayes.prediction.inputs import Inputs, Reader, Targets, is_loader
+from leanbayes.prediction.linearized import draw_linearized
 from leanbayes.prediction.prediction import Prediction
 from leanbayes.prediction.sampling import Passes
 from leanbayes.prediction.seeded import noise_by
@@ -41,6 +42,7 @@ def predict(
     batch_size: int | None = None,
     batch_dim: int | Sequence[int] = 0,
     coherent: bool = False,
+    linearized: bool = False,
     seed: int | None = None,
     likelihood: Likelihood | None = None,
     output: Callable[[Any], Any] | None = None,
@@ -62,6 +64,8 @@ def predict(
         batch_size: how many examples to run at once at most.
         batch_dim: which dimension counts examples, or one for each input; outputs have it first.
         coherent: let each draw be one function over the whole data set.
+        linearized: replace the network by its tangent at the posterior means, as suits
+            :func:`leanbayes.laplace`; each draw is one function then.
         seed: makes the draws repeatable; the global generator is left as it was.
         likelihood: what the outputs mean; :class:`~leanbayes.likelihoods.Categorical` if not given.
         output: chooses the tensor to predict, if the model gives something else.
@@ -75,8 +79,11 @@ def predict(
         torch.Size([5, 2])
     """
     _check_options(samples, batch_size, seed)
-    draw = _Drawer(model, samples, coherent, _common(seed, coherent and is_loader(x)))
     batches = Reader(model, batch_dim, targets, output).batches(x)
+    if linearized:
+        drawn = draw_linearized(model, batches, samples, batch_size, seed)
+        return Prediction(drawn, likelihood or Categorical(), "linearized")
+    draw = _Drawer(model, samples, coherent, _common(seed, coherent and is_loader(x)))
     parts = [draw(inputs, batch_size) for inputs in batches]
     drawn = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
     require(

@@ -46,7 +46,7 @@ class Prediction:
 
     samples: Tensor
     likelihood: Likelihood = field(default_factory=Categorical)
-    method: Literal["vectorized", "looped"] | None = None
+    method: Literal["vectorized", "looped", "linearized"] | None = None
     reason: str | None = None
 
     def _ask(self, question: str, *args: Any) -> Any:
