@@ -7,8 +7,7 @@ from typing import TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
-from leanbayes.analysis.scaled_layers import scaled_layers
-from leanbayes.compression.low_rank_scales import with_scales
+from leanbayes.analysis.scaled_layers import scaled_layers, with_scales
 from leanbayes.distributions import Masked, WeightDistribution
 from leanbayes.errors import require
 from leanbayes.layers import RandomMap

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from leanbayes.analysis.scaled_layers import with_scales
 from leanbayes.analysis.spectrum import is_matrix
 from leanbayes.compression.tied_factors import tied_factors
 from leanbayes.conversion.convert import select
@@ -19,7 +20,7 @@ from leanbayes.models.map_posteriors import map_posteriors
 from leanbayes.models.model_kl import kl
 from leanbayes.models.random_maps import random_maps
 from leanbayes.parameters.learned import Learned
-from leanbayes.posteriors import KTied, MeanField, Posterior
+from leanbayes.posteriors import KTied, MeanField
 from leanbayes.prediction.predict import predict
 from leanbayes.training.parameter_groups import count_parameters
 
@@ -135,21 +136,6 @@ def _scale(layer: RandomMap) -> Tensor:
     q = layer.posterior()
     assert isinstance(q, LocationScale | KTiedNormal)
     return q.scale.abs().cpu().double()
-
-
-def with_scales(spec: Posterior, layer: RandomMap, **values: Tensor) -> Learned[WeightDistribution]:
-    """Another posterior with the layer's own means, where it has any, and these scales."""
-    before = layer.posterior
-    (loc,) = before.tensors("means").values()
-    trained = any(p.requires_grad for p in before.tensors("scales").values())
-    with torch.random.fork_rng(devices=[]):  # first values are drawn, and not used
-        after = spec(torch.zeros_like(loc, device="cpu"), layer.op).to(loc.device)
-    for name in after.tensors("means"):
-        after.register_parameter(name, loc)
-    after.assign(**values)
-    for parameter in after.tensors("scales").values():
-        parameter.requires_grad_(trained)
-    return after.train(before.training)
 
 
 class Comparison(NamedTuple):
