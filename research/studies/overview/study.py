@@ -1,4 +1,4 @@
-"""One network in five ways on Fashion-MNIST, with digits of MNIST as foreign images."""
+"""One network in six ways on Fashion-MNIST, with digits of MNIST as OOD images."""
 
 from __future__ import annotations
 
@@ -74,12 +74,17 @@ def _bayesian(posterior: lb.posteriors.Posterior, settings: Settings, choice: fl
     return lb.convert(network(settings), posterior, lb.priors.Normal(0.2, learn="layer"))
 
 
+def _recommended(settings: Settings, choice: float) -> nn.Module:
+    return lb.convert(network(settings))
+
+
 class Method(NamedTuple):
     """A way to make the network.
 
     Attributes:
         build: gives a new one, by the settings of the study and the method's own.
-        bayesian: whether the KL is trained with it; its own setting is then the KL's weight.
+        bayesian: whether the KL is trained with it; its own setting is then the KL's weight, and
+            the recommended weight if it has none.
         networks: how many are trained.
         choices: what its own setting may be.
     """
@@ -97,6 +102,7 @@ METHODS = {
     "MC dropout": Method(network, choices=(0.05, 0.1, 0.2, 0.3, 0.5)),
     "mean field": Method(partial(_bayesian, lb.MeanField()), bayesian=True, choices=_WEIGHTS),
     "k-tied": Method(partial(_bayesian, lb.KTied(2)), bayesian=True, choices=_WEIGHTS),
+    "k-tied, nothing tuned": Method(_recommended, bayesian=True),
 }
 
 
@@ -143,11 +149,13 @@ def _batches(size: int, settings: Settings) -> Iterator[Tensor]:
 
 
 def _trained(method: Method, images: Images, settings: Settings, choice: float) -> nn.Module:
-    weight = choice if method.bayesian else 0.0
-    networks = [
-        train(method.build(settings, choice), images, settings, weight)
-        for _ in range(method.networks)
-    ]
+    networks = []
+    for _ in range(method.networks):
+        model = method.build(settings, choice)
+        weight = choice if method.bayesian else 0.0
+        if method.bayesian and not method.choices:
+            weight = lb.training.recommended_kl_weight(model, len(images.x))
+        networks.append(train(model, images, settings, weight))
     if len(networks) > 1:
         return lb.DeepEnsemble(networks)
     drops = any(isinstance(layer, nn.Dropout) for layer in networks[0].modules())
