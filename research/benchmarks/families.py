@@ -64,7 +64,7 @@ def converted(family: Family, net: nn.Module) -> nn.Module:
 
 
 def predict_step(model: nn.Module, x: Tensor) -> Callable[[], object]:
-    tiled = lb.tile(x, lb.members(model))
+    tiled = lb.tile(x, lb.extend.members(model))
 
     @torch.no_grad()
     def step() -> object:

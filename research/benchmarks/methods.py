@@ -50,7 +50,7 @@ def training_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, *, data_size: int
 ) -> Tensor:
     """Take a step down the ELBO, or down the cross-entropy of a plain network; return the loss."""
-    members = lb.members(model)
+    members = lb.extend.members(model)
     loss = F.cross_entropy(model(lb.tile(x, members)), lb.tile(y, members))
     if any(True for _ in lb.extend.random_maps(model)):
         loss = lb.elbo(loss, lb.kl(model), data_size=data_size).loss
@@ -87,7 +87,7 @@ def ours(
     def build(net: nn.Sequential) -> Works:
         model = lb.convert(net, posterior, prior, estimator)
         optimizer = Adam(model.parameters(), lr=1e-3)
-        members = lb.members(model)
+        members = lb.extend.members(model)
 
         def step(x: Tensor, y: Tensor) -> None:
             if members > 1:

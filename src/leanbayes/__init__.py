@@ -19,16 +19,16 @@ with without_collector():
         plots,
         posteriors,
         priors,
+        testing,
         training,
     )
-    from leanbayes import testing as testing  # for contributors
     from leanbayes.compression import compact, prune
     from leanbayes.conversion.convert import convert, deterministic, plan
     from leanbayes.export import export_onnx
     from leanbayes.kernels import kernels
     from leanbayes.models.ensemble import DeepEnsemble
     from leanbayes.models.mc_dropout import mc_dropout
-    from leanbayes.models.members import members, tile
+    from leanbayes.models.members import tile
     from leanbayes.models.model_kl import kl, named_kl
     from leanbayes.models.noise_switches import held, using
     from leanbayes.posteriors import KTied, MeanField, Rank1
@@ -75,7 +75,6 @@ __all__ = [
     "likelihoods",
     "load",
     "mc_dropout",
-    "members",
     "metrics",
     "named_kl",
     "parameter_groups",
@@ -87,6 +86,7 @@ __all__ = [
     "priors",
     "prune",
     "save",
+    "testing",
     "tile",
     "training",
     "using",

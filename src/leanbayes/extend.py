@@ -9,6 +9,7 @@ from leanbayes.estimators import register_estimator
 from leanbayes.layers import Affine, Layer, LayerSpec, RandomMap, register_layer
 from leanbayes.likelihoods import Likelihood, register_likelihood
 from leanbayes.models.map_posteriors import map_posteriors
+from leanbayes.models.members import members
 from leanbayes.models.random_maps import random_maps
 from leanbayes.parameters.learned import Learned, Stored
 from leanbayes.posteriors import Posterior, register_posterior
@@ -26,6 +27,7 @@ __all__ = [
     "RandomMap",
     "Stored",
     "map_posteriors",
+    "members",
     "ops",
     "random_maps",
     "register_criterion",

@@ -23,6 +23,8 @@ from torch import Tensor
 
 from leanbayes.errors import require
 
+__all__ = ["Conv", "ConvTranspose", "Linear", "LinearOp", "Lookup", "Usage"]
+
 _Functions = Sequence[Callable[..., Tensor]]
 _CONV: _Functions = (F.conv1d, F.conv2d, F.conv3d)
 _TRANSPOSED: _Functions = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)

@@ -89,7 +89,7 @@ def assert_finite(model, x):
 def test_zero_input(posterior, layer):
     model = converted(layer, POSTERIORS[posterior])
     for _ in every_estimator(model, posterior, layer):
-        assert_finite(model, torch.zeros_like(inputs(layer, 2 * lb.members(model))))
+        assert_finite(model, torch.zeros_like(inputs(layer, 2 * lb.extend.members(model))))
 
 
 @pytest.mark.parametrize("posterior", POSTERIORS)
@@ -99,7 +99,7 @@ def test_dead_units(posterior):
     nn.init.constant_(net[0].bias, -1e4)
     recipe = POSTERIORS[posterior]
     model = lb.convert(net, recipe, suitable_prior(recipe))
-    x = torch.randn(2 * lb.members(model), 3)
+    x = torch.randn(2 * lb.extend.members(model), 3)
     for _ in every_estimator(model, posterior, "linear"):
         assert not model[:2](x).any()
         assert_finite(model, x)
@@ -182,7 +182,7 @@ def test_extreme_scales_against_every_prior(family, scale, prior):
 @pytest.mark.parametrize("posterior", POSTERIORS)
 def test_batch_of_none_or_one(posterior, layer):
     model = converted(layer, POSTERIORS[posterior])
-    for batch in (0, lb.members(model)):
+    for batch in (0, lb.extend.members(model)):
         assert len(assert_finite(model, inputs(layer, batch))) == batch
 
 
@@ -191,7 +191,7 @@ def test_batch_of_none_or_one(posterior, layer):
 def test_batch_of_none_or_one_with_every_estimator(posterior, layer):
     model = converted(layer, POSTERIORS[posterior])
     for _ in every_estimator(model, posterior, layer):
-        for batch in (0, lb.members(model)):
+        for batch in (0, lb.extend.members(model)):
             assert len(assert_finite(model, inputs(layer, batch))) == batch
 
 
@@ -212,7 +212,7 @@ def awkward(layer, batch):
 @pytest.mark.parametrize("posterior", POSTERIORS)
 def test_order_of_memory_does_not_matter(posterior, layer):
     model = converted(layer, POSTERIORS[posterior])
-    x, views = awkward(layer, 2 * lb.members(model))
+    x, views = awkward(layer, 2 * lb.extend.members(model))
     for view in views.values():
         with lb.held(model):
             torch.testing.assert_close(model(view), model(x))
@@ -225,7 +225,7 @@ def test_order_of_memory_does_not_matter(posterior, layer):
 @pytest.mark.parametrize("posterior", POSTERIORS)
 def test_a_channels_last_model_is_the_same_model(posterior, layer):
     model = converted(layer, POSTERIORS[posterior])
-    x = inputs(layer, lb.members(model))
+    x = inputs(layer, lb.extend.members(model))
     with lb.using(model, lb.estimators.mean):
         before = model(x)
         model = model.to(memory_format=torch.channels_last)
@@ -251,7 +251,7 @@ def test_unbatched_input(posterior, layer):
     model = lb.convert(net, recipe, suitable_prior(recipe))
     if layer == "embedding":
         x = x[0]
-    if lb.members(model) > 1:
+    if lb.extend.members(model) > 1:
         with pytest.raises(ValueError, match=r"call tile\(x, members\)"):
             model(x)
         return
@@ -275,7 +275,7 @@ def runs_in_bfloat16(layer):
 @pytest.mark.parametrize("posterior", POSTERIORS)
 def test_bfloat16_autocast(posterior, layer):
     model = converted(layer, POSTERIORS[posterior])
-    x = inputs(layer, 2 * lb.members(model))
+    x = inputs(layer, 2 * lb.extend.members(model))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert_finite(model, x)
         if layer in FEW:

@@ -167,7 +167,7 @@ def test_a_tiled_batch_meets_every_member_in_turn():
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     model = lb.convert(net, lb.Rank1(MEMBERS, "fixed", signs=0.5), lb.priors.Flat())
     x = torch.randn(2, 3)
-    blocks = model(lb.tile(x, lb.members(model))).unflatten(0, (MEMBERS, 2))
+    blocks = model(lb.tile(x, lb.extend.members(model))).unflatten(0, (MEMBERS, 2))
     for k in range(MEMBERS):
         q = [model[i].posterior() for i in (0, 2)]
         w = [layer.weight * torch.outer(layer.r[k], layer.s[k]) for layer in q]

@@ -65,8 +65,8 @@ def test_given_noise_has_the_law_of_the_model(name):
     model, x = MODELS[name](), torch.randn(3, 3)
     one = traced_pass(model, sized((x,), (0,)), (0,), noisy=True)
     given = given_noise(one, 3, DRAWS)(x)
-    assert given.shape == (DRAWS, lb.members(model), 3, 2)
-    tiled = lb.tile(x, lb.members(model))
+    assert given.shape == (DRAWS, lb.extend.members(model), 3, 2)
+    tiled = lb.tile(x, lb.extend.members(model))
     with torch.no_grad():
         own = torch.stack([model(tiled) for _ in range(DRAWS)]).unflatten(1, (-1, 3))
     a, b = moments(given), moments(own)

@@ -159,7 +159,9 @@ def test_mixed_precision_gives_finite_losses(name, network):
     recipe = POSTERIORS[name]
     model = lb.convert(net, recipe, suitable_prior(recipe))
     with torch.autocast("cpu", torch.bfloat16):
-        y = first(model(lb.tile(x, lb.members(model)) if network != "gru" else tiled(x, model)))
+        y = first(
+            model(lb.tile(x, lb.extend.members(model)) if network != "gru" else tiled(x, model))
+        )
         loss = y.float().square().mean() + lb.kl(model)
     loss.backward()
     assert loss.isfinite()
@@ -168,4 +170,4 @@ def test_mixed_precision_gives_finite_losses(name, network):
 
 def tiled(x: torch.Tensor, model: nn.Module) -> torch.Tensor:
     """The members of a time-first sequence, along its second axis."""
-    return torch.cat([x] * lb.members(model), 1)
+    return torch.cat([x] * lb.extend.members(model), 1)

@@ -185,7 +185,7 @@ def test_nothing_but_parameters_is_stored(posterior):
     which weights are pruned is."""
     recipe = POSTERIORS[posterior]
     model = lb.convert(nn.Linear(7, 5), recipe, suitable_prior(recipe))
-    model(torch.randn(2 * lb.members(model), 7))
+    model(torch.randn(2 * lb.extend.members(model), 7))
     masks = {"posterior.mask"} if isinstance(recipe, lb.posteriors.Pruned) else set()
     assert set(model.state_dict()) == {name for name, _ in model.named_parameters()} | masks
 

@@ -109,7 +109,7 @@ def test_local_noise_of_halves_is_that_of_float32(name, layer, dtype):
     half, full = twins(
         LAYERS[layer].module(), POSTERIORS[name], dtype, estimator=lb.estimators.local
     )
-    x = floats([lb.tile(t, lb.members(half)) for t in LAYERS[layer].input()], dtype)
+    x = floats([lb.tile(t, lb.extend.members(half)) for t in LAYERS[layer].input()], dtype)
     y, expected = seeded(half, *x), seeded(full, *floats(x, torch.float32))
     assert_rounds_to(y, expected, dtype)
     losses = y.float().square().mean(), expected.square().mean()
@@ -128,7 +128,7 @@ def test_local_under_autocast_is_local_without(name, layer, dtype):
     model = lb.convert(
         LAYERS[layer].module().float(), posterior, suitable_prior(posterior), lb.estimators.local
     )
-    x = floats([lb.tile(t, lb.members(model)) for t in LAYERS[layer].input()], torch.float32)
+    x = floats([lb.tile(t, lb.extend.members(model)) for t in LAYERS[layer].input()], torch.float32)
     expected = seeded(model, *x)
     with torch.autocast("cpu", dtype):
         y, kl = seeded(model, *x), seeded(lambda: lb.kl(model))
@@ -184,7 +184,7 @@ def test_squares_of_large_inputs_do_not_overflow(name, layer, size):
             parameter.mul_(1e-3)
     half, full = twins(net, POSTERIORS[name], torch.float16, estimator=lb.estimators.local)
     (x,) = LAYERS[layer].input()
-    x = lb.tile(size * x.sign(), lb.members(half)).half()
+    x = lb.tile(size * x.sign(), lb.extend.members(half)).half()
     y, expected = seeded(half, x), seeded(full, x.float())
     representable = expected.abs() < 0.99 * torch.finfo(torch.float16).max
     assert representable.any()
@@ -249,7 +249,7 @@ def test_training_ends_near_float32(name, autocast):
     net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
     posterior = POSTERIORS[name]
     start = lb.convert(net, posterior, suitable_prior(posterior))
-    count = lb.members(start)
+    count = lb.extend.members(start)
 
     def train(model, x, **options):
         torch.manual_seed(1)
@@ -284,7 +284,7 @@ def test_padded_positions_are_exactly_zero(name):
     posterior = POSTERIORS[name]
     net = nn.Embedding(6, 4, padding_idx=2)
     model = lb.convert(net, posterior, suitable_prior(posterior), lb.estimators.local)
-    indices = lb.tile(torch.tensor([[1, 2, 3], [2, 2, 5]]), lb.members(model))
+    indices = lb.tile(torch.tensor([[1, 2, 3], [2, 2, 5]]), lb.extend.members(model))
     for dtype in (torch.float32, *HALVES):
         y = model.to(dtype)(indices)
         assert not y[indices == 2].any()

@@ -196,7 +196,7 @@ def test_network_becomes_bayesian_as_in_its_paper_and_takes_a_step(name):
     model = lb.convert(small(name), *case.recipe, **case.convert)
     maps = dict(lb.extend.random_maps(model))
     assert (set(maps) if isinstance(case.layers, set) else len(maps)) == case.layers
-    members = lb.members(model)
+    members = lb.extend.members(model)
     assert members == getattr(case.recipe[0], "members", 1)
     y = step(model, lb.tile(case.x(), members), case.outputs)
     assert len(y) == 2 * members

@@ -46,7 +46,7 @@ def test_a_recipe_trains_an_ensemble(ensemble):
     folder, result = ensemble
     model, _ = Run(folder).load()
     assert isinstance(model, lb.DeepEnsemble)
-    assert lb.members(model) == 3
+    assert lb.extend.members(model) == 3
     first, second = (net.state_dict() for net in model.networks[:2])
     assert not any(torch.equal(first[name], second[name]) for name in first)
     alone = sum(p.numel() for p in build_model(recipe()).parameters())

@@ -188,7 +188,7 @@ def test_it_trains_two_steps(file, budget):
     assert all(torch.isfinite(p).all() for p in trained)
     moved = [p for p in trained if p.grad is not None and p.grad.any()]
     assert len(moved) >= len(trained) / 2
-    assert lb.members(model) == recipe.ensemble * getattr(recipe.posterior, "members", 1)
+    assert lb.extend.members(model) == recipe.ensemble * getattr(recipe.posterior, "members", 1)
 
 
 def tied(prefix, *counts):

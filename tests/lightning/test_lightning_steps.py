@@ -146,7 +146,7 @@ def test_batches_may_be_dictionaries(tmp_path, posterior):
     run.fit(trained, dictionaries(), dictionaries())
     assert run.callback_metrics["validation/nll"].isfinite()
     parts = run.predict(trained, dictionaries())
-    assert parts[0].samples.shape == (4 * lb.members(model), 8, 2)
+    assert parts[0].samples.shape == (4 * lb.extend.members(model), 8, 2)
     other = BayesianModule(model, data_size=20, output=lambda given: 2 * given.logits, samples=4)
     with lb.using(model, lb.estimators.mean):
         twice, once = (m.predict_step(next(iter(dictionaries())), 0) for m in (other, trained))

@@ -22,7 +22,7 @@ def mlp(dropout=0.0):
 def test_an_ensemble_predicts_what_its_networks_do():
     networks, x = [mlp() for _ in range(3)], torch.randn(5, 3)
     model = lb.DeepEnsemble(networks)
-    assert lb.members(model) == 3
+    assert lb.extend.members(model) == 3
     p = lb.predict(model, x, samples=1, batch_size=2)
     expected = torch.stack([net(x).detach() for net in networks])
     torch.testing.assert_close(p.samples, expected)
@@ -74,8 +74,8 @@ def test_samples_of_bayesian_members(posterior):
     prior = lb.priors.Normal(0.5, loc=1.0)
     nets = [lb.convert(mlp(), posterior, prior) for _ in range(3)]
     model, x = lb.DeepEnsemble(nets), torch.randn(4, 3)
-    inside = lb.members(nets[0])
-    assert lb.members(model) == 3 * inside
+    inside = lb.extend.members(nets[0])
+    assert lb.extend.members(model) == 3 * inside
     p = lb.predict(model, x, samples=400)
     assert p.samples.shape == (400 * 3 * inside, 4, 2)
     drawn = p.samples.view(400, 3, inside, 4, 2).double()
@@ -94,7 +94,7 @@ def test_an_ensemble_is_saved_with_its_members(tmp_path):
 
 def test_an_ensemble_inside_a_model_counts():
     model = nn.Sequential(lb.DeepEnsemble.of(mlp, 3), nn.Tanh())
-    assert lb.members(model) == 3
+    assert lb.extend.members(model) == 3
     assert lb.predict(model, torch.randn(5, 3), samples=1).samples.shape == (3, 5, 2)
 
 
@@ -189,7 +189,7 @@ def test_flipout_and_batch_ensemble_are_a_word_away():
         (lambda: lb.DeepEnsemble.of(mlp, 0), "members is 0; it must be at least 1"),
         (lambda: lb.DeepEnsemble.of(mlp, 4)(torch.randn(6, 3)), r"batch 6 is not a multiple of 4"),
         (
-            lambda: lb.members(lb.DeepEnsemble([mlp(), lb.DeepEnsemble.of(mlp, 2)])),
+            lambda: lb.extend.members(lb.DeepEnsemble([mlp(), lb.DeepEnsemble.of(mlp, 2)])),
             r"different numbers of members, \[1, 2\]",
         ),
         (lambda: lb.mc_dropout(mlp()), "the model has no dropout layer that drops anything"),

@@ -108,7 +108,7 @@ def test_held_nests():
 def test_held_is_one_function_for_any_batch(name):
     recipe = POSTERIORS[name]
     model = small_model(recipe, suitable_prior(recipe))
-    x, count = batch(), lb.members(model)
+    x, count = batch(), lb.extend.members(model)
     with lb.held(model), torch.no_grad():
         whole = model(lb.tile(x, count)).unflatten(0, (count, -1))
         for rows in (0, 1, 4):
@@ -146,16 +146,16 @@ def test_noise_per_example_cannot_be_held(estimator):
 
 
 def test_members_and_tile():
-    assert lb.members(mlp()) == lb.members(small_model()) == 1
+    assert lb.extend.members(mlp()) == lb.extend.members(small_model()) == 1
     prior = lb.priors.Normal(0.1, loc=1.0)
     model = small_model(lb.Rank1(4), prior, overrides={"2": {"posterior": lb.Rank1(1)}})
-    assert lb.members(model) == 4
+    assert lb.extend.members(model) == 4
     x = batch(2)
     tiled = lb.tile(x, 4)
     assert all(torch.equal(block, x) for block in tiled.chunk(4))
     mixed = small_model(lb.Rank1(4), prior, overrides={"2": {"posterior": lb.Rank1(3)}})
     with pytest.raises(ValueError, match=r"different numbers of members, \[3, 4\]"):
-        lb.members(mixed)
+        lb.extend.members(mixed)
 
 
 def test_map_posteriors_replaces_all_or_nothing():
@@ -232,8 +232,8 @@ def test_a_model_can_be_copied_after_a_forward_pass(name):
     (model(batch()).square().sum() + lb.kl(model)).backward()
     twin = copy.deepcopy(model)
     assert {id(p) for p in twin.parameters()}.isdisjoint(id(p) for p in model.parameters())
-    assert lb.members(twin) == lb.members(model)
-    x = lb.tile(batch(), lb.members(model))
+    assert lb.extend.members(twin) == lb.extend.members(model)
+    x = lb.tile(batch(), lb.extend.members(model))
     with lb.using(model, lb.estimators.mean), lb.using(twin, lb.estimators.mean):
         assert torch.equal(twin(x), model(x))
 

@@ -158,7 +158,7 @@ EXAMPLES, DRAWS = 12, 4000
 def both(model, shapes, folded, looped, draws=DRAWS):
     """Samples of a few examples: folded, and independent ones, members apart."""
     x = tuple(torch.randn(EXAMPLES, *shape) for shape in shapes)
-    count = lb.members(model)
+    count = lb.extend.members(model)
     many = folded(model, x, samples=draws).samples
     each = tuple(t.repeat(draws // 10, *(1,) * (t.ndim - 1)) for t in x)
     alone = looped(model, each, samples=10).samples
@@ -273,7 +273,7 @@ def test_a_random_bias_and_a_layer_without_noise(folded, looped):
 def test_samples_of_an_example_are_independent(family, folded):
     model = spread_out(lb.convert(mlp(), *FAMILIES[family]))
     y = folded(model, torch.randn(5, 3), samples=3000).samples
-    y = y.unflatten(0, (3000, lb.members(model))).double()
+    y = y.unflatten(0, (3000, lb.extend.members(model))).double()
     y = (y - y.mean(0)) / y.std(0)
     for lag in (1, 2, 7, 31, 32):
         correlation = (y[lag:] * y[:-lag]).mean(0)

@@ -365,7 +365,7 @@ def test_families_by_name(name, spec, networks, members):
     kinds = {type(layer.posterior.spec) for _, layer in lb.extend.random_maps(model.networks_)}
     assert kinds == {spec}
     assert len(model.networks_) == networks
-    assert [lb.members(network) for network in model.networks_] == [members] * networks
+    assert [lb.extend.members(network) for network in model.networks_] == [members] * networks
 
 
 def test_members_ranks_and_specs():
@@ -375,7 +375,7 @@ def test_members_ranks_and_specs():
     assert not torch.equal(model.networks_[0][0].posterior.loc, model.networks_[1][0].posterior.loc)
     assert model.predict_dist(X).samples.shape[0] == 2 * 6  # at least the 11 asked for
     model, X = made(BayesRegressor, posterior="rank-1", members=3)
-    assert lb.members(model.networks_[0]) == 3
+    assert lb.extend.members(model.networks_[0]) == 3
     model, X = made(BayesRegressor, posterior=lb.Rank1(members=2), prior=None)
     assert model.networks_[0][0].prior.spec == lb.priors.Normal(0.1, loc=1.0)
     model, X = made(BayesRegressor, posterior=lb.Rank1(members=2, signs=0.5), members=3)

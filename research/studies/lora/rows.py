@@ -104,7 +104,7 @@ def predicted(
     if row.network == "last":
         head = first.classifier
         return lambda x: lb.predict(head, _features(first, x), samples=samples, seed=seed)
-    draws = samples // lb.members(first)
+    draws = samples // lb.extend.members(first)
     return lambda x: lb.predict(first, x, samples=draws, **options)
 
 

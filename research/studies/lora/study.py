@@ -167,7 +167,10 @@ class _Bench:
         rate = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: min((step + 1) / 10, 1.0) * (1 - step / len(steps))
         )
-        members, is_random = lb.members(network), any(True for _ in lb.extend.random_maps(network))
+        members, is_random = (
+            lb.extend.members(network),
+            any(True for _ in lb.extend.random_maps(network)),
+        )
         for chosen in track(steps, title, disable=not self.progress):
             batch = [part[chosen] for part in (*self.inputs["train"], labels)]
             hidden, mask, y = (lb.tile(part, members) for part in batch)

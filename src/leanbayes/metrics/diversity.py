@@ -30,7 +30,7 @@ def member_log_probs(log_probs: Tensor, members: int) -> Tensor:
     Args:
         log_probs: of every sample, ``[samples · members, examples, classes]``, as
             ``Prediction.sample_log_probs``.
-        members: how many there are, as ``lb.members(model)`` says.
+        members: how many there are, as ``lb.extend.members(model)`` says.
 
     Example:
         >>> samples = torch.tensor([0.5, 0.1, 0.7, 0.1]).log().view(4, 1, 1)
@@ -39,7 +39,8 @@ def member_log_probs(log_probs: Tensor, members: int) -> Tensor:
     """
     require(
         members >= 1 and len(log_probs) % members == 0,
-        f"{len(log_probs)} samples are not those of {members} members; give lb.members(model)",
+        f"{len(log_probs)} samples are not those of {members} members; give "
+        "lb.extend.members(model)",
     )
     apart = log_probs.unflatten(0, (-1, members))
     return apart.logsumexp(0) - math.log(len(apart))

@@ -58,7 +58,7 @@ def training_step(
     model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, *, data_size: int
 ) -> Tensor:
     """One step down the ELBO (down the cross-entropy, for a plain network); returns the loss."""
-    members = lb.members(model)
+    members = lb.extend.members(model)
     loss = F.cross_entropy(model(lb.tile(x, members)), lb.tile(y, members))
     if any(True for _ in lb.extend.random_maps(model)):
         loss = lb.elbo(loss, lb.kl(model), data_size=data_size).loss

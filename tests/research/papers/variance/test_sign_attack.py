@@ -106,7 +106,7 @@ def test_the_two_gradients_are_those_of_the_mean_log_and_of_the_log_mean(x):
 def trained(model, x, y):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(150):
-        count = lb.members(model)
+        count = lb.extend.members(model)
         loss = F.cross_entropy(model(lb.tile(x, count)), lb.tile(y, count))
         optimizer.zero_grad()
         loss.backward()
