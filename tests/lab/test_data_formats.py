@@ -143,18 +143,25 @@ def test_cifar_100_is_the_same_in_every_form_but_for_its_order(folder, rng, form
     assert order.sort().values.tolist() == list(range(100))
     assert torch.equal(cifar.train.x, pixels[order])
     assert torch.equal(cifar.train.y, expected[order])
-    assert torch.equal(cifar.test.y, torch.tensor({"fine": fine, "coarse": coarse}[labels][1]))
+    tested = torch.tensor({"fine": fine, "coarse": coarse}[labels][1])
+    test_pixels = torch.tensor(test).permute(0, 3, 1, 2).float()
+    place = (cifar.test.x[:, None, 0, 0] == test_pixels[None, :, 0, 0]).all(-1).float().argmax(1)
+    assert place.sort().values.tolist() == list(range(len(test)))
+    assert torch.equal(cifar.test.x, test_pixels[place])
+    assert torch.equal(cifar.test.y, tested[place])
+    assert torch.equal(place, torch.arange(len(test))) == (form != "webp")
     assert cifar.classes == tuple(names[labels])
     assert torch.equal(order, torch.arange(100)) == (form != "webp")
     assert ("permuted" in cifar.preprocessing) == (form == "webp")
 
 
-def test_a_validation_set_of_sorted_files_has_all_classes(folder, rng):
-    train, test = bytes_of(rng, 200, 32, 32, 3), bytes_of(rng, 20, 32, 32, 3)
-    fine = np.repeat(np.arange(4), 50), np.repeat(np.arange(4), 5)
+def test_every_slice_of_sorted_files_has_all_classes(folder, rng):
+    train, test = bytes_of(rng, 200, 32, 32, 3), bytes_of(rng, 40, 32, 32, 3)
+    fine = np.repeat(np.arange(4), 50), np.repeat(np.arange(4), 10)
     files.write_cifar_100(folder, "webp", train, test, fine, fine, list("abcd"), list("ABCD"))
     cifar = load(folder, "cifar100", validation=50)
     assert set(cifar.validation.y.tolist()) == set(cifar.train.y.tolist()) == {0, 1, 2, 3}
+    assert set(cifar.test.y[:20].tolist()) == {0, 1, 2, 3}
 
 
 def test_a_damaged_image_says_which_file(folder, rng):

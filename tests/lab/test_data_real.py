@@ -119,6 +119,23 @@ def test_cifar_100_has_its_published_statistics(labels, classes):
     assert min(counts(cifar.validation)) > 0.5 * 10_000 / classes  # no class is missing
 
 
+CLASSIFIED = sorted(
+    name for name, source in SOURCES.items() if source.task in ("classification", "sequence")
+)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+@pytest.mark.parametrize("name", [name for name in CLASSIFIED if name != "imagenet"])
+def test_the_first_examples_have_all_classes_in_proportion(name, part):
+    """As many as a study takes for a quick look; of files sorted by class they had a fifth."""
+    examples = getattr(load(name), part)
+    shares = torch.bincount(examples.y) / len(examples)
+    taken = examples.y[: min(2000, len(examples) // 2)]
+    expected = len(taken) * shares
+    found = torch.bincount(taken, minlength=len(shares))
+    assert ((found - expected).abs() <= 5 * expected.sqrt()).all()
+
+
 def test_imdb_has_the_words_of_keras():
     imdb = load("imdb")
     assert (len(imdb.train), len(imdb.validation), len(imdb.test)) == (20_000, 5_000, 25_000)

@@ -96,7 +96,7 @@ def _of_run(run: Run, cohort: Cohort) -> dict[str, Any]:
     model, likelihood = run.load()
     prediction = predict(model, cohort.entries, likelihood=likelihood, **run.drawing())
     values = {**run.metrics, "excess": excess(cohort.risk, prediction.probs)}
-    kept = ("kept", "epochs", "versions", "revision", "threads", "recipe")
+    kept = ("kept", "epochs", "versions", "revision", "tree", "sources", "threads", "recipe")
     published = run.recipe.published
     return {
         "row": run.recipe.name.removeprefix("ehr-lstm-"),

@@ -9,6 +9,9 @@ from typing import Any
 
 from research.papers.rank1.published import printed
 from research.publishing.cells import Cell, averaged
+from research.publishing.paper import RECIPES
+from research.publishing.results import recipes_by_budget
+from research.publishing.sorted_slices import classes_seen
 from research.publishing.study_file import read_study
 
 FOLDER = "after"
@@ -48,6 +51,30 @@ class Found:
     def seeds(self) -> list[int]:
         """Of the runs."""
         return [study["settings"]["seed"] for study in self.studies]
+
+    @property
+    def samples(self) -> int:
+        """Of every member, in an average."""
+        return int(self.studies[0]["parts"]["network"]["samples"])
+
+    @property
+    def samples_of_recipe(self) -> tuple[int, ...]:
+        """The same as the recipe has it, under every budget; none without a recipe."""
+        file = RECIPES / "rank1" / f"{self.name}.yaml"
+        budgets = recipes_by_budget(file).values() if file.is_file() else ()
+        return tuple(dict.fromkeys(recipe.evaluation.samples for recipe in budgets))
+
+    @property
+    def foreign_slice(self) -> tuple[int, int] | None:
+        """Images of CIFAR-100 that were the foreign ones, and their classes: of the worst seed."""
+        parts = [study["parts"] for study in self.studies]
+        slices = [
+            (images, classes_seen(images, part["foreign"].get("preprocessing")))
+            for part in parts
+            if part.get("foreign", {}).get("data") == "cifar100"
+            for images in [part["clean"]["images"]]
+        ]
+        return min(slices, key=lambda found: found[1], default=None)
 
     @property
     def columns(self) -> list[str]:

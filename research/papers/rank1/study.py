@@ -17,7 +17,7 @@ from leanbayes.errors import require
 from leanbayes.lab.architectures import build
 from leanbayes.lab.corruptions import PUBLISHED, SEVERITIES, corrupt_examples
 from leanbayes.lab.corruptions.weather import frost_is_here
-from leanbayes.lab.data import Examples
+from leanbayes.lab.data import Examples, load_dataset
 from leanbayes.lab.evaluation import foreign_scores
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.runs import Run
@@ -209,7 +209,8 @@ def _foreign(trained: _Trained, test: Examples) -> Part:
     run = trained.run
     other = FOREIGN[run.recipe.data.name]
     samples = run.recipe.evaluation.samples
-    return {"data": other, **foreign_scores(run.folder, other, samples=samples, images=len(test))}
+    found = foreign_scores(run.folder, other, samples=samples, images=len(test))
+    return {"data": other, "preprocessing": load_dataset(other).preprocessing, **found}
 
 
 def _corrupted(trained: _Trained, test: Examples, kind: str, samples: tuple[int, ...]) -> Part:

@@ -9,6 +9,7 @@ from typing import Any
 from research.papers.rank1.published import COLUMNS, FEW_SAMPLES
 from research.papers.rank1.seed_means import Found
 from research.publishing.cells import Cell, seeds_of
+from research.publishing.sorted_slices import CLASSES, slice_note
 from research.publishing.tables import markdown_table
 
 SHOWN = {
@@ -30,7 +31,34 @@ Runs = Mapping[str, Found | None]
 
 def main_table(runs: Runs) -> str:
     """Clean, corrupted and foreign images: means over seeds ± their standard error."""
-    return _table(runs, tuple(SHOWN))
+    notes = (_table(runs, tuple(SHOWN)), _few_classes(runs), _other_samples(runs))
+    return "\n\n".join(filter(None, notes))
+
+
+def _few_classes(runs: Runs) -> str:
+    """A sentence about rows whose foreign images were a slice of sorted files; often empty."""
+    slices = {title: found.foreign_slice for title, found in runs.items() if found is not None}
+    few = {title: part for title, part in slices.items() if part and part[1] < CLASSES}
+    if not few:
+        return ""
+    images, classes = next(iter(few.values()))
+    which = "all rows" if len(few) == len(slices) else f"*{'; '.join(few)}*"
+    return slice_note(f"{SHOWN['auroc']} of {which} is", images, classes)
+
+
+def _other_samples(runs: Runs) -> str:
+    """A sentence about rows that were judged by another number of samples than recipes have."""
+    pairs = {
+        title: (found.samples, found.samples_of_recipe)
+        for title, found in runs.items()
+        if found is not None and found.samples_of_recipe
+    }
+    return " ".join(
+        f"**To be run again.** *{title}* was judged by {used} sample{'s' * (used != 1)} of every "
+        f"member; the recipe, as the paper, has {wanted[0]}."
+        for title, (used, wanted) in pairs.items()
+        if used not in wanted
+    )
 
 
 def ablation_table(runs: Runs) -> str:

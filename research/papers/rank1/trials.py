@@ -20,7 +20,8 @@ TITLES = {
     "cauchy": "rank-1 Cauchy",
 }
 _PREFIX = "fashion-mnist-resnet-"
-_FROM_RESULT = ("epochs", "seconds", "seed", "versions", "revision", "threads", "recipe")
+_FROM_RESULT = ("epochs", "seconds", "seed", "recipe")
+_FROM_RESULT += ("versions", "revision", "tree", "sources", "threads")
 
 
 def rate_of(recipe: Recipe) -> float | None:

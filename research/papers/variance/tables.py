@@ -7,6 +7,7 @@ from typing import Any
 
 from research.papers.variance.published import TABLE_1, TABLE_2, TABLE_3, printed
 from research.publishing.cells import Cell, count
+from research.publishing.sorted_slices import CLASSES, classes_seen, slice_note
 from research.publishing.tables import markdown_table
 
 Study = Mapping[str, Any]
@@ -31,7 +32,8 @@ def numbers(study: Study) -> dict[str, Cell]:
     ``pruning.sparse`` (of weights with log α ≤ 3; ``.kept`` is their share),
     ``controls.zero_means``, ``controls.permuted``, ``antithetic.both``, ``densities.contrast``,
     ``densities.explained`` and, by layer, ``alphas.dense1.log_alpha`` (its median), ``.distance``,
-    ``.bound``, ``.kl`` and ``.kl_of_log_alpha``.
+    ``.bound``, ``.kl`` and ``.kl_of_log_alpha``. On CIFAR-100 ``classes`` are those of the tested
+    images.
     """
     cells = dict(_cells(study))
     for column, value in printed(study["name"]).items():
@@ -51,6 +53,8 @@ def _cells(study: Study) -> Iterator[tuple[str, Cell]]:
         yield f"histogram.{kind}", Cell(drawn["mean"])
         yield f"histogram.{kind}.ensemble", _cell(drawn["ensemble"])
         yield from ((f"histogram.{kind}.{n}", Cell(drawn[n])) for n in ("std", "low", "high"))
+    if (classes := _classes_seen(study)) is not None:
+        yield "classes", Cell(classes)
     yield from _of_scales(study)
 
 
@@ -106,7 +110,28 @@ def table_1(studies: Studies) -> str:
 
 def table_2(studies: Studies) -> str:
     """Accuracies of one sample, of means and of averaged samples [variance, Table 2]."""
-    return _accuracy_table(studies, TABLE_2, tuple(_ACCURACY))
+    table = _accuracy_table(studies, TABLE_2, tuple(_ACCURACY))
+    return "\n\n".join(filter(None, (table, _of_few_classes(studies))))
+
+
+def _of_few_classes(studies: Studies) -> str:
+    """A sentence about the rows whose test images were a slice of sorted files; often empty."""
+    few = [
+        (_begin(name, study)[0], study["images"], seen)
+        for name, study in studies.items()
+        if study and (seen := _classes_seen(study)) not in (None, CLASSES)
+    ]
+    if not few:
+        return ""
+    (_, images, classes), names = few[0], "; ".join(title for title, _, _ in few)
+    return slice_note(f"The rows *{names}* are", images, classes or 0)
+
+
+def _classes_seen(study: Study) -> int | None:
+    """How many classes the test images have; ``None`` if they are not of CIFAR-100."""
+    if study.get("recipe", {}).get("data", {}).get("name") != "cifar100":
+        return None
+    return classes_seen(study["images"], study.get("data"))
 
 
 def table_3(studies: Studies) -> str:

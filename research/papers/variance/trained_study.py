@@ -66,6 +66,7 @@ def study_run(
         "name": source.recipe.name,
         "noise": _noise(trained),
         "images": len(test),
+        "data": dataset.preprocessing,
         "samples": samples,
         **values,
         "epochs": source.result.get("epochs"),

@@ -32,6 +32,8 @@ class _Result(BaseModel):
     seed: int | None = None
     versions: dict[str, str] = {}
     revision: str | None = None
+    tree: str | None = None
+    sources: str | None = None
     recipe: dict[str, Any] | None = None
 
 

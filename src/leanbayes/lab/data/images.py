@@ -12,14 +12,15 @@ from leanbayes.lab.data.formats import Bytes
 from leanbayes.lab.data.splits import reordered, split_last
 
 ORDER_SEED = 0
-"""Of the one permutation that files sorted by class need before anything is set apart."""
+"""Of the one permutation of each part that files sorted by class need before it is cut."""
 
 
 @dataclass(frozen=True)
 class Images:
     """Pixels ``[examples, channels, height, width]`` from 0 to ``peak``, and what a reader knows.
 
-    Without labels, images are their own targets; ``sorted`` training images come class by class.
+    Without labels, images are their own targets; ``sorted`` images come class by class, for
+    training and for test.
     """
 
     train: Bytes
@@ -36,10 +37,12 @@ class Images:
 def build_images(content: Images, *, scaling: str = "unit", validation: int = 10_000) -> Dataset:
     """A data set of images."""
     train = Examples(_tensor(content.train), _labels(content.train_labels))
+    test = Examples(_tensor(content.test), _labels(content.test_labels))
     notes = [content.note] if content.note else []
     if content.sorted:
-        train = reordered(train, ORDER_SEED)
-        notes.append(f"files sorted by class, so permuted once (numpy RandomState({ORDER_SEED}))")
+        train, test = reordered(train, ORDER_SEED), reordered(test, ORDER_SEED)
+        order = f"numpy RandomState({ORDER_SEED})"
+        notes.append(f"files sorted by class, so training and test images permuted once ({order})")
     if content.validation is not None:
         held_out: Examples | None = Examples(_tensor(content.validation))
         notes.append("validation images as published")
@@ -50,7 +53,7 @@ def build_images(content: Images, *, scaling: str = "unit", validation: int = 10
     return scaled_dataset(
         train,
         held_out,
-        Examples(_tensor(content.test), _labels(content.test_labels)),
+        test,
         scaling=scaling,
         peak=content.peak,
         preprocessing=notes,
