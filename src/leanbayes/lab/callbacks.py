@@ -1,4 +1,4 @@
-"""What Lightning is given for a run: batches by epoch, and what to do on the way."""
+"""Data and callbacks of a run for Lightning: batches by epoch, records, learning rates."""
 
 from __future__ import annotations
 

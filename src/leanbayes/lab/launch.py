@@ -1,4 +1,4 @@
-"""How Lightning is started: in how many processes, quietly, with checkpoints that are whole."""
+"""Start of Lightning: number of processes, quiet output, checkpoints that are whole."""
 
 import io
 import logging
