@@ -73,7 +73,7 @@ def over_seeds(values: Tensor) -> Score:
 
     Example:
         >>> over_seeds(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
-        Score(value=1.5, error=1.0606601717798212)
+        1.5 ± 1.1
     """
     by_image = average(values.double().mean(0))
     by_seed = values.double().mean(1)
