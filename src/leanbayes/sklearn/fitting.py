@@ -131,7 +131,8 @@ class Fitted:
     def _optimizer_of(self, lr: float, groups: list[dict[str, Any]]) -> Optimizer:
         """The optimizer of the fit so far, or a new one."""
         if self.optimizer is None:
-            self.optimizer = torch.optim.Adam(groups, fused=True)
+            parameters = [each for group in groups for each in group["params"]]
+            self.optimizer = torch.optim.Adam(parameters, fused=True)
         for group in self.optimizer.param_groups:
             group["initial_lr"] = lr
         return self.optimizer

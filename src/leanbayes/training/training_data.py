@@ -100,7 +100,7 @@ def batches_of(data: Any, batch_size: int, data_size: float | None = None) -> Ba
         return data
     if isinstance(data, tuple) and len(data) in (2, 3) and not isinstance(data[1], tuple | list):
         x, y, *weight = data
-        return ArrayBatches(x, y, batch_size, *weight or [None], data_size)
+        return ArrayBatches(x, y, batch_size, next(iter(weight), None), data_size)
     if isinstance(data, Dataset):
         return LoaderBatches(DataLoader(data, batch_size, shuffle=True), data_size)
     require(
