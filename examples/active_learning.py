@@ -8,7 +8,6 @@ trains anew. Needs ``pip install -c constraints.txt -e '.[lab]'``.
 import argparse
 
 import torch
-import torch.nn.functional as F
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from torch import nn
@@ -27,17 +26,12 @@ def digits():
     return x[pool], y[pool], x[test], y[test]
 
 
-def trained(x, y, steps):
+def trained(x, y, steps, seed):
     """A new network, trained on the labels there are."""
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     model = lb.convert(net, posterior=lb.MeanField(0.03), prior=lb.priors.Normal(0.3))
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(steps):
-        nll = F.cross_entropy(model(x), y)
-        loss = lb.elbo(nll, lb.kl(model), data_size=len(x), weight=0.05).loss
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
+    recipe = {"epochs": steps, "batch_size": len(x), "lr": 1e-2, "kl_weight": 0.05}
+    lb.fit(model, (x, y), **recipe, seed=seed, progress=False)
     return model
 
 
@@ -60,7 +54,7 @@ def learn(score, seed, rounds, steps):
     known[torch.randperm(len(x))[:FIRST]] = True
     accuracies = []
     for _ in range(rounds):
-        model = trained(x[known], y[known], steps)
+        model = trained(x[known], y[known], steps, seed)
         p = lb.predict(model, x_test, samples=30, seed=2)
         accuracies.append((p.labels == y_test).float().mean().item())
         values = score(model, x).masked_fill(known, -1.0)

@@ -9,7 +9,6 @@ other: the deterministic row had half the epochs. Needs
 import argparse
 
 import torch
-import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -42,20 +41,6 @@ def network():
     )
 
 
-def train(model, x, y, epochs, lr, kl_weight):
-    optimiser = torch.optim.Adam(model.parameters(), lr=lr)
-    model.train()  # for BatchNorm; the noise of random weights does not look at it
-    for _ in range(epochs):
-        for batch in torch.randperm(len(x)).split(100):
-            loss = F.cross_entropy(model(x[batch]), y[batch])
-            if kl_weight:
-                loss = lb.elbo(loss, lb.kl(model), data_size=len(x), weight=kl_weight).loss
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-    return model
-
-
 def scores(model, x, y, samples):
     p = lb.predict(model, x, samples=samples, seed=1)
     return {
@@ -78,11 +63,13 @@ def main(arguments=None):
     torch.set_num_threads(1)  # small networks run fastest on one
     torch.manual_seed(options.seed)
     x, y, x_test, y_test = digits()
-    net = train(network(), x, y, epochs, lr=3e-3, kl_weight=0)
+    recipe = {"epochs": epochs, "batch_size": 100, "seed": options.seed}
+    net = network()
+    lb.fit(net, (x, y), **recipe, lr=3e-3)
     results = {"deterministic": scores(net, x_test, y_test, samples=1)}
     for name, posterior in {"mean field": lb.MeanField(), "k-tied": lb.KTied(rank=2)}.items():
         model = lb.convert(net, posterior, prior=lb.priors.Normal(0.3))
-        train(model, x, y, epochs, lr=1e-3, kl_weight=options.kl_weight)
+        lb.fit(model, (x, y), **recipe, lr=1e-3, kl_weight=options.kl_weight)
         results[name] = scores(model, x_test, y_test, samples)
 
     print("               accuracy     nll  parameters")

@@ -35,19 +35,6 @@ def data(count):
     return x, observe(x)
 
 
-def train(model, likelihood, x, y, steps):
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
-    decay = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, steps)
-    weight = lb.training.schedules.LinearRamp(steps / 2)
-    for step in range(steps):
-        nll = likelihood.nll(model(x), y)
-        loss = lb.elbo(nll, lb.kl(model), data_size=len(x), weight=weight(step)).loss
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        decay.step()
-
-
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a few steps only")
@@ -63,7 +50,8 @@ def main(arguments=None):
     likelihood = lb.likelihoods.Gaussian(
         0.2, noise="predicted"
     )  # two outputs: a mean and a raw scale
-    train(model, likelihood, x, y, steps)
+    recipe = {"epochs": steps, "batch_size": len(x), "lr": 1e-2, "kl_warmup": 0.5}
+    lb.fit(model, (x, y), likelihood=likelihood, **recipe, seed=options.seed)
 
     def predict(points):
         return lb.predict(model, points, samples=samples, seed=1, likelihood=likelihood)

@@ -11,7 +11,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-import torch.nn.functional as F
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from torch import nn
@@ -28,18 +27,6 @@ def digits():
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     train, test = order[:1200], order[1200:]
     return x[train], y[train], x[test], y[test]
-
-
-def train(model, x, y, epochs):
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(epochs):
-        for batch in torch.randperm(len(x)).split(100):
-            nll = F.cross_entropy(model(x[batch]), y[batch])
-            loss = lb.elbo(nll, lb.kl(model), data_size=len(x), weight=0.1).loss
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-    return model
 
 
 class Server:
@@ -85,14 +72,16 @@ def main(arguments=None):
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", default="serve_threads.png")
     options = parser.parse_args(arguments)
-    epochs, requests, samples = (5, 40, 10) if options.quick else (30, 200, 50)
+    epochs, requests, samples = (15, 40, 10) if options.quick else (30, 200, 50)
 
     torch.set_num_threads(1)  # threads serve requests; each computes on one core
     torch.manual_seed(options.seed)
     x, y, x_test, y_test = digits()
     net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     model = lb.convert(net, posterior=lb.KTied(rank=2), prior=lb.priors.Normal(0.2))
-    server = Server(train(model, x, y, epochs), samples)
+    recipe = {"epochs": epochs, "batch_size": 100, "lr": 3e-3, "seed": options.seed}
+    lb.fit(model, (x, y), **recipe, kl_weight=0.1)
+    server = Server(model, samples)
 
     images = torch.cat([x_test, x_test.gather(-1, torch.rand_like(x_test).argsort(-1))])
     chosen = [torch.randint(len(images), (8,)) for _ in range(requests)]

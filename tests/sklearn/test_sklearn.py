@@ -17,8 +17,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import leanbayes as lb
+from leanbayes.errors import NonFiniteLossError
 from leanbayes.sklearn import BayesClassifier, BayesRegressor, base
-from leanbayes.sklearn.fitting import FitSettings, NonFiniteFitError, _Watch
+from leanbayes.sklearn.fitting import FitSettings
 from leanbayes.sklearn.posterior_names import NAMED_FAMILIES, NamedFamily
 from leanbayes.sklearn.training_table import WeightedRows, distinct_rows, round_off
 
@@ -184,7 +185,16 @@ def test_early_stopping_keeps_the_best_weights(kind):
     assert model.n_iter_ == len(scores) == int(np.argmax(scores)) + 1 + 3 < 60
     rows = model._prepared(X, y, None, first=False)
     _, held_out = rows.split(0.3, model._fitted.seed)
-    assert _Watch(model._fitted, None, 1).fitted_score(held_out) == max(scores)
+    p = lb.predict(
+        model.networks_[0],
+        held_out.x,
+        samples=10,
+        seed=model._fitted.seed,
+        likelihood=model.likelihood_,
+    )
+    with torch.no_grad():
+        log_probs = held_out.weight * p.log_likelihood(held_out.y)
+    assert float(log_probs.mean()) == pytest.approx(max(scores), abs=1e-6)
     assert kind(**SHORT).fit(X, y).validation_scores_ == []
 
 
@@ -453,7 +463,7 @@ def test_scaling_of_inputs_can_be_left_out():
     [(20, 150, 1), (200, 1200, 1), (1000, 1200, 5), (20_000, 250, 40), (10**6, 20, 1000)],
 )
 def test_epochs_follow_the_number_of_rows(rows, epochs, batches):
-    settings = FitSettings(None, None, 0.1, 1.0, 0.0, False, 0.1, 10)
+    settings = FitSettings(None, None, 0.1, 1.0, 0.0, False, 0.1, 10, False)
     assert settings.planned_epochs(rows) == epochs
     assert settings.batches(rows) == batches
 
@@ -475,8 +485,8 @@ def test_epochs_follow_the_number_of_rows(rows, epochs, batches):
         ({"epochs": 0}, "epochs is 0"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be positive"),
-        ({"kl_weight": -1.0}, "kl_weight is -1.0; it must not be negative"),
-        ({"kl_warmup": 2.0}, "kl_warmup is 2.0"),
+        ({"kl_weight": -1.0}, "kl_weight must not be negative, got -1.0"),
+        ({"kl_warmup": 2.0}, "kl_warmup must be from 0 to 1, got 2.0"),
         ({"n_iter_no_change": 0}, "n_iter_no_change is 0"),
         ({"data_size": 0}, "data_size is 0"),
         ({"early_stopping": True, "validation_fraction": 1.5}, "validation_fraction is 1.5"),
@@ -495,7 +505,7 @@ def test_wrong_questions_are_told():
         model.predict_quantiles(X, [1.0])
     with pytest.raises(NotFittedError):
         BayesRegressor().predict_dist(X)
-    with pytest.raises(NonFiniteFitError, match="lower learning_rate"):
+    with pytest.raises(NonFiniteLossError, match="Lower learning_rate"):
         made(BayesRegressor, learning_rate=1e30)
 
 
@@ -517,6 +527,61 @@ def test_the_kl_rises_in_the_warm_up():
     cold, ramped = (made(BayesRegressor, kl_warmup=w)[0] for w in (0.0, 1.0))
     free = made(BayesRegressor, kl_weight=0.0)[0]
     assert free.loss_curve_[0] == ramped.loss_curve_[0] < cold.loss_curve_[0]
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_an_interrupted_fit_keeps_its_weights(early_stopping, monkeypatch):
+    X, y = table()
+    whole = BayesRegressor(**SHORT, early_stopping=early_stopping).fit(X, y)
+    steps, real = [], torch.optim.Adam.step
+
+    def interrupted(optimizer, closure=None):
+        steps.append(1)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return real(optimizer, closure)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", interrupted)
+    with pytest.warns(UserWarning, match="interrupted"):
+        model = clone(whole).fit(X, y)
+    assert (model.n_iter_, model.loss_curve_) == (2, whole.loss_curve_[:2])
+    assert model.validation_scores_ == whole.validation_scores_[:2]
+    assert np.isfinite(model.predict(X)).all()
+
+
+def test_verbose_shows_the_progress(capsys):
+    made(BayesRegressor)
+    assert not capsys.readouterr().err
+    made(BayesRegressor, verbose=True)
+    assert "epoch 4/4" in capsys.readouterr().err
+
+
+def test_the_loss_of_an_ensemble_is_that_of_a_network_on_average():
+    asked = {"posterior": "ensemble", "kl_warmup": 0.0, "epochs": 1}
+    several, _ = made(BayesClassifier, **asked, members=3)
+    seed = several._fitted.seed
+    each = []
+    for number in range(3):
+        alone = BayesClassifier(**{**SHORT, **asked}, members=1)
+        alone.set_params(random_state=FixedSeed(seed + number))
+        X, y = table()
+        each.append(alone.fit(X, targets(BayesClassifier, y)))
+    losses = [model.loss_curve_[0] for model in each]
+    assert several.loss_curve_[0] == pytest.approx(np.mean(losses), rel=1e-5)
+    for ours, alone in zip(several.networks_, each, strict=True):
+        for a, b in zip(ours.parameters(), alone.networks_[0].parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+class FixedSeed(np.random.RandomState):
+    """A random state that draws one number."""
+
+    def __init__(self, number=0):
+        super().__init__(0)
+        self.number = number
+
+    def randint(self, *args, **kwargs):
+        return self.number
 
 
 def test_rounding_is_that_of_single_precision():

@@ -1,6 +1,7 @@
 """The training loop: what it minimizes, resume, interruption, best epoch, any data."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -125,6 +126,10 @@ def test_a_resumed_training_ends_as_an_uninterrupted_one(tmp_path):
 def test_another_training_does_not_continue_from_a_checkpoint(tmp_path):
     path = tmp_path / "fit.pt"
     lb.fit(network(), clusters(), epochs=1, checkpoint=path)
+    state = torch.load(path, weights_only=True)
+    del state["settings"]["patience"], state["settings"]["cosine"]
+    torch.save(state, path)
+    assert len(lb.fit(network(), clusters(), epochs=1, checkpoint=path)) == 1
     with pytest.raises(LoadError, match="other settings"):
         lb.fit(network(), clusters(), epochs=2, checkpoint=path)
     path.write_bytes(b"nonsense")
@@ -147,6 +152,77 @@ def test_the_model_has_the_weights_of_its_best_epoch():
     best = history.best_epoch
     assert best < 6
     assert_same(numbers(model), kept[best - 1])
+
+
+def test_patience_counts_validations_without_a_better_one(tmp_path):
+    x, y = clusters(60)
+    options = {"epochs": 30, "lr": 0.3, "patience": 3, "checkpoint": tmp_path / "fit.pt"}
+    history = lb.fit(network(), (x, y), (x, (y + 1) % 3), **options)
+    assert len(history) == history.best_epoch + 3 < 30
+    again = lb.fit(network(), (x, y), (x, (y + 1) % 3), **options)
+    assert list(again) == list(history)
+    with pytest.raises(ValueError, match="there is no validation data"):
+        lb.fit(network(), (x, y), epochs=1, patience=3)
+
+
+def test_long_trainings_are_validated_about_a_hundred_times_and_at_the_end():
+    data = clusters(8)
+    history = lb.fit(network(), data, data, epochs=205, patience=1000, validation_samples=1)
+    seen = [row["epoch"] for row in history if "validation_nll" in row]
+    assert seen == [*range(3, 205, 3), 205]
+    assert history.best_epoch in seen
+
+
+def test_weights_of_validation_examples_count_as_repetitions():
+    (x, y), weight = clusters(30), torch.tensor([1.0, 2.0, 0.0] * 10)
+    counts = weight.long()
+    options = {"epochs": 1, "validation_samples": 1, "batch_size": 7}
+    point = {"posterior": lb.posteriors.Point(), "prior": lb.priors.Normal(0.5)}
+    repeated = (x.repeat_interleave(counts, 0), y.repeat_interleave(counts))
+    found, expected, plain = (
+        lb.fit(network(**point), (x, y), held_out, **options)[0]["validation_nll"]
+        for held_out in ((x, y, weight), repeated, (x, y))
+    )
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert found != pytest.approx(plain, rel=1e-3)
+
+
+def test_data_may_arrive_piece_by_piece():
+    """A constant rate and one optimizer for all pieces are a training on all of them."""
+    pieces, rates, made = [clusters(20, seed) for seed in (1, 2, 3)], [], []
+
+    class Watched(torch.optim.Adam):
+        def step(self, closure=None):
+            rates.append(self.param_groups[0]["lr"])
+            return super().step(closure)
+
+    def kept(groups):
+        made.append(made[0] if made else Watched(groups))
+        return made[0]
+
+    point = {"posterior": lb.posteriors.Point(), "prior": lb.priors.Normal(0.5)}
+    model, whole = network(**point), network(**point)
+    options = {"epochs": 1, "cosine": False, "kl_warmup": 0, "data_size": 60}
+    for piece in pieces:
+        lb.fit(model, piece, optimizer=kept, batch_size=20, **options)
+    assert rates == [1e-3] * 3
+    lb.fit(whole, pieces, optimizer=Watched, **options)
+    for ours, theirs in zip(model.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_threads_train_what_one_trains_alone():
+    def trained(seed):
+        model = models.pop()
+        lb.fit(model, clusters(), epochs=2, seed=seed)
+        return numbers(model)
+
+    models = [network() for _ in range(4)]
+    alone = [trained(seed) for seed in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(trained, (1, 2)))
+    for ours, theirs in zip(together, alone, strict=True):
+        assert_same(ours, theirs)
 
 
 def test_decay_acts_on_means_only():
@@ -228,6 +304,7 @@ def test_a_loss_that_is_not_finite_ends_in_a_sentence():
     [
         ({"epochs": 0}, "epochs"),
         ({"kl_warmup": 2}, "kl_warmup must be from 0 to 1"),
+        ({"validation": clusters(8), "patience": 0}, "patience is 0"),
         ({"kl_weight": -1}, "kl_weight must not be negative"),
         ({"train": iter([])}, "run through once only"),
         ({"train": [(torch.zeros(1, 2), torch.zeros(1).long())]}, "give data_size"),

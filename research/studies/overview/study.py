@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -127,25 +127,18 @@ def read_images(settings: Settings) -> Images:
 
 def train(model: nn.Module, images: Images, settings: Settings, kl_weight: float = 0) -> nn.Module:
     """Adam on the cross-entropy, plus a KL that comes in if it has a weight."""
-    optimizer = torch.optim.Adam(model.parameters(), settings.rate)
-    batches = list(_batches(len(images.x), settings))
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(batches))
-    model.train()
-    for step, chosen in enumerate(batches, 1):
-        loss = F.cross_entropy(model(images.x[chosen]), images.y[chosen])
-        if kl_weight:
-            weight = kl_weight * min(1.0, step / (settings.warmup * len(batches)))
-            loss = lb.elbo(loss, lb.kl(model), data_size=len(images.x), weight=weight).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        scheduler.step()
+    lb.fit(
+        model,
+        (images.x, images.y),
+        epochs=settings.epochs,
+        batch_size=settings.batch,
+        lr=settings.rate,
+        kl_weight=kl_weight,
+        kl_warmup=settings.warmup,
+        seed=int(torch.randint(2**31, ())),
+        progress=False,
+    )
     return model.eval()
-
-
-def _batches(size: int, settings: Settings) -> Iterator[Tensor]:
-    for _ in range(settings.epochs):
-        yield from torch.randperm(size).split(settings.batch)
 
 
 def _trained(method: Method, images: Images, settings: Settings, choice: float) -> nn.Module:

@@ -38,7 +38,10 @@ def noise_by(seed: int | None, model: nn.Module) -> AbstractContextManager[objec
 def _global_generators(seed: int, devices: Sequence[torch.device]) -> Iterator[None]:
     kind = devices[0].type if devices else "cuda"
     with _GLOBAL, torch.random.fork_rng(devices, device_type=kind):
-        torch.manual_seed(seed)
+        if devices:
+            torch.manual_seed(seed)
+        else:  # manual_seed would also seed devices, whose generators are not restored
+            torch.default_generator.manual_seed(seed)
         yield
 
 

@@ -78,6 +78,7 @@ class BayesEstimator(BaseEstimator, ABC):
     scale_inputs: bool = True
     data_size: int | None = None
     warm_start: bool = False
+    verbose: bool = False
     random_state: Any = None
 
     def _remember(self, y: NDArray[Any]) -> None:

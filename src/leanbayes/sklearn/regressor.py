@@ -68,6 +68,7 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
         scale_inputs: let inputs have mean 0 and standard deviation 1 inside.
         data_size: for ``partial_fit``, how many rows there are in all; by default those seen.
         warm_start: let ``fit`` go on from where it was.
+        verbose: show a line of progress.
         random_state: of first weights, batches and noise; an integer makes fits repeatable.
 
     Example:

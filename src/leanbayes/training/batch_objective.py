@@ -80,6 +80,10 @@ class BatchObjective:
         """The targets of a batch."""
         return parts_of(batch, self.target).with_target(self.target)
 
+    def weights(self, batch: Any) -> Tensor | None:
+        """How much every example of a batch counts; ``None`` if all count the same."""
+        return parts_of(batch, self.target).weight
+
     def size_of(self, batch: Any) -> int:
         """The number of examples in a batch."""
         return len(self.targets(batch))
@@ -101,7 +105,6 @@ class BatchObjective:
             return torch.stack([self.likelihood.nll(drawn, tiled) for drawn in outputs]).mean()
         drawn = torch.cat([each.unflatten(0, (count, len(y))) for each in outputs])
         if self.loss == "mixture":
-            require(weight is None, "weighted examples need loss='average'")
-            return mixture_nll(drawn, y, self.likelihood)
+            return mixture_nll(drawn, y, self.likelihood, weight)
         assert weight is not None
         return -(weight * self.likelihood.log_prob(drawn, y)).mean()

@@ -5,8 +5,7 @@ import io
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch.optim import Optimizer
 
 from leanbayes.errors import LoadError, NonFiniteLossError, require, require_count, require_positive
 from leanbayes.likelihoods import Categorical, Likelihood
+from leanbayes.prediction.seeded import noise_by
 from leanbayes.saving.files import replace_file
 from leanbayes.training.batch_objective import BatchObjective
 from leanbayes.training.history import History
@@ -29,6 +29,8 @@ from leanbayes.training.training_data import Batches, batches_of
 _CLIP = 10.0
 """Largest norm of a gradient where noise is predicted: an example believed to have none pulls
 without bound."""
+_VALIDATIONS = 100
+"""Longer trainings are not validated after every epoch."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,15 @@ class _Settings:
     clip: float | None
     validation_samples: int
     seed: int
+    cosine: bool = True
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         require_count("epochs", self.epochs, 1)
         require_positive(lr=self.lr)
         require_count("validation_samples", self.validation_samples, 1)
+        if self.patience is not None:
+            require_count("patience", self.patience, 1)
         require(
             0 <= self.kl_weight < math.inf,
             f"kl_weight must not be negative, got {self.kl_weight}. 1 is the ELBO",
@@ -62,7 +68,11 @@ class _Settings:
 
     def lr_factor(self, done: float) -> float:
         """Cosine decay of all learning rates to zero."""
-        return 0.5 + 0.5 * math.cos(math.pi * done)
+        return 0.5 + 0.5 * math.cos(math.pi * done) if self.cosine else 1.0
+
+    def is_validated(self, epoch: int) -> bool:
+        """Whether an epoch, counted from 1, ends with a validation; the last one does."""
+        return epoch % -(-self.epochs // _VALIDATIONS) == 0 or epoch == self.epochs
 
 
 def fit(
@@ -73,6 +83,7 @@ def fit(
     epochs: int,
     likelihood: Likelihood | None = None,
     lr: float = 1e-3,
+    cosine: bool = True,
     weight_decay: float = 0.0,
     batch_size: int = 128,
     optimizer: Callable[[list[dict[str, Any]]], Optimizer] | None = None,
@@ -81,6 +92,7 @@ def fit(
     clip: float | None = None,
     data_size: float | None = None,
     validation_samples: int = 10,
+    patience: int | None = None,
     target: str = "labels",
     output: Callable[[Any], Tensor] | None = None,
     batch_dim: int = 0,
@@ -97,11 +109,14 @@ def fit(
 
     Args:
         model: Converted model (:func:`leanbayes.convert`), or a plain network.
-        train: Pair ``(x, y)`` of arrays, a Dataset, or a DataLoader of pairs or dictionaries.
-        validation: The same for validation data.
+        train: Pair ``(x, y)`` of arrays, or ``(x, y, weight)`` with weights of examples; a Dataset;
+            or a DataLoader of pairs or dictionaries.
+        validation: The same for validation data, which is looked at about 100 times at most.
         epochs: Number of passes over the training data.
         likelihood: What the outputs mean; classes if not given. Its parameters are trained too.
         lr: Learning rate at the start.
+        cosine: Whether it falls to zero along a cosine. If not, it stays, as for data that arrive
+            piece by piece.
         weight_decay: Weight decay of the means; scales have their prior instead.
         batch_size: Number of examples per step, for arrays and Datasets.
         optimizer: Makes the optimizer from parameter groups; AdamW if not given.
@@ -109,8 +124,10 @@ def fit(
             tuning, :func:`~leanbayes.training.recommended_kl_weight`.
         kl_warmup: Share of the steps over which that weight rises from zero.
         clip: Largest norm of the gradient; by default none, and 10 where noise is predicted.
-        data_size: Number of training examples, where the loader does not know it.
+        data_size: Number of training examples, where the loader does not know it or more will
+            come; for arrays the sum of their weights if not given.
         validation_samples: Draws per validation.
+        patience: Stop after so many validations without a better one; by default never.
         target: Key of the targets in batches that are dictionaries.
         output: Chooses the tensor that the likelihood describes.
         batch_dim: Dimension of the inputs that counts examples.
@@ -140,7 +157,13 @@ def fit(
         clip = _CLIP
     if kl_weight is None:
         kl_weight = recommended_kl_weight(model, batches.data_size)
-    settings = _Settings(epochs, lr, kl_weight, kl_warmup, clip, validation_samples, seed)
+    settings = _Settings(
+        epochs, lr, kl_weight, kl_warmup, clip, validation_samples, seed, cosine, patience
+    )
+    require(
+        patience is None or validation is not None,
+        f"patience is {patience}, and there is no validation data. Give validation=…",
+    )
     options: dict[str, Any] = {"target": target, "output": output, "batch_dim": batch_dim}
     objective = BatchObjective(model, likelihood, batches.data_size, **options)
     groups = parameter_groups(model, lr, weight_decay=weight_decay)
@@ -149,9 +172,7 @@ def fit(
     made = (optimizer or torch.optim.AdamW)(groups)
     held_out = None if validation is None else batches_of(validation, batch_size, 1)
     path = None if checkpoint is None else Path(checkpoint)
-    fitting = _Fitting(objective, made, settings, held_out, path)
-    with _own_noise(model):
-        return fitting.run(batches, progress)
+    return _Fitting(objective, made, settings, held_out, path).run(batches, progress)
 
 
 class _Fitting:
@@ -180,6 +201,8 @@ class _Fitting:
         line = ProgressLine(max(steps, 1), done, progress if steps else False)
         try:
             for epoch in range(len(self.history), self.settings.epochs):
+                if self._is_over():
+                    break
                 self.history.append(self._epoch(epoch, batches, line))
                 self._keep_best()
                 self._save()
@@ -191,14 +214,27 @@ class _Fitting:
             self._modules.load_state_dict(self.best)
         return self.history
 
+    def _is_over(self) -> bool:
+        patience = self.settings.patience
+        return patience is not None and self.history.validations_since_best >= patience
+
     def _epoch(self, epoch: int, batches: Batches, line: ProgressLine) -> dict[str, float]:
-        """See every example once; returns the row of the history."""
+        """One pass over the data, and a validation; returns the row of the history."""
         started = time.monotonic()
         seed = (self.settings.seed * 1_000_003 + epoch) % 2**63
-        torch.manual_seed(seed)
+        with noise_by(seed, self._modules):
+            row = self._pass(epoch, seed, batches, line)
+            if self.validation is not None and self.settings.is_validated(epoch + 1):
+                row |= self._validated(self.validation)
+        return row | {"seconds": time.monotonic() - started}
+
+    def _pass(
+        self, epoch: int, seed: int, batches: Batches, line: ProgressLine
+    ) -> dict[str, float]:
+        """See every example once."""
         self._modules.train()
         totals, examples = torch.zeros(3), 0
-        count, weight = max(len(batches), 1), 0.0
+        count, weight, said = max(len(batches), 1), 0.0, self._said()
         for number, batch in enumerate(batches.epoch(torch.Generator().manual_seed(seed))):
             done = (epoch + min(number / count, 1.0)) / self.settings.epochs
             weight = self.settings.kl_at(done)
@@ -206,13 +242,11 @@ class _Fitting:
             size = self.objective.size_of(batch)
             totals += torch.stack([parts.loss, parts.nll, parts.kl]).detach().float().cpu() * size
             examples += size
-            line.step(f"epoch {epoch + 1}/{self.settings.epochs}{self._said()}")
+            line.step(f"epoch {epoch + 1}/{self.settings.epochs}{said}")
         require(examples > 0, "the training data has no batch; give at least one")
         loss, nll, kl = (totals / examples).tolist()
         self._check(loss, epoch)
-        row = {"epoch": epoch + 1, "loss": loss, "nll": nll, "kl": kl, "weight": weight}
-        row |= self._validated()
-        return row | {"seconds": time.monotonic() - started}
+        return {"epoch": epoch + 1, "loss": loss, "nll": nll, "kl": kl, "weight": weight}
 
     def _step(self, batch: Any, done: float, kl_weight: float) -> Any:
         factor = self.settings.lr_factor(done)
@@ -234,15 +268,15 @@ class _Fitting:
             )
 
     @torch.no_grad()
-    def _validated(self) -> dict[str, float]:
-        if self.validation is None:
-            return {}
+    def _validated(self, batches: Batches) -> dict[str, float]:
         nll, right, examples = 0.0, 0.0, 0
-        likelihood = self.objective.likelihood
-        for batch in self.validation.epoch(None):
-            drawn = self.objective.predict(batch, self.settings.validation_samples).samples
+        likelihood, settings = self.objective.likelihood, self.settings
+        for batch in batches.epoch(None):
+            drawn = self.objective.predict(
+                batch, settings.validation_samples, seed=settings.seed
+            ).samples
             y, size = self.objective.targets(batch), self.objective.size_of(batch)
-            nll += float(mixture_nll(drawn, y, likelihood)) * size
+            nll += float(mixture_nll(drawn, y, likelihood, self.objective.weights(batch))) * size
             if likelihood.has_classes(drawn):
                 right += float((likelihood.labels(drawn) == y).sum())
             examples += size
@@ -251,8 +285,8 @@ class _Fitting:
 
     def _said(self) -> str:
         """The last validation, for the line of progress."""
-        seen = self.history[-1].get("validation_nll") if len(self.history) else None
-        return "" if seen is None else f", validation NLL {seen:.3f}"
+        seen = [row["validation_nll"] for row in self.history if "validation_nll" in row]
+        return f", validation NLL {seen[-1]:.3f}" if seen else ""
 
     def _keep_best(self) -> None:
         if self.validation is not None and self.history.best_epoch == len(self.history):
@@ -277,7 +311,7 @@ class _Fitting:
             return
         try:
             state = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
-            same = state["settings"] == vars(self.settings)
+            same = _Settings(**state["settings"]) == self.settings
         except Exception as error:
             raise LoadError(
                 f"{self.checkpoint} is not a checkpoint of lb.fit. Remove it, or name another file"
@@ -302,12 +336,3 @@ def _classes(batches: Batches, target: str) -> Likelihood:
         "likelihood=lb.likelihoods.Gaussian(0.1, 'learnt')",
     )
     return Categorical()
-
-
-@contextmanager
-def _own_noise(model: nn.Module) -> Iterator[None]:
-    """Leave torch's generators as they were before the training."""
-    devices = {p.device for p in model.parameters() if p.device.type != "cpu"}
-    kind = next((device.type for device in devices), "cuda")
-    with torch.random.fork_rng(list(devices), device_type=kind):
-        yield

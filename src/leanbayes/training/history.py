@@ -32,6 +32,12 @@ class History(Sequence[dict[str, float]]):
         seen = [(row["validation_nll"], row["epoch"]) for row in self if "validation_nll" in row]
         return int(min(seen)[1]) if seen else None
 
+    @property
+    def validations_since_best(self) -> int:
+        """How often the model was validated after its best epoch, and not better."""
+        best = self.best_epoch
+        return sum("validation_nll" in row for row in self[best:]) if best else 0
+
     def append(self, row: dict[str, float]) -> None:
         """Add the row of an epoch."""
         self._rows.append(row)

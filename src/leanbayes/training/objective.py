@@ -84,8 +84,19 @@ def average_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None
     return (likelihood or Categorical()).nll(outputs, y)
 
 
-def mixture_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:
+def mixture_nll(
+    outputs: Tensor,
+    y: Tensor,
+    likelihood: Likelihood | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
     """NLL of the mixture of the samples [rank-1, eq. 14]: what evaluation reports.
+
+    Args:
+        outputs: outputs ``[samples, batch, …]``.
+        y: targets.
+        likelihood: what the outputs mean; classes if not given.
+        weight: how much every example counts, one on average.
 
     Example:
         >>> import torch
@@ -93,4 +104,5 @@ def mixture_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None
         >>> round(float(mixture_nll(logits, torch.tensor([0]))), 4)
         0.6931
     """
-    return -log_mean((likelihood or Categorical()).log_prob(outputs, y)).mean()
+    log_probs = log_mean((likelihood or Categorical()).log_prob(outputs, y))
+    return -(log_probs if weight is None else weight * log_probs).mean()

@@ -18,10 +18,13 @@ class ArrayBatches:
         x: an array or tensor, or a tuple of them for several inputs.
         y: the targets.
         batch_size: number of examples per step.
-        weight: how much every example counts; their sum is the size of the data.
+        weight: how much every example counts.
+        data_size: number of examples that these stand for; the sum of their weights if not given.
     """
 
-    def __init__(self, x: Any, y: Any, batch_size: int, weight: Any = None) -> None:
+    def __init__(
+        self, x: Any, y: Any, batch_size: int, weight: Any = None, data_size: float | None = None
+    ) -> None:
         self.x = tuple(map(_tensor, x)) if isinstance(x, tuple) else (_tensor(x),)
         self.y, self.batch_size = _tensor(y), batch_size
         self.weight = None if weight is None else _tensor(weight)
@@ -29,11 +32,9 @@ class ArrayBatches:
         sizes |= set() if self.weight is None else {len(self.weight)}
         require(len(sizes) == 1, f"inputs and targets have {sorted(sizes)} examples; give as many")
         require(sizes != {0}, "the training data is empty; give at least one example")
-
-    @property
-    def data_size(self) -> float:
-        """Number of examples, or the sum of their weights."""
-        return len(self.y) if self.weight is None else float(self.weight.sum())
+        if data_size is None:
+            data_size = len(self.y) if self.weight is None else float(self.weight.sum())
+        self.data_size = data_size
 
     @property
     def _relative_weight(self) -> Tensor | None:
@@ -99,7 +100,7 @@ def batches_of(data: Any, batch_size: int, data_size: float | None = None) -> Ba
         return data
     if isinstance(data, tuple) and len(data) in (2, 3) and not isinstance(data[1], tuple | list):
         x, y, *weight = data
-        return ArrayBatches(x, y, batch_size, *weight)
+        return ArrayBatches(x, y, batch_size, next(iter(weight), None), data_size)
     if isinstance(data, Dataset):
         return LoaderBatches(DataLoader(data, batch_size, shuffle=True), data_size)
     require(
