@@ -128,7 +128,8 @@ def main(arguments=None):
     # Pretrained weights are good already, so priors sit around them and not around zero. Of first
     # scales of 0.005, 0.03 and 0.05 the second was best on the test texts of seed 0.
     model = lb.convert(Upper(pretrained.bert), lb.KTied(2, 0.03), lb.priors.Centered(0.05))
-    lb.fit(model, (x, labels), epochs=epochs, batch_size=32, lr=3e-4, seed=options.seed)
+    recipe = {"epochs": epochs, "batch_size": 32, "lr": 3e-4, "kl_weight": 1.0}
+    lb.fit(model, (x, labels), **recipe, seed=options.seed)
 
     own, other = (lb.predict(model, part, samples=samples, seed=1) for part in (known, foreign))
     scores = own.metrics(truth)

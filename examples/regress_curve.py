@@ -50,8 +50,9 @@ def main(arguments=None):
     likelihood = lb.likelihoods.Gaussian(
         0.2, noise="predicted"
     )  # two outputs: a mean and a raw scale
-    recipe = {"epochs": steps, "batch_size": len(x), "lr": 1e-2, "kl_warmup": 0.5}
-    lb.fit(model, (x, y), likelihood=likelihood, **recipe, seed=options.seed)
+    recipe = {"epochs": steps, "batch_size": len(x), "lr": 1e-2}
+    recipe |= {"kl_weight": 1.0, "kl_warmup": 0.5, "seed": options.seed}
+    lb.fit(model, (x, y), likelihood=likelihood, **recipe)
 
     def predict(points):
         return lb.predict(model, points, samples=samples, seed=1, likelihood=likelihood)
