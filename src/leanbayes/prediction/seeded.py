@@ -15,7 +15,9 @@ _GLOBAL = threading.RLock()
 """Held while torch's global generators run by a seed."""
 
 
-def noise_by(seed: int | None, model: nn.Module) -> AbstractContextManager[object]:
+def noise_by(
+    seed: int | None, model: nn.Module, *, quick: bool = False
+) -> AbstractContextManager[object]:
     """Let a block draw by a seed; torch's global generators stay as they were.
 
     The numbers are those after ``torch.manual_seed(seed)``. Where other threads run, they come
@@ -25,10 +27,16 @@ def noise_by(seed: int | None, model: nn.Module) -> AbstractContextManager[objec
     Args:
         seed: of the noise; without one nothing changes.
         model: what will draw.
+        quick: let the main thread use the global generators although other threads run, as they do
+            in a notebook. That saves time for every operation, and what those threads draw without
+            a seed disturbs the block.
     """
     if seed is None:
         return nullcontext()
-    if threading.active_count() > 1 and not is_compiled(model):
+    alone = threading.active_count() == 1
+    if quick:
+        alone |= threading.current_thread() is threading.main_thread()
+    if not alone and not is_compiled(model):
         return _OwnGenerators(seed)
     devices = {tensor.device for tensor in model.state_dict(keep_vars=True).values()}
     return _global_generators(seed, [device for device in devices if device.type != "cpu"])

@@ -123,7 +123,7 @@ class Fitted:
             remedy = "Lower learning_rate, or look for extreme values in the table"
             raise NonFiniteLossError(error.reason, remedy) from None
         if history.interrupted:
-            warnings.warn("fitting was interrupted; the weights are those so far", stacklevel=5)
+            warnings.warn("fitting was interrupted; the weights are those so far", stacklevel=4)
         self.epochs += len(history)
         self.losses += [_loss_of_one(row, len(self.networks)) for row in history]
         return history

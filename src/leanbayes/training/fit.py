@@ -222,7 +222,7 @@ class _Fitting:
         """One pass over the data, and a validation; returns the row of the history."""
         started = time.monotonic()
         seed = (self.settings.seed * 1_000_003 + epoch) % 2**63
-        with noise_by(seed, self._modules):
+        with noise_by(seed, self._modules, quick=True):
             row = self._pass(epoch, seed, batches, line)
             if self.validation is not None and self.settings.is_validated(epoch + 1):
                 row |= self._validated(self.validation)
