@@ -122,7 +122,8 @@ class Blocks:
 
         It is ``RECIPE METRIC``, ``RECIPE/ROW METRIC`` of a row after training, ``RECIPE/spectra
         LAYER.scale`` (or ``LAYER.mean``) of what the first singular value explains,
-        ``step/METHOD SET-UP`` of what ``results/bench`` has of a step, or what a study of the paper has.
+        ``step/METHOD SET-UP`` of what ``results/bench`` has of a step, or what a study of
+        the paper has.
         """
         where, _, column = term.rpartition(" ")
         name, _, part = where.partition("/")
@@ -237,7 +238,9 @@ class Blocks:
     def _step(self, method: str, setup: str) -> Cell:
         """A step relative to the plain network's, with what the paper prints of it."""
         path = self.results.parent / "bench" / "step.json"
-        benchmark = read_object(path, {"branches"}, "a benchmark", "run python -m research bench run")
+        benchmark = read_object(
+            path, {"branches"}, "a benchmark", "run python -m research bench run"
+        )
         setups = benchmark["branches"]["native"]["setups"]
         cost = choose("method", method, choose("set-up", setup, setups))
         return Cell(cost["median"], published=self.paper.step_cost.get(method))

@@ -14,6 +14,7 @@ from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.recipe import Recipe, check_recipe
 from research.publishing.results import recipes_by_budget
 
+_ALL_IMAGES = 10_000
 _NOT_TRAINED = {"budgets", "choices", "cut", "measurements", "published", "seed"}
 
 
@@ -33,11 +34,24 @@ class ArchivedRuns:
     def by_name(self) -> Mapping[str, list[Recipe]]:
         """Recipes as they were run, one for each seed."""
         found: dict[str, list[Recipe]] = {}
-        for file in sorted(self.results.rglob("*.json")):
-            for values in _recipes_inside(json.loads(file.read_text(encoding="utf-8"))):
+        for file, content in self._files:
+            for values in _recipes_inside(content):
                 recipe = check_recipe(values, str(file))
                 found.setdefault(recipe.name, []).append(recipe)
         return found
+
+    @cached_property
+    def _files(self) -> list[tuple[Path, Any]]:
+        files = sorted(self.results.rglob("*.json"))
+        return [(file, json.loads(file.read_text(encoding="utf-8"))) for file in files]
+
+    def _studied(self, name: str, study: str) -> str:
+        """The command that measures a run, with the options that the archived study had."""
+        options: tuple[str, ...] = ()
+        for file, content in self._files:
+            if file.stem == name or file.stem.startswith(f"{name}-seed"):
+                options = tuple(_study_options(content, study)) or options
+        return " ".join((f"python -m research papers {study} runs/{name}", *options))
 
     def commands(self, names: Iterable[str], study: str = "") -> str:
         """Shell commands for these recipes, folded; empty if none of them was run.
@@ -50,7 +64,7 @@ class ArchivedRuns:
         runs = [recipe for name in known for recipe in self.by_name[name]]
         lines = training_commands(self.recipes, runs)
         if study and lines:
-            lines += [f"python -m research papers {study} runs/{name}" for name in known]
+            lines += [self._studied(name, study) for name in known]
         return folded(lines)
 
 
@@ -72,6 +86,18 @@ def _recipes_inside(found: Any) -> Iterator[Mapping[str, Any]]:
         yield from _recipes_inside(part)
 
 
+def _study_options(content: Mapping[str, Any], study: str) -> Iterator[str]:
+    """What a study was told besides the run: how many images and samples."""
+    told = content.get("settings", content)
+    wanted = {"compress": ("samples",), "rank1": ("images", "corrupted", "few", "samples")}
+    for key in wanted.get(study, ("images",)):
+        values = told.get(key)
+        if not values or values == _ALL_IMAGES or (study == "compress" and "rows" not in content):
+            continue
+        for value in values if isinstance(values, list) else [values]:
+            yield f"--{key} {value}"
+
+
 def training_commands(folder: Path, runs: Iterable[Recipe]) -> list[str]:
     """One line for the seeds of every recipe.
 
@@ -79,10 +105,20 @@ def training_commands(folder: Path, runs: Iterable[Recipe]) -> list[str]:
         folder: of the paper's recipes.
         runs: recipes as they were run, of any seeds.
     """
-    seeds: dict[str, list[int]] = {}
+    seeds: dict[str, dict[str, list[int]]] = {}
     for recipe in runs:
-        seeds.setdefault(_command(folder, recipe), []).append(recipe.seed)
-    return [_with_seeds(command, known) for command, known in seeds.items()]
+        commands = seeds.setdefault(recipe.name, {})
+        commands.setdefault(_command(folder, recipe), []).append(recipe.seed)
+    return [
+        _with_seeds(command, known)
+        for commands in seeds.values()
+        for command, known in _unchanged(commands).items()
+    ]
+
+
+def _unchanged(commands: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Those without changes if there are any: the others have a table or picture of their own."""
+    return {c: seeds for c, seeds in commands.items() if " --set " not in c} or commands
 
 
 def _with_seeds(command: str, seeds: list[int]) -> str:
@@ -95,7 +131,7 @@ def _command(folder: Path, recipe: Recipe) -> str:
     """Program, recipe, budget, and the settings in which the run differs from both."""
     file = _file(folder, recipe.name)
     budgets = recipes_by_budget(file)
-    changes = {budget: dict(_different(*_values(known, recipe))) for budget, known in budgets.items()}
+    changes = {budget: _changes(known, recipe) for budget, known in budgets.items()}
     budget = min(changes, key=lambda name: len(changes[name]))
     changed = changes[budget]
     if recipe.data.name != budgets["paper"].data.name:
@@ -116,8 +152,10 @@ def _file(folder: Path, name: str) -> Path:
     return max(alike, key=lambda path: len(path.stem))
 
 
-def _values(*recipes: Recipe) -> Iterator[dict[str, Any]]:
-    return (recipe.model_dump(mode="json", exclude=_NOT_TRAINED) for recipe in recipes)
+def _changes(known: Recipe, run: Recipe) -> dict[str, Any]:
+    """Dotted keys that a run has otherwise, and its values."""
+    before, after = (each.model_dump(mode="json", exclude=_NOT_TRAINED) for each in (known, run))
+    return dict(_different(before, after))
 
 
 def _different(
@@ -128,11 +166,15 @@ def _different(
         old, new = before.get(key), after.get(key)
         if old == new:
             continue
-        nested = isinstance(old, Mapping) and isinstance(new, Mapping)
-        if nested and old.keys() <= new.keys() and old.get("kind") == new.get("kind"):
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and _alike(old, new):
             yield from _different(old, new, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", new
+
+
+def _alike(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether keys can be set one by one: none is to go, and the kind stays."""
+    return old.keys() <= new.keys() and old.get("kind") == new.get("kind")
 
 
 def _yaml(value: Any) -> str:

@@ -167,7 +167,7 @@ def _words(row: str) -> str:
 
 
 def records_blocks(results: Path) -> OwnBlocks:
-    """What makes the blocks ``records`` and ``records-summary``; a claim names ``records/ROW METRIC``."""
+    """What makes ``records`` and ``records-summary``; a claim names ``records/ROW METRIC``."""
 
     def study() -> Study:
         return read_study(results / "studies" / "records.json", "papers records")

@@ -35,7 +35,8 @@ TABLE_2: Printed = {
     "cifar100-coarse-vgg-dropout": _row(_TWO, 0.775, 0.798, 0.817),
     "cifar100-coarse-vgg-variance": _row(_TWO, 0.769, 0.050, 0.822),
 }
-"""Its variance networks are layer-wise, in all four layers of LeNet-5 (section 6.1); Bernoulli and uniform noise are of section 3.3."""
+"""Its variance networks are layer-wise, in all four layers of LeNet-5 (section 6.1); Bernoulli and
+uniform noise are of section 3.3."""
 
 TABLE_3: Printed = {
     "mnist-lenet5-tanh-deterministic": _row(_THREE, 0.994, 0.994),

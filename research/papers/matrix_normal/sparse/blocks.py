@@ -24,8 +24,10 @@ from research.publishing.tables import markdown_table
 
 _STEPS, _SPEED = "matrix_normal", "compaction"
 """Benchmarks."""
-_OF_RUNS = ("sparse-families", "sparse-sweep", "sparse-noise", "sparse-table-1")
-_OF_RUNS += ("sparse-table-2", "sparse-layers")
+_OF_RUNS = (
+    *("sparse-families", "sparse-sweep", "sparse-noise"),
+    *("sparse-table-1", "sparse-table-2", "sparse-layers"),
+)
 
 
 def sparse_blocks(results: Path) -> OwnBlocks:
