@@ -9,6 +9,7 @@ from typing import Any
 
 from leanbayes.saving.files import replace_file
 from research.benchmarks import generator, pictures, quality_page
+from research.benchmarks.conditions import BUSY, how
 from research.benchmarks.limits import OF_PREDICTIONS, OF_STEPS
 from research.benchmarks.networks import network_title, whole_title
 from research.benchmarks.peers import PACKAGES
@@ -18,7 +19,6 @@ from research.publishing.tables import markdown_table
 Result = Mapping[str, Any]
 OURS = "k-tied 2, auto"
 """The method that conclusions are about: the default."""
-BUSY = "†"
 
 
 def write(results: Path, docs: Path) -> Path:
@@ -45,7 +45,7 @@ def text(found: Mapping[str, Result]) -> str:
     for name, section in SECTIONS.items():
         if name in found:
             parts += section(found[name])
-    parts += ["## How it is measured", _how(found)]
+    parts += ["## How it is measured", how(found)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -330,47 +330,6 @@ def _trial(found: Mapping[str, Result]) -> str:
         f"**A trial (`--quick`: {', '.join(sorted(trials))}): few turns, the smallest sizes, and "
         "batches of at most 32 whatever a heading says. Do not cite it.**"
     )
-
-
-def _how(found: Mapping[str, Result]) -> str:
-    run = {k: v for k, v in found.items() if "branches" in v}
-    lines = [
-        "`make bench` measures everything and writes this page; the numbers lie in "
-        "[results/bench](../results/bench). [Scaling](scaling.md) has what follows for large "
-        "transformers, on paper.",
-        "- A method and the plain network take turns in one process, and a ratio is that of one "
-        "turn: whatever slows the machine slows both. Each runs twice in a turn; the second run "
-        "counts.",
-        "- Steps and predictions run in several processes, because a process has a luck of its own "
-        "with memory: a median is that of the medians of processes, quartiles are those of all "
-        "turns.",
-        "- Before and after every turn a small fixed workload is timed. Where it is slow, "
-        f"something else was running: the turn is discarded and taken again. {BUSY} marks a median "
-        "that had to be taken from a busy machine.",
-        "- Peers run in a virtual environment of their own with the same torch, the same plain "
-        "network and this leanbayes, each as its documentation has it.",
-    ]
-    for name, result in sorted(run.items()):
-        lines.append(f"- {name}: {_facts(result)}")
-    return lines[0] + "\n\n" + "\n".join(lines[1:])
-
-
-def _facts(result: Result) -> str:
-    branch, settings = result["branches"]["native"], result["config"]
-    machine, versions = branch["machine"], branch["versions"]
-    memory = "kept by the process" if settings.get("keep_memory") else "as the system has it"
-    return (
-        f"{settings['rounds']} rounds{_processes(settings)}, {settings['clock']} clock, "
-        f"threads: {machine['threads']} of {machine['cores']} cores ({machine['processor']}, "
-        f"{machine['system']} {machine['architecture']}), Python {versions['python']}, "
-        f"torch {versions['torch']}, leanbayes {versions['leanbayes']}, freed memory {memory}, "
-        f"{result['minutes']} minutes."
-    )
-
-
-def _processes(settings: Mapping[str, Any]) -> str:
-    count = settings.get("processes", 1)
-    return f" in each of {count} processes" if count > 1 else ""
 
 
 CONCLUSIONS: dict[str, Callable[[Mapping[str, Result]], list[str]]] = {

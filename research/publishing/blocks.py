@@ -30,6 +30,7 @@ from research.publishing.pages import Makers
 from research.publishing.paper import Claim, Paper
 from research.publishing.paper_blocks import NOT_RUN, Picture
 from research.publishing.results import read_compressed, table, truncations
+from research.publishing.run_commands import ArchivedRuns
 from research.publishing.tables import markdown_table
 
 _RATIOS = {
@@ -70,19 +71,42 @@ class Blocks:
 
         of_all = {
             "claims": self.claims,
-            "table": self.table,
-            "rows": self.rows,
-            "post-training": self.post_training,
-            "probes": self.probes,
-            "costs": self.costs,
+            "table": self._with_commands(self.table, self._names_of_experiment),
+            "rows": self._with_commands(self.rows, _names),
+            "post-training": self._with_commands(self.post_training, _names, "compress"),
+            "probes": self._with_commands(self.probes, _names),
+            "says": lambda sentence: filled(sentence, self.cell),
             "spectra": lambda argument: drawn(self.spectra(argument)),
             "heat-maps": lambda argument: drawn(self.heat_maps(argument)),
             "curves": lambda argument: drawn(self.curves(argument)),
         }
         for own in self.own:
             of_all |= own.tables
+            of_all |= {
+                kind: self._with_commands(own.tables[kind], _names, study)
+                for kind, study in own.studies.items()
+            }
             of_all |= {kind: _then(make, drawn) for kind, make in own.pictures.items()}
         return of_all
+
+    def _with_commands(
+        self, make: Callable[[str], str], names: Callable[[str], list[str]], study: str = ""
+    ) -> Callable[[str], str]:
+        """A table with the commands of its rows."""
+
+        def made(argument: str) -> str:
+            table = make(argument)
+            commands = self._archived.commands(names(argument), study)
+            return "\n\n".join(filter(None, (table, commands)))
+
+        return made
+
+    def _names_of_experiment(self, experiment: str) -> list[str]:
+        return [row.name for row in experiments(self.trained)[experiment]]
+
+    @cached_property
+    def _archived(self) -> ArchivedRuns:
+        return ArchivedRuns(self.results, self.paper.recipes)
 
     def _shown(self, path: Path, caption: str, png: bytes) -> str:
         self.pictures[path.name] = png
@@ -98,7 +122,8 @@ class Blocks:
 
         It is ``RECIPE METRIC``, ``RECIPE/ROW METRIC`` of a row after training, ``RECIPE/spectra
         LAYER.scale`` (or ``LAYER.mean``) of what the first singular value explains,
-        ``step/POSTERIOR SET-UP`` of what a step costs, or what a study of the paper has.
+        ``step/METHOD SET-UP`` of what ``results/bench`` has of a step, or what a study of
+        the paper has.
         """
         where, _, column = term.rpartition(" ")
         name, _, part = where.partition("/")
@@ -106,7 +131,7 @@ class Blocks:
             if name in own.cells:
                 return own.cells[name](part, column)
         if name == "step":
-            return choose("posterior", part, self._costs(column))[0]
+            return self._step(part, column)
         if part == "spectra":
             layer, _, kind = column.partition(".")
             return Cell(choose("layer", layer, self._compressed(name)["spectra"])[kind][0])
@@ -131,16 +156,16 @@ class Blocks:
 
     def table(self, experiment: str) -> str:
         """The rows of an experiment."""
-        return rows_table(choose("experiment", experiment, experiments(self.trained)))
+        return _rows_table(choose("experiment", experiment, experiments(self.trained)))
 
     def rows(self, names: str) -> str:
         """``RECIPE, RECIPE, …``: a row of each, of the published settings if they were run."""
-        return rows_table([self._row(name) for name in names.split(", ")])
+        return _rows_table([self._row(name) for name in names.split(", ")])
 
     def post_training(self, argument: str) -> str:
         """``RECIPE | METRIC, …``: a trained mean field, its truncations and its tied versions."""
         name, also = _split(argument)
-        return rows_table(self._truncations(name, also.split(", ") if also else ()))
+        return _rows_table(self._truncations(name, also.split(", ") if also else ()))
 
     def probes(self, names: str) -> str:
         """``RECIPE, …``: −ELBO and ratios of the probed layer at every step: means over seeds.
@@ -149,13 +174,6 @@ class Blocks:
         """
         lines = (line for name in names.split(", ") for line in _probed(name, self._runs(name)))
         return markdown_table(["run", "step", "−ELBO", *_RATIOS.values()], lines)
-
-    def costs(self, setup: str) -> str:
-        """What a training step of a set-up of ``research bench families`` costs."""
-        return markdown_table(
-            ["posterior", "step, relative to the plain network", "quartiles"],
-            ([name, str(cell), between] for name, (cell, between) in self._costs(setup).items()),
-        )
 
     def spectra(self, argument: str) -> Iterator[Picture]:
         """``RECIPE | caption``: what singular values explain of standard deviations and means."""
@@ -217,23 +235,15 @@ class Blocks:
         compressed = read_compressed(file) if file.is_file() else None
         return truncations(self.paper, name, compressed, also)
 
-    def _costs(self, setup: str) -> dict[str, tuple[Cell, str]]:
-        """The median of a step relative to the plain network's, and its quartiles in words."""
-        path = self.results / "benchmarks" / "step_cost.json"
+    def _step(self, method: str, setup: str) -> Cell:
+        """A step relative to the plain network's, with what the paper prints of it."""
+        path = self.results.parent / "bench" / "step.json"
         benchmark = read_object(
-            path, {"setups"}, "a benchmark", "run python -m research bench families"
+            path, {"branches"}, "a benchmark", "run python -m research bench run"
         )
-        steps = {
-            name: cost["step"]
-            for name, cost in choose("set-up", setup, benchmark["setups"])["families"].items()
-        }
-        return {
-            name: (
-                Cell(step["median"], published=self.paper.step_cost.get(name)),
-                f"{step['low']:.3g} – {step['high']:.3g}",
-            )
-            for name, step in steps.items()
-        }
+        setups = benchmark["branches"]["native"]["setups"]
+        cost = choose("method", method, choose("set-up", setup, setups))
+        return Cell(cost["median"], published=self.paper.step_cost.get(method))
 
     def _runs(self, name: str) -> list[dict[str, Any]]:
         files = sorted(self.results.glob(f"{name}-seed*.json"))
@@ -245,6 +255,11 @@ class Blocks:
 
     def _compressed(self, name: str) -> Mapping[str, Any]:
         return read_compressed(self._compressed_file(name))
+
+
+def _names(argument: str) -> list[str]:
+    """The recipes of ``RECIPE, RECIPE = what to call it, … | more``."""
+    return [entry.partition(" = ")[0] for entry in argument.partition(" | ")[0].split(", ")]
 
 
 def _then(
@@ -282,6 +297,17 @@ def _probed_layer(recipe: Mapping[str, Any]) -> str:
     """The layer of the measurement ``probe``, which was a key of its own in the first results."""
     listed = {each["kind"]: each for each in recipe.get("measurements", ())}
     return str((listed.get("probe") or recipe["probe"])["layer"])
+
+
+def _rows_table(rows: Sequence[Row]) -> str:
+    """The rows, and what their errors are over."""
+    several = [len(row.seeds) > 1 for row in rows if row.seeds]
+    if not several:
+        return rows_table(rows)
+    over = "seeds" if all(several) else "test examples"
+    if any(several) and not all(several):
+        over = "seeds in rows of several, over test examples in rows of one"
+    return f"{rows_table(rows)}\n\n*± is a standard error over {over}.*"
 
 
 def _numbers(column: Iterable[float | None]) -> list[float]:

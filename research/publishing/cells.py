@@ -20,7 +20,8 @@ class Cell:
 
     Args:
         ours: what our run measured, if it ran and has this metric.
-        error: its standard error over test examples, if there is one.
+        error: its standard error, over seeds if there are several and over test examples if there
+            is one, as far as it is known.
         published: what the paper prints, if it does.
 
     Example:
@@ -123,7 +124,7 @@ def experiments(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def merge_seeds(rows: Iterable[Row]) -> list[Row]:
-    """One row for runs that differ in their seed alone: the mean of values and of errors."""
+    """One row for runs that differ in their seed alone: means with their errors over seeds."""
     alike: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         alike.setdefault((row.name, row.budget), []).append(row)
@@ -132,14 +133,17 @@ def merge_seeds(rows: Iterable[Row]) -> list[Row]:
 
 def _merged(rows: Sequence[Row]) -> Row:
     cells = {
-        name: replace(
-            cell,
-            ours=mean_of([row.cells[name].ours for row in rows]),
-            error=mean_of([row.cells[name].error for row in rows]),
-        )
+        name: replace(_over_seeds([row.cells[name] for row in rows]), published=cell.published)
         for name, cell in rows[0].cells.items()
     }
     return replace(rows[0], cells=cells, seeds=tuple(seed for row in rows for seed in row.seeds))
+
+
+def _over_seeds(cells: Sequence[Cell]) -> Cell:
+    """The mean, if every seed has the number."""
+    if any(cell.ours is None for cell in cells):
+        return Cell()
+    return averaged([cell.ours for cell in cells], [cell.error for cell in cells])
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:

@@ -2,7 +2,8 @@
 
 ``{KIND: TERM}`` or ``{KIND: TERM / TERM}`` stands for a number of ours, ``{printed KIND: …}`` for
 what the paper prints. ``{compared: TERM / TERM}`` is a word: higher, lower, or about the same if
-two numbers of ours differ by less than two standard errors.
+two numbers of ours differ by less than two standard errors. ``{trained: TERM / TERM}`` of two
+accuracies says whether one training failed, so that nothing follows from its other numbers.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from leanbayes.errors import choose
 from research.publishing.cells import Cell, count
 
 _NUMBER = re.compile(r"\{(?P<printed>printed )?(?P<kind>\w+): (?P<terms>[^}]*)\}")
+_FAILED = 0.9
+"""A training failed whose accuracy is below this share of the other one's."""
 
 
 class NotMeasuredError(ValueError):
@@ -38,6 +41,8 @@ def filled(sentence: str, cell: Callable[[str], Cell]) -> str:
         terms, printed = match["terms"].split(" / "), bool(match["printed"])
         if match["kind"] == "compared":
             return _compared(*((cell(term), term) for term in terms))
+        if match["kind"] == "trained":
+            return _trained(*(_known(term, cell(term), printed=False) for term in terms))
         kind = "printed" if printed and match["kind"] == "value" else match["kind"]
         values = [_known(term, cell(term), printed) for term in terms]
         return choose("kind of number", kind, _KINDS)(*values)
@@ -60,6 +65,17 @@ def _compared(first: tuple[Cell, str], second: tuple[Cell, str]) -> str:
     if abs(ours - other) <= 2 * math.hypot(*errors):
         return "about the same"
     return "higher" if ours > other else "lower"
+
+
+def _trained(accuracy: float, other: float) -> str:
+    """The beginning of a sentence about two networks.
+
+    Example:
+        >>> _trained(0.86, 0.63), _trained(0.86, 0.84)
+        ('Undecided, because one training failed', 'Both networks learned')
+    """
+    failed = min(accuracy, other) < _FAILED * max(accuracy, other)
+    return "Undecided, because one training failed" if failed else "Both networks learned"
 
 
 def _value(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -73,4 +74,4 @@ def _shown_by(item: Item, tests: Mapping[Path, int], up: str) -> Iterator[str]:
         path = file.relative_to(ROOT).as_posix()
         yield f"[{file.name}]({up}{path}), {number} test{'s' * (number > 1)}"
     if item.page:
-        yield f"[results](papers/{item.page})"
+        yield f"[results]({posixpath.normpath(f'papers/{item.page}')})"

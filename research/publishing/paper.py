@@ -94,7 +94,8 @@ class Paper:
         checklist: what is to be shown, by id.
         claims: the first table of its page.
         truncated: metrics of a trained mean field (``full``) and of its truncations, by recipe.
-        step_cost: time of a training step relative to the plain network's, by posterior.
+        step_cost: time of a training step relative to the plain network's, by method of the
+            benchmark ``step``.
         blocks: what makes the blocks that only its pages have, one for each study.
     """
 

@@ -38,11 +38,14 @@ class OwnBlocks:
         pictures: from a block's argument to pictures.
         cells: what claims may name, by the first word of a term: ``WORD/PART COLUMN`` is
             ``cells[WORD](PART, COLUMN)``.
+        studies: the command of ``python -m research papers`` that measures a run of a table, by
+            kind; these tables name recipes and get commands below.
     """
 
     tables: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
     pictures: Mapping[str, Callable[[str], Iterator[Picture]]] = field(default_factory=dict)
     cells: Mapping[str, Callable[[str, str], Cell]] = field(default_factory=dict)
+    studies: Mapping[str, str] = field(default_factory=dict)
 
 
 MakeBlocks = Callable[[Path], OwnBlocks]
@@ -62,6 +65,7 @@ def where_run(make: MakeBlocks) -> MakeBlocks:
             tables={kind: partial(_table, table) for kind, table in own.tables.items()},
             pictures={kind: partial(_pictures, draw) for kind, draw in own.pictures.items()},
             cells={word: partial(_cell, cell) for word, cell in own.cells.items()},
+            studies=own.studies,
         )
 
     return patient

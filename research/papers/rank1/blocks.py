@@ -66,6 +66,7 @@ def rank1_blocks(results: Path) -> OwnBlocks:
             ),
             "theorem": of.theorem_cell,
         },
+        studies={kind: "rank1" for kind in of_runs if kind != "rank1-costs"},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -119,7 +120,7 @@ def records_table(study: Study) -> str:
         known = ", ".join(f"{printed[name]:g}" for name in _PRINTED if name in printed) or "–"
         count = str(Cell(parts[0].get("parameters")))
         seeds = seeds_of([part["seed"] for part in parts]) if "seed" in parts[0] else "–"
-        lines.append([row.replace("-", " "), seeds, *cells, count, known])
+        lines.append([_words(row), seeds, *cells, count, known])
     return markdown_table(header, lines)
 
 
@@ -141,15 +142,43 @@ def _cell(parts: Sequence[Mapping[str, Any]], column: str) -> Cell:
     return averaged([score["value"] for score in scores], [score["error"] for score in scores])
 
 
+def records_summary(study: Study) -> str:
+    """Which networks are nearest to the true risk, and which have the lowest ECE."""
+    networks = {row: parts for row, parts in _rows(study).items() if row != RISK}
+    sentences = []
+    for column, what in (("excess", COLUMNS["excess"]), ("ece", "ECE")):
+        cells = {row: _cell(parts, column) for row, parts in networks.items()}
+        first, *others = sorted(cells, key=lambda row: cells[row].ours or 0.0)
+        level = [row for row in others if _level(cells[first], cells[row])]
+        named = [f"{_words(row)} ({cells[row]})" for row in level]
+        same = f"within two standard errors of it: {', '.join(named)}" if named else "clearly so"
+        sentences.append(f"Lowest {what}: {_words(first)} ({cells[first]}), {same}.")
+    return " ".join(sentences)
+
+
+def _level(first: Cell, second: Cell) -> bool:
+    """Whether two means differ by at most two standard errors of their difference."""
+    spread = math.hypot(first.error or 0.0, second.error or 0.0)
+    return abs((first.ours or 0.0) - (second.ours or 0.0)) <= 2 * spread
+
+
+def _words(row: str) -> str:
+    return row.replace("-", " ")
+
+
 def records_blocks(results: Path) -> OwnBlocks:
-    """What makes the block ``records``; a claim names ``records/ROW METRIC``."""
+    """What makes ``records`` and ``records-summary``; a claim names ``records/ROW METRIC``."""
 
     def study() -> Study:
         return read_study(results / "studies" / "records.json", "papers records")
 
     return OwnBlocks(
-        tables={"records": lambda _: records_table(study())},
+        tables={
+            "records": lambda _: records_table(study()),
+            "records-summary": lambda _: records_summary(study()),
+        },
         cells={
             "records": lambda row, column: _cell(choose("row", row, _rows(study())), column),
         },
+        studies={"records": ""},
     )

@@ -20,8 +20,10 @@ TITLES = {
     "cauchy": "rank-1 Cauchy",
 }
 _PREFIX = "fashion-mnist-resnet-"
-_FROM_RESULT = ("epochs", "seconds", "seed", "recipe")
-_FROM_RESULT += ("versions", "revision", "tree", "sources", "threads")
+_FROM_RESULT = (
+    *("epochs", "seconds", "seed", "recipe"),
+    *("versions", "revision", "tree", "sources", "threads"),
+)
 
 
 def rate_of(recipe: Recipe) -> float | None:

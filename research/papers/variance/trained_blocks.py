@@ -62,6 +62,7 @@ def after_blocks(results: Path) -> OwnBlocks:
             "phases": of.phases,
         },
         cells={FOLDER: of.cell, "phases": of.phase_cell},
+        studies=dict.fromkeys(listed, "variance"),
     )
 
 

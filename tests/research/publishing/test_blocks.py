@@ -196,27 +196,32 @@ def test_a_page_that_is_not_there_is_named(tmp_path):
         refresh(tmp_path / "k.md", {})
 
 
-def test_costs_of_a_step_stand_beside_the_published_ones(tmp_path):
-    families = {
-        "mean field": {"step": {"median": 3.0, "low": 2.75, "high": 3.25}},
-        "k-tied, rank 3": {"step": {"median": 2.5, "low": 2.25, "high": 3.0}},
-    }
-    path = tmp_path / "benchmarks" / "step_cost.json"
-    write_json(path, {"setups": {"mlp_1024": {"families": families}}})
-    costs = Blocks(K_TIED, tmp_path).costs
-    lines = costs("mlp_1024").splitlines()
-    assert lines[2:] == [
-        "| mean field | 3 (3.585) | 2.75 – 3.25 |",
-        "| k-tied, rank 3 | 2.5 | 2.25 – 3 |",
-    ]
+def test_costs_of_a_step_are_those_of_the_benchmark(tmp_path):
+    methods = {"mean field, weights": {"median": 3.0}, "k-tied 2, auto": {"median": 2.5}}
+    path = tmp_path / "bench" / "step.json"
+    write_json(path, {"branches": {"native": {"setups": {"mlp_1024": methods}}}})
+    cell = Blocks(K_TIED, tmp_path / "k_tied").cell
+    assert str(cell("step/mean field, weights mlp_1024")) == "3 (3.585)"
+    assert str(cell("step/k-tied 2, auto mlp_1024")) == "2.5"
     with pytest.raises(ValueError, match="mlp_1024"):
-        costs("mlp_2048")
+        cell("step/k-tied 2, auto mlp_2048")
     path.write_text("[]")
     with pytest.raises(ValueError, match=r"is not a benchmark; run python -m research bench"):
-        costs("mlp_1024")
+        cell("step/k-tied 2, auto mlp_1024")
     path.unlink()
     with pytest.raises(FileNotFoundError, match=r"does not exist; run python -m research bench"):
-        costs("mlp_1024")
+        cell("step/k-tied 2, auto mlp_1024")
+
+
+def test_a_sentence_of_a_page_has_its_numbers(tmp_path):
+    methods = {"mean field, weights": {"median": 3.0}}
+    write_json(
+        tmp_path / "bench" / "step.json",
+        {"branches": {"native": {"setups": {"mlp_1024": methods}}}},
+    )
+    made = Blocks(K_TIED, tmp_path / "k_tied").makers(tmp_path / "k.md")
+    page = "<!-- says: It takes {value: step/mean field, weights mlp_1024}. -->\nold\n<!-- end -->"
+    assert "\nIt takes 3.00.\n" in refreshed(page, made)
 
 
 def test_metrics_that_are_not_published_are_shown_if_asked_for():

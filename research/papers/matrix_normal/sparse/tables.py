@@ -199,7 +199,8 @@ def layers_table(studies: Sequence[Study]) -> str:
             left, of = groups[kind]["layers"][name]
             line += [f"{thousands(left)} of {thousands(of)}", f"{100 * (of - left) / of:.0f} %"]
         lines.append(line)
-    return markdown_table([*header, "dropped"], lines)
+    told = f"{title(studies[0]['name'])}, {seeds_of([studies[0]['seed']])}:"
+    return f"{told}\n\n{markdown_table([*header, 'dropped'], lines)}"
 
 
 def network_table(studies: Sequence[Study]) -> str:

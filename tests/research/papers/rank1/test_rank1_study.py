@@ -348,3 +348,23 @@ def test_trials_that_were_not_made_or_not_finished_say_so(tmp_path):
     assert told.exit_code == 1
     assert "none" in str(told.exception)
     assert isinstance(told.exception, FileNotFoundError | ValueError)  # which main() prints
+
+
+def test_foreign_images_of_sorted_files_are_named(tmp_path):
+    """Studies without a record of how images were prepared took them class by class."""
+    half = {"value": 0.5, "error": 0.01}
+
+    def shown(**foreign):
+        study = {
+            "settings": {"seed": 1, "kinds": []},
+            "parts": {
+                "network": {"parameters": 1, "plain_parameters": 1, "members": 1, "samples": 3},
+                "clean": {"images": 2000, "scores": {"3": {"nll": half}}, "diversity": {}},
+                "foreign": {"auroc_entropy": half, "data": "cifar100", **foreign},
+            },
+        }
+        return tables.main_table({"a": Found("cifar10-wrn-cauchy", [study])})
+
+    assert "20 of 100 classes" in shown()
+    assert "classes" not in shown(preprocessing="files sorted by class, so permuted")
+    assert "judged by 3 samples of every member; the recipe, as the paper, has 4." in shown()
