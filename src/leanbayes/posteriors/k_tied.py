@@ -11,7 +11,6 @@ from leanbayes.errors import require, require_count
 from leanbayes.ops import LinearOp
 from leanbayes.parameters.learned import Learned, Stored
 from leanbayes.parameters.scales import Scale
-from leanbayes.parameters.transforms import Exp
 from leanbayes.posteriors.base import Posterior, register_posterior
 
 
@@ -40,12 +39,13 @@ class KTied(Posterior):
     def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
         scale = Scale.of(self.scale)
         assert not isinstance(scale.start, str)
-        factor = replace(scale, start=math.sqrt(scale.start / self.rank))
+        start = math.sqrt(scale.start / self.rank)
+        factor = replace(scale, start=start)
         rows, columns = op.matrix(weight).shape
-        logs = factor.transform == Exp()
+        logs = factor.stored == "log"
         u, v = (factor.initial((self.rank, size), weight) for size in (rows, columns))
         return self.learned(
-            partial(KTiedNormal, logs=logs),
+            partial(KTiedNormal, log_unit=math.log(start) if logs else None),
             loc=Stored.means(weight, op),
             u=replace(u, as_it_is=logs),
             v=replace(v, as_it_is=logs),
