@@ -19,6 +19,7 @@ from leanbayes.layers import LayerSpec, RandomMap, is_bayesian, is_convertible
 from leanbayes.layers.forward_pass import estimator_for
 from leanbayes.likelihoods import Likelihood
 from leanbayes.models.random_maps import random_maps
+from leanbayes.parameters.learned import from_version_1
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
 from leanbayes.saving.adapters import fingerprint, random_names, trained_names, unwrapped
@@ -36,11 +37,14 @@ from leanbayes.saving.header import (
 )
 from leanbayes.spec import Spec
 
-FORMAT = 1
+FORMAT = 3
 """Of a file that holds a whole model."""
 
-ADAPTER_FORMAT = 2
+ADAPTER_FORMAT = 4
 """Of one that holds the trained part of it."""
+
+_RELATIVE = "relative"
+"""How logarithms of scales are stored: relative to their start; in formats 1 and 2 they are not."""
 
 M = TypeVar("M", bound=nn.Module)
 _LIKELIHOOD = ".likelihood."
@@ -74,7 +78,8 @@ def save(
         True
     """
     target, model = _with_suffix(path), unwrapped(model)
-    header = {"format": FORMAT, "checksum": NO_CHECKSUM, "layers": _describe(model)}
+    header = {"format": FORMAT, "checksum": NO_CHECKSUM, "scales": _RELATIVE}
+    header["layers"] = _describe(model)
     tensors = _unique(model)
     if trainable_only:
         kept = trained_names(model)
@@ -115,7 +120,10 @@ def load(net: M, path: str | os.PathLike[str]) -> M:
         if rest is not None:
             _compare_rest(source, rest, given, model)
         stored = read_tensors(source)
-        model.load_state_dict({name: stored[name] for name in given}, strict=False)
+        state = {name: stored[name] for name in given}
+        if "scales" not in header.description:
+            state = from_version_1(model, state)
+        model.load_state_dict(state, strict=False)
     return model
 
 
@@ -221,12 +229,15 @@ def _read(source: Path) -> Header:
     """The header of a file in the format that this version reads."""
     header = read_header(source)
     number = header.description.get("format")
-    if type(number) is not int or number not in (FORMAT, ADAPTER_FORMAT):
+    if type(number) is not int or not 1 <= number <= ADAPTER_FORMAT:
         raise LoadError(
-            f"{source} has format {reprlib.repr(number)}, and this version reads {FORMAT} and "
+            f"{source} has format {reprlib.repr(number)}, and this version reads 1 to "
             f"{ADAPTER_FORMAT}; upgrade leanbayes"
         )
-    if ("rest" in header.description) != (number == ADAPTER_FORMAT):
+    is_adapter, is_relative = number % 2 == 0, number >= FORMAT
+    if ("rest" in header.description) != is_adapter or (
+        header.description.get("scales") != (_RELATIVE if is_relative else None)
+    ):
         raise LoadError(
             f"{source} has format {number}, which does not suit what it holds; save the model again"
         )
