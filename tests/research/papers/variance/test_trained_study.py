@@ -383,7 +383,7 @@ def test_tables_have_our_numbers_next_to_the_printed_ones(results, study):
     assert f"| {NAME} | 25 epochs, seed 42 | −" in one
     assert "(−4) | 0 (0) |" in one
     assert "| mnist-lenet5-weight | not run | – (−602.6) | – (−33.8) | – (568.8) |" in one
-    assert "| mnist-lenet5-layer | not run | – (98.2) | – (11.3) | – (99.3) |" in two
+    assert "| mnist-lenet5-all-layers | not run | – (98.2) | – (11.3) | – (99.3) |" in two
     assert "| mnist-lenet5-tanh-both | not run | – (93.2) | – (97.5) |" in three
     assert "| dense2 | 1 024 | ∞ / ∞ / ∞ | yes | 0 | 0 | 0.0 | 0.0 |" in makers["alphas"](NAME)
     assert "all alike, so at random" in makers["pruned"](NAME)
