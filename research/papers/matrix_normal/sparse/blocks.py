@@ -45,7 +45,7 @@ def sparse_blocks(results: Path) -> OwnBlocks:
             "sparse-families": lambda names: tables.families_table(of.named(names)),
             "sparse-sweep": lambda names: tables.sweep_table(of.named(names)),
             "sparse-noise": lambda names: tables.noise_table(of.named(names)),
-            "sparse-table-1": lambda names: tables.printed_table_1(of.named(names)),
+            "sparse-table-1": lambda _: tables.printed_table_1(of.named(", ".join(TABLE_1))),
             "sparse-table-2": lambda names: tables.printed_table_2(of.named(names)),
             "sparse-layers": lambda name: tables.layers_table(of.sparse.studies(name)),
             "compaction": lambda name: tables.network_table(of.sparse.studies(name, COMPACTION)),

@@ -230,10 +230,13 @@ def test_tables_say_what_the_files_say(blocks, results):
     assert sweep[0].count("log α <") == 8
     assert sweep[2].startswith("| FC 300 on MNIST, MN | weights left, % |")
     assert sweep[4].startswith("| FC 300 on MNIST, k-tied of rank 2 | not yet run |")
-    layers = make["sparse-layers"](GROUPS).splitlines()
+    told, _, *layers = make["sparse-layers"](GROUPS).splitlines()
+    assert told.endswith(f"seed {read(results, GROUPS)['seed']}:")
+    layers = [line for line in layers if line.startswith("|")]
     assert [line.split(" | ")[0] for line in layers[2:]] == ["| dense1", "| dense2", "| dense3"]
     assert make["sparse-noise"](f"{DIAG}, {MN}").splitlines()[2].endswith("| 0.0000 |")
-    compacted = make["compaction"](GROUPS).splitlines()
+    shown = make["compaction"](GROUPS).splitlines()
+    compacted = [line for line in shown if line.startswith("|")]
     assert len(compacted) == 2 + 2 * 6
     assert "2 080" in compacted[2]
     chosen = read(results, GROUPS, folder="compaction")["log_alpha"]
