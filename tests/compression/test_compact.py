@@ -395,6 +395,36 @@ def test_a_model_that_cannot_be_traced_is_kept_whole_and_named():
         assert torch.equal(small(x), net(x))
 
 
+def _asks_for_a_bias(net, h):
+    return F.relu(h) if net.second.bias is None else F.elu(h)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda net, h: F.elu(h, net.first.out_features / 6),
+        lambda net, h: F.elu(h, alpha=net.second.in_features / 6),
+        lambda net, h: F.relu(h) if net.first.out_features > 5 else F.elu(h),
+        lambda net, h: F.elu(h, net.norm.num_features / 6),
+        _asks_for_a_bias,
+    ],
+)
+@pytest.mark.parametrize("bayesian", [False, True])
+def test_a_model_whose_code_reads_sizes_is_kept_whole_without_an_example(between, bayesian):
+    net = Written(between)
+    net.second = nn.Linear(6, 3, bias=False)
+    net.norm = nn.BatchNorm1d(6)
+    net.between = lambda net, h: between(net, net.norm(h.flatten(1)))
+    net.eval()
+    net.norm.running_mean.normal_()
+    if bayesian:
+        net = masked(net, lb.MeanField(), lb.priors.Normal(1.0))
+    small, report = lb.compact(net, exact=not bayesian)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(outputs(small, x), outputs(net, x))
+    assert "its code reads sizes of layers" in str(report)
+
+
 def test_a_layer_that_is_used_twice_or_from_outside_is_kept():
     shared = nn.Linear(4, 4)
     net = nn.Sequential(switched_off(nn.Linear(4, 4), [0]), shared, nn.ReLU(), shared)
