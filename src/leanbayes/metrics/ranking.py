@@ -80,6 +80,8 @@ def _positives(scores: Tensor, positive: Tensor) -> Tensor:
         f"scores have shape {tuple(scores.shape)} and outcomes {tuple(positive.shape)}; "
         "give one of each for every example",
     )
+    missing = int(scores.isnan().sum())
+    require(not missing, f"scores must be numbers, got {missing} NaNs. Leave these examples out.")
     chosen = positive.bool()
     require(
         bool(chosen.any()) and not bool(chosen.all()),
