@@ -707,3 +707,17 @@ def test_the_report_is_a_table():
         "all                              1 280    640",
     ]
     assert lb.compact(net).report.multiply_adds is None
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("eps", [1e-5, 0.5])
+def test_constants_pass_a_batch_norm_with_its_own_eps(eps, affine):
+    norm = nn.BatchNorm2d(4, eps=eps, affine=affine)
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.1, 0.3)
+    first = switched_off(nn.Conv2d(2, 4, 3), [0, 2])
+    net = nn.Sequential(first, norm, nn.Sigmoid(), nn.Conv2d(4, 3, 1)).eval()
+    small, report = lb.compact(net)
+    assert small[1].num_features == 2
+    assert report.kept == ()
+    assert_equal(small, net, torch.randn(2, 2, 5, 5))
