@@ -395,6 +395,36 @@ def test_a_model_that_cannot_be_traced_is_kept_whole_and_named():
         assert torch.equal(small(x), net(x))
 
 
+def _asks_for_a_bias(net, h):
+    return F.relu(h) if net.second.bias is None else F.elu(h)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda net, h: F.elu(h, net.first.out_features / 6),
+        lambda net, h: F.elu(h, alpha=net.second.in_features / 6),
+        lambda net, h: F.relu(h) if net.first.out_features > 5 else F.elu(h),
+        lambda net, h: F.elu(h, net.norm.num_features / 6),
+        _asks_for_a_bias,
+    ],
+)
+@pytest.mark.parametrize("bayesian", [False, True])
+def test_a_model_whose_code_reads_sizes_is_kept_whole_without_an_example(between, bayesian):
+    net = Written(between)
+    net.second = nn.Linear(6, 3, bias=False)
+    net.norm = nn.BatchNorm1d(6)
+    net.between = lambda net, h: between(net, net.norm(h.flatten(1)))
+    net.eval()
+    net.norm.running_mean.normal_()
+    if bayesian:
+        net = masked(net, lb.MeanField(), lb.priors.Normal(1.0))
+    small, report = lb.compact(net, exact=not bayesian)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(outputs(small, x), outputs(net, x))
+    assert "its code reads sizes of layers" in str(report)
+
+
 def test_a_layer_that_is_used_twice_or_from_outside_is_kept():
     shared = nn.Linear(4, 4)
     net = nn.Sequential(switched_off(nn.Linear(4, 4), [0]), shared, nn.ReLU(), shared)
@@ -677,3 +707,17 @@ def test_the_report_is_a_table():
         "all                              1 280    640",
     ]
     assert lb.compact(net).report.multiply_adds is None
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("eps", [1e-5, 0.5])
+def test_constants_pass_a_batch_norm_with_its_own_eps(eps, affine):
+    norm = nn.BatchNorm2d(4, eps=eps, affine=affine)
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.1, 0.3)
+    first = switched_off(nn.Conv2d(2, 4, 3), [0, 2])
+    net = nn.Sequential(first, norm, nn.Sigmoid(), nn.Conv2d(4, 3, 1)).eval()
+    small, report = lb.compact(net)
+    assert small[1].num_features == 2
+    assert report.kept == ()
+    assert_equal(small, net, torch.randn(2, 2, 5, 5))

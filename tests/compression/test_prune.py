@@ -537,3 +537,20 @@ def test_pruning_an_ordinary_layer_by_signal_to_noise_warns_of_nothing(digits):
         warnings.simplefilter("error")
         pruned = lb.prune(model, by="snr", keep=0.5)
     assert accuracy(pruned, digits) > accuracy(lb.prune(model, by="scale", keep=0.5), digits)
+
+
+@pytest.mark.parametrize(("groups", "dim"), [("row", 1), ("column", 0)])
+@pytest.mark.parametrize("by", ["snr", "log_alpha", "scale"])
+def test_a_group_is_as_important_as_its_best_weight(by, groups, dim):
+    """One large weight among small ones outweighs many of middling size."""
+    model = lb.convert(nn.Linear(4, 4), lb.MeanField(0.1), lb.priors.Normal(1.0))
+    sizes = torch.full((4, 4), 0.5)
+    sizes[1] = 0.01
+    sizes[1, 3] = 0.9
+    sizes = sizes if dim == 1 else sizes.T
+    with torch.no_grad():
+        stored = dict(model.posterior.named_parameters())
+        stored["scale" if by == "scale" else "loc"].copy_(sizes.log() if by == "scale" else sizes)
+    pruned = lb.prune(model, by=by, groups=groups, keep=0.25)
+    assert mask_of(pruned).all(dim).tolist() == [False, True, False, False]
+    assert int(mask_of(pruned).sum()) == 4

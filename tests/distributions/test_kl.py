@@ -12,7 +12,7 @@ import pytest
 import torch
 from dense import SOFTPLUS_FLOOR, absolute, dense, moved
 from registry import POSTERIORS, PRIORS
-from scipy import special, stats
+from scipy import integrate, special, stats
 from torch import distributions as td
 from torch.distributions import kl_divergence
 
@@ -405,3 +405,21 @@ def test_two_layers_have_the_sum_of_their_kls(posterior):
     layer = lb.convert(torch.nn.Linear(3, 4), SUMMED[posterior], lb.priors.Normal(0.5)).double()
     model = torch.nn.Sequential(layer, torch.nn.ReLU(), copy.deepcopy(layer), torch.nn.Linear(4, 1))
     torch.testing.assert_close(lb.kl(model), 2 * lb.kl(layer), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("scale", [0.05, 0.7, 20.0])
+@pytest.mark.parametrize("loc", [0.0, -0.4])
+def test_the_kl_to_a_laplace_prior_is_its_integral(loc, scale):
+    means, stds = double([[0.0, 0.3], [-2.0, 0.01]]), double([[1.0, 0.2], [0.5, 0.4]])
+    q = lb.distributions.LocationScale(means, stds)
+    expected = 0.0
+    for mean, std in zip(means.flatten().tolist(), stds.flatten().tolist(), strict=True):
+        law = stats.norm(mean, std)
+        ends = mean - 12 * std, mean + 12 * std
+        expected -= law.entropy() + integrate.quad(
+            lambda w, law=law: law.pdf(w) * stats.laplace(loc, scale).logpdf(w),
+            *ends,
+            points=[min(max(loc, ends[0]), ends[1])],
+        )[0]
+    found = float(kl_divergence(q, lb.priors.Laplace(scale, loc=loc)(means)()))
+    assert found == pytest.approx(expected, rel=1e-7)

@@ -190,3 +190,11 @@ def test_local_moments_of_a_converted_convolution_are_not_the_default():
     assert _noise([model(x) for _ in range(2)], members=1) == "shared"
     with lb.using(model, lb.estimators.local):
         assert _noise([model(x) for _ in range(2)], members=1) == "local"
+
+
+@pytest.mark.parametrize(("reused", "expected"), [(False, "local"), (True, "shared")])
+def test_auto_obeys_what_a_usage_says_of_reuse(reused, expected):
+    q, op = learned_posterior("mean_field", "linear")(), OPS["linear"].op
+    x = torch.ones(4, 3, dtype=torch.float64)
+    y = [lb.estimators.auto(q, op, Usage(4, reused=reused))(x) for _ in range(2)]
+    assert _noise(y, q.members) == expected

@@ -192,3 +192,11 @@ def test_a_damaged_table_of_contents_is_one_sentence(tmp_path, flaw):
     with pytest.raises(ValueError, match="truncated or damaged") as caught:
         data.load_dataset(str(path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [0.1, 1e30, -3e38])
+def test_a_column_that_varies_by_rounding_is_almost_zero(tmp_path, value):
+    numbers = [value, float(np.nextafter(value, 0.0))] * 20
+    columns = {"a": range(40), "b": map(repr, numbers), "y": [i / 7 for i in range(40)]}
+    dataset = data.load_dataset(write_csv(tmp_path / "constant.csv", columns))
+    assert float(dataset.train.x[:, 1].abs().max()) < 1e-3

@@ -151,13 +151,71 @@ def test_quantiles_of_large_counts_in_single_precision():
     assert middle == pytest.approx(stats.poisson(5e5).ppf(0.5), rel=1e-4)
 
 
-@pytest.mark.parametrize("size", [0.3, 4.0, 2000.0])
+@pytest.mark.parametrize("size", [0.3, 4.0, 2000.0, 3000.0, 1e7])
 def test_incomplete_beta_is_scipy_s(size):
     generator = np.random.default_rng(0)
     a, b = generator.gamma(size, size=(2, 500)) + 0.01
-    x = np.concatenate([[0.0, 1.0], generator.uniform(size=498)])
+    near = a / (a + b) + generator.normal(size=500) / np.sqrt(4 * (a + b))
+    x = np.concatenate([[0.0, 1.0], generator.uniform(size=248), near[250:].clip(0, 1)])
     ours = incomplete_beta(*(torch.from_numpy(v) for v in (a, b, x)))
     np.testing.assert_allclose(ours, special.betainc(a, b, x), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dispersion", [2.0, 1.0, 1e-3, 1e-5, 1e-8])
+def test_negative_binomial_is_scipy_s_in_single_precision(dispersion):
+    given = torch.tensor([[1.0, 1e2, 1e4, 1e6, 1e7, 3e7]]).log()
+    likelihood = lb.likelihoods.NegativeBinomial(dispersion, "fixed")
+    spread = float(torch.tensor(dispersion))
+    law = stats.nbinom(1 / spread, 1 / (1 + spread * given[0].double().exp().numpy()))
+    expected = np.stack([law.ppf(level) for level in LEVELS])
+    np.testing.assert_allclose(likelihood.quantiles(given, LEVELS), expected, rtol=3e-7)
+    y = torch.tensor(expected[-1]).float()
+    np.testing.assert_allclose(likelihood.cdf(given, y), law.cdf(y.double().numpy()), rtol=1e-6)
+    log_probs = law.logpmf(y.double().numpy())
+    np.testing.assert_allclose(likelihood.log_prob(given, y)[0], log_probs, rtol=1e-6)
+
+
+def test_negative_binomial_towards_poisson():
+    given, y = outputs(1, 5) + 2, torch.arange(5.0).double()
+    almost = lb.likelihoods.NegativeBinomial(1e-13, "fixed")
+    poisson = lb.likelihoods.Poisson()
+    torch.testing.assert_close(almost.log_prob(given, y), poisson.log_prob(given, y))
+    torch.testing.assert_close(almost.cdf(given, y), poisson.cdf(given, y))
+
+
+def test_negative_binomial_gradients():
+    y = torch.tensor([0.0, 3.0, 40.0], dtype=DOUBLE)
+
+    def log_prob(log_mean, raw):
+        likelihood = lb.likelihoods.NegativeBinomial(0.02, "predicted")
+        return likelihood.log_prob(torch.stack([log_mean, raw], -1), y[:, None])
+
+    log_mean = torch.tensor([-2.0, 1.0, 3.0], dtype=DOUBLE, requires_grad=True)
+    raw = torch.tensor([0.1, 9.0, -9.0], dtype=DOUBLE, requires_grad=True)
+    torch.autograd.gradcheck(log_prob, (log_mean, raw))
+
+
+def test_averaged_negative_binomials_have_averaged_probabilities():
+    likelihood, y = lb.likelihoods.NegativeBinomial(0.5, "fixed"), torch.tensor([[3.0]])
+    given = torch.tensor([-1.0, 0.5, 2.0])[:, None, None]
+    probs = (given + math.log(0.5)).sigmoid().mean(0).double()
+    expected = td.NegativeBinomial(2.0, probs=probs).log_prob(y)
+    torch.testing.assert_close(likelihood.averaged_log_prob(given, y).double(), expected[:, 0])
+    far = torch.full((2, 1, 1), -200.0)
+    assert float(likelihood.averaged_log_prob(far, torch.ones(1, 1))) == pytest.approx(-200.0)
+
+
+@pytest.mark.parametrize("df", [0.05, 0.1, 0.5, 1.0])
+def test_student_t_quantiles_with_few_degrees_of_freedom(df):
+    levels = [0.025, 0.3, 0.9, 0.975]
+    ours = lb.likelihoods.StudentTNoise(df=df).quantiles(torch.zeros(1, 1), levels).flatten()
+    np.testing.assert_allclose(ours, stats.t(df).ppf(levels), rtol=1e-5)
+
+
+def test_a_quantile_beyond_single_precision_is_infinite():
+    likelihood = lb.likelihoods.StudentTNoise(df=0.01)
+    ends = likelihood.quantiles(torch.zeros(1, 1), [0.025, 0.975]).flatten()
+    assert ends.tolist() == [-math.inf, math.inf]
 
 
 def test_rates_far_below_zero_have_a_likelihood_and_a_gradient():

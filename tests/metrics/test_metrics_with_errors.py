@@ -154,6 +154,28 @@ def test_coverage_and_width_of_intervals():
         metrics.coverage_curve(torch.zeros(0))
 
 
+def test_delong_s_error_is_that_of_all_pairs():
+    """With unequal numbers, so that neither term stands for the other."""
+    scores, positive = torch.randn(90).round(decimals=1).double(), torch.arange(90) < 30
+    scores += positive
+    above = scores[positive][:, None] - scores[~positive]
+    pairs = (above > 0).double() + (above == 0).double() / 2
+    by_positive, by_negative = pairs.mean(1), pairs.mean(0)
+    square = by_positive.sub(pairs.mean()).square().mean() / 30
+    square += by_negative.sub(pairs.mean()).square().mean() / 60
+    found = metrics.auroc(scores, positive)
+    assert found.value == pytest.approx(float(pairs.mean()), rel=1e-12)
+    assert found.error == pytest.approx(float(square.sqrt()), rel=1e-12)
+
+
+@pytest.mark.parametrize("metric", [metrics.auroc, metrics.average_precision, metrics.aurc])
+def test_a_ranking_by_nan_is_nan(metric):
+    scores = torch.tensor([0.1, math.nan, 0.3, math.nan])
+    found = metric(scores, torch.tensor([False, True, False, True]))
+    assert math.isnan(found.value)
+    assert math.isnan(found.error)
+
+
 def test_delong_s_error_is_that_of_fresh_examples():
     def draw():
         scores = torch.randn(120).double()

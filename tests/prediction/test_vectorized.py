@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from leanbayes.prediction.sampling import Passes
 from leanbayes.prediction.vectorized import samples as vectorized_samples
 from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.prediction.vectorized.batch_rules import ROW_WISE, UnprovenError, elementwise
+from leanbayes.testing import assert_mean
 from leanbayes.testing.assertions import FAILURE_RATE, threshold
 
 PRIOR = lb.priors.Normal(1.0)
@@ -705,3 +707,31 @@ def test_slices_differ_and_fit(total, most):
     assert min(sizes) > 0
     assert max(sizes) <= most
     assert len(sizes) == 1 or len(set(sizes)) > 1
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_colored_noise_of_examples_that_share_it_is_uncorrelated(dim):
+    """Signs are those of examples: the noise of one of them keeps its correlations."""
+    factor = lb.posteriors.MatrixNormal(rank=2)(torch.randn(4, 3), Linear())().rows
+    std = torch.ones(*(2,) * dim, 1, 5, *(2,) * (1 - dim), 4)
+    e = vectorized_samples._colored(std, factor, dim, DRAWS).movedim((dim, dim + 1), (0, 1))
+    flat = e.flatten(2).double()
+    others = flat[:, 1:].unsqueeze(-1) * flat[:, :1].unsqueeze(-2)
+    assert_mean(others.flatten(1), 0.0, "noise of two examples")
+    rows = e.double()[:, :, 0]
+    inner = (rows.unsqueeze(-1) * rows.unsqueeze(-2)).flatten(1)
+    unit = factor.color(torch.eye(factor.width)).double()
+    assert_mean(inner, (unit.T @ unit).repeat(5, 1, 1).flatten(), "noise of one example")
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("family", ["mean_field", "k_tied", "matrix_normal", "zero_mean"])
+def test_padding_stays_zero_in_every_sample(family, kernels, folded):
+    posterior, prior = FAMILIES[family]
+    net = nn.Sequential(nn.Embedding(7, 4, padding_idx=2), nn.Tanh())
+    model = spread_out(lb.convert(net, posterior, prior, estimator=lb.estimators.local))
+    x = torch.tensor([[0, 2], [6, 2], [2, 1], [2, 2], [3, 3]])
+    with nullcontext() if kernels else without_native():
+        samples = folded(model, x, samples=20).samples
+    assert bool((samples[:, x == 2] == 0).all())
+    assert bool((samples[:, x != 2] != 0).all())

@@ -597,3 +597,16 @@ def test_without_scikit_learn_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ImportError, match=r"pip install 'leanbayes\[sklearn\]'"):
         importlib.import_module("leanbayes.sklearn")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_huge_constant_column_changes_nothing(kind):
+    X, y = table()
+    models = [
+        kind(**SHORT).fit(np.column_stack([X, np.full(len(X), value)]), targets(kind, y))
+        for value in (0.0, 1e30)
+    ]
+    tables = [np.column_stack([X, np.full(len(X), value)]) for value in (0.0, 1e30)]
+    answers = OF_REGRESSOR if kind is BayesRegressor else OF_CLASSIFIER
+    plain, huge = (answers["uncertainty"](m, t) for m, t in zip(models, tables, strict=True))
+    np.testing.assert_allclose(huge, plain, rtol=0.01)

@@ -17,7 +17,9 @@ from leanbayes import metrics
 from leanbayes.errors import require
 from leanbayes.metrics import Score, average
 
-_HALVINGS = 128
+_DOUBLINGS, _HALVINGS = 1100, 128
+_ROUNDING = 1e-10
+"""The relative error with which a distribution function of counts reaches a level."""
 _DRAWS = 400
 """How many random targets an example gets at least where a score has no closed form."""
 
@@ -93,26 +95,33 @@ def quantiles(cdf: Cdf, levels: Sequence[float], law: Distribution, like: Tensor
     """The least value whose distribution function reaches each level, ``[levels, *like.shape]``.
 
     Bisection, to the last bit or whole number: between the ends of a bracket that is doubled until
-    it holds every level, on the real line that ``biject_to`` maps to the support of ``law``.
+    it holds every level, on the real line that ``biject_to`` maps to the support of ``law``. The
+    distribution function is evaluated in double precision.
     """
     for level in levels:
         require(0 < level < 1, f"quantile {level} does not lie between 0 and 1")
     whole = law.support is not None and bool(law.support.is_discrete)
     values: Cdf = torch.floor if whole else biject_to(law.support)
-    target = like.new_tensor(list(levels)).reshape(-1, *(1,) * like.ndim)
+
+    def reached(x: Tensor) -> Tensor:
+        return cdf(values(x).double())
+
+    target = like.new_tensor(list(levels), dtype=torch.float64).reshape(-1, *(1,) * like.ndim)
+    target = target * (1 - _ROUNDING) if whole else target
     low, high = (like.new_full((len(levels), *like.shape), end) for end in (-1.0, 1.0))
-    for _ in range(_HALVINGS):
-        too_high, too_low = cdf(values(low)) >= target, cdf(values(high)) < target
+    for _ in range(_DOUBLINGS):
+        too_high, too_low = reached(low) >= target, reached(high) < target
         if not bool((too_high | too_low).any()):
             break
         low, high = torch.where(too_high, 2 * low, low), torch.where(too_low, 2 * high, high)
+    high = torch.where(low.isneginf(), low, high)
     for _ in range(_HALVINGS):
         middle = ((low + high) / 2).floor() if whole else (low + high) / 2
         if not bool(((low < middle) & (middle < high)).any()):
             break
-        below = cdf(values(middle)) < target
+        below = reached(middle) < target
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return torch.where(cdf(values(high)).isnan(), torch.nan, values(high))
+    return torch.where(reached(high).isnan(), torch.nan, values(high))
 
 
 def sample_quantiles(samples: Tensor, levels: Sequence[float]) -> Tensor:

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from leanbayes.errors import require, require_positive
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
-from leanbayes.likelihoods.incomplete_beta import incomplete_beta
+from leanbayes.likelihoods.incomplete_beta import incomplete_beta, log_rising
 from leanbayes.likelihoods.mixtures import log_mean
 
 Noise = Literal["fixed", "learnt", "predicted"]
@@ -77,10 +77,11 @@ class _StudentT(distributions.StudentT):
     """Torch's, with its distribution function."""
 
     def cdf(self, value: Tensor) -> Tensor:
-        t = (value - self.loc) / self.scale
-        square = t.square()
-        inside = incomplete_beta(t.new_tensor(0.5), self.df / 2, square / (self.df + square))
-        return ((1 + t.sign() * inside) / 2).to(t.dtype)
+        t = (value.double() - self.loc) / self.scale
+        ratio = t.square() / self.df
+        x, rest = 1 / (1 + 1 / ratio), 1 / (1 + ratio)
+        tail = incomplete_beta(self.df / 2, t.new_tensor(0.5), rest, x) / 2
+        return torch.where(t < 0, tail, 1 - tail).to(value.dtype)
 
 
 @register_likelihood("student_t")
@@ -146,8 +147,9 @@ class _Poisson(distributions.Poisson):
         return value * self.log_rate - self.rate - (value + 1).lgamma()
 
     def cdf(self, value: Tensor) -> Tensor:
-        below = value.floor().clamp_min(-1) + 1
-        return torch.special.gammaincc(below, self.rate.detach())
+        below = value.double().floor().clamp_min(-1) + 1
+        rate = self.log_rate.detach().double().exp()
+        return torch.special.gammaincc(below, rate).to(value.dtype)
 
 
 @register_likelihood("poisson")
@@ -167,12 +169,26 @@ class Poisson(_Counts):
 
 
 class _NegativeBinomial(distributions.NegativeBinomial):
-    """Torch's, with its distribution function."""
+    """Torch's, with all digits of the log probability, and with its distribution function."""
+
+    def __init__(self, log_mean: Tensor, dispersion: Tensor) -> None:
+        logits = log_mean + dispersion.log()
+        super().__init__(dispersion.reciprocal(), logits=logits, validate_args=False)
+        self.log_mean, self.dispersion = log_mean, dispersion
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        y, log_mean, dispersion = value.double(), self.log_mean.double(), self.dispersion.double()
+        count, log_ratio = dispersion.reciprocal(), log_mean + dispersion.log()
+        result = y * log_mean + (count + y) * F.logsigmoid(-log_ratio)
+        return (result + log_rising(count, y) - torch.lgamma(1 + y)).to(self.log_mean.dtype)
 
     def cdf(self, value: Tensor) -> Tensor:
-        below = value.floor().clamp_min(-1) + 1
-        upper = incomplete_beta(below.clamp_min(1), self.total_count, self.probs)
-        return torch.where(below > 0, 1 - upper, 0.0).to(value.dtype)
+        below = value.double().floor().clamp_min(-1) + 1
+        dispersion = self.dispersion.double()
+        log_ratio = self.log_mean.double() + dispersion.log()
+        shares = log_ratio.neg().sigmoid(), log_ratio.sigmoid()
+        lower = incomplete_beta(dispersion.reciprocal(), below.clamp_min(1), *shares)
+        return torch.where(below > 0, lower, 0.0).to(value.dtype)
 
 
 @register_likelihood("negative_binomial")
@@ -194,7 +210,12 @@ class NegativeBinomial(_Counts):
         self.log_dispersion = _learnt(noise, dispersion=dispersion)
         self.dispersion, self.noise = float(dispersion), noise
 
-    def distribution(self, outputs: Tensor) -> Distribution:
+    def distribution(self, outputs: Tensor) -> _NegativeBinomial:
         log_means, dispersion = _split(outputs, self.noise, self.dispersion, self.log_dispersion)
-        logits = log_means + dispersion.log()
-        return _NegativeBinomial(dispersion.reciprocal(), logits=logits, validate_args=False)
+        return _NegativeBinomial(log_means, dispersion)
+
+    def averaged(self, outputs: Tensor) -> Distribution:
+        law = self.distribution(outputs)
+        dispersion = law.total_count.mean(0).reciprocal()
+        on, off = (log_mean(F.logsigmoid(logits)) for logits in (law.logits, -law.logits))
+        return _NegativeBinomial(on - off - dispersion.log(), dispersion)

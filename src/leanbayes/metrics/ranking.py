@@ -1,5 +1,7 @@
 """Metrics of a ranking by a score: AUROC and average precision."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,7 @@ def auroc(scores: Tensor, positive: Tensor) -> Score:
     ``√(var(V₁) / positives + var(V₀) / negatives)``, with the :func:`placements` of both.
 
     Args:
-        scores: ``[examples]``, such as entropies.
+        scores: ``[examples]``, such as entropies; if one is NaN, so is the area.
         positive: whether an example is one of those that should have more of it.
 
     Example:
@@ -22,6 +24,8 @@ def auroc(scores: Tensor, positive: Tensor) -> Score:
         0.75 ± 0.25
     """
     chosen, scores = _positives(scores, positive), scores.double()
+    if bool(scores.isnan().any()):
+        return Score(math.nan, math.nan)
     above = placements(scores[chosen], scores[~chosen])
     below = placements(-scores[~chosen], -scores[chosen])
     square = sum(float(v.var(correction=0)) / len(v) for v in (above, below))
@@ -53,7 +57,7 @@ def average_precision(scores: Tensor, positive: Tensor) -> Score:
     The standard error is bootstrapped, with as many positives in every drawn test set.
 
     Args:
-        scores: ``[examples]``.
+        scores: ``[examples]``; if one is NaN, so is the area.
         positive: whether an example is one of those that should have more of it.
 
     Example:
@@ -61,6 +65,8 @@ def average_precision(scores: Tensor, positive: Tensor) -> Score:
         0.8333333333333333
     """
     chosen = _positives(scores, positive)
+    if bool(scores.isnan().any()):
+        return Score(math.nan, math.nan)
     return bootstrap(_precision, scores, chosen, strata=chosen)
 
 

@@ -37,7 +37,7 @@ def rejection_curve(uncertainty: Tensor, values: Tensor) -> Rejection:
     Equally uncertain examples are rejected in random order, on average.
 
     Args:
-        uncertainty: ``[examples]``, such as ``Prediction.entropy``.
+        uncertainty: ``[examples]``, such as ``Prediction.entropy``; a NaN makes averages NaN.
         values: whether the prediction is the true class, or a loss.
 
     Example:
@@ -50,6 +50,7 @@ def rejection_curve(uncertainty: Tensor, values: Tensor) -> Rejection:
         "give one of each for every example",
     )
     kept = average_over_ties(uncertainty.detach(), values.detach()).cumsum(0).flip(0)
+    kept = torch.where(uncertainty.isnan().any(), torch.nan, kept)
     left = torch.arange(len(values), 0, -1, dtype=torch.float64, device=kept.device)
     return Rejection(1 - left / len(values), kept / left)
 

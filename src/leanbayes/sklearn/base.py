@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
@@ -23,7 +22,13 @@ from leanbayes.prediction.predict import Prediction, predict_batches
 from leanbayes.priors import Prior
 from leanbayes.sklearn.fitting import FitSettings, Fitted
 from leanbayes.sklearn.posterior_names import Shape, build_networks, find_family
-from leanbayes.sklearn.training_table import Floats, WeightedRows, distinct_rows, round_off
+from leanbayes.sklearn.training_table import (
+    Floats,
+    WeightedRows,
+    distinct_rows,
+    fitted_scaler,
+    round_off,
+)
 
 _BLOCK = 2**18
 """How many numbers of output are drawn at once: samples times rows."""
@@ -149,7 +154,7 @@ class BayesEstimator(BaseEstimator, ABC):
         if first:
             self.input_scaler_ = None
             if self.scale_inputs:
-                self.input_scaler_ = StandardScaler().fit(rows.x, sample_weight=rows.weight)
+                self.input_scaler_ = fitted_scaler(rows.x, rows.weight)
         targets, dtype = self._targets(rows.y, rows.weight, first=first)
         prepared = WeightedRows.of(self._scaled(rows.x), targets, rows.weight, dtype)
         if first:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor, distributions
 from torch.distributions import Distribution
 
@@ -16,7 +15,7 @@ from leanbayes.errors import require_choice
 from leanbayes.likelihoods import Gaussian, Likelihood
 from leanbayes.prediction.predict import Prediction
 from leanbayes.sklearn.base import BayesEstimator, Uncertainty
-from leanbayes.sklearn.training_table import Floats
+from leanbayes.sklearn.training_table import Floats, fitted_scaler
 
 _FIRST_NOISE = 0.5
 _LARGEST_GRADIENT = 1.0
@@ -149,7 +148,7 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
     def _targets(self, y: Floats, weight: Floats, *, first: bool) -> tuple[Floats, torch.dtype]:
         column = y[:, None]
         if first:
-            self.target_scaler_ = StandardScaler().fit(column, sample_weight=weight)
+            self.target_scaler_ = fitted_scaler(column, weight)
         return self.target_scaler_.transform(column), torch.float32
 
     def _prediction(self, outputs: Tensor) -> Prediction:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from leanbayes.errors import require
@@ -41,6 +42,19 @@ def distinct_rows(x: Floats, y: Floats, weight: Floats) -> DistinctRows:
     rows = table[first]
     weights = np.bincount(place.ravel(), weights=weight[kept]).astype(np.float64)
     return DistinctRows(rows[:, :-1], rows[:, -1], weights)
+
+
+def fitted_scaler(columns: Floats, weight: Floats) -> StandardScaler:
+    """Scikit-learn's scaler; columns that vary by rounding only do not become large numbers.
+
+    Example:
+        >>> column = np.full((30, 1), 1e30)
+        >>> float(abs(fitted_scaler(column, np.ones(30)).transform(column)).max()) < 1e-3
+        True
+    """
+    scaler = StandardScaler().fit(columns, sample_weight=weight)
+    scaler.scale_ = np.maximum(scaler.scale_, 1e-12 * np.abs(scaler.mean_))
+    return scaler
 
 
 @dataclass(frozen=True, eq=False)

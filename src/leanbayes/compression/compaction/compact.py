@@ -91,18 +91,16 @@ def _shrink(
     model: nn.Module, example: Tensor | None, *, exact: bool
 ) -> tuple[dict[str, tuple[Size, Size]], tuple[StillMasked, ...]]:
     """Make a model smaller; returns the sizes of its layers before and after, and what stays."""
-    graph = _graph(model, example, exact=exact)
-    graph.settle()
-    layers, kept = _sizes(graph), tuple(_kept(graph, model))
-    _cut(graph)
-    return layers, kept
-
-
-def _graph(model: nn.Module, example: Tensor | None, *, exact: bool) -> Graph:
     one_layer = isinstance(model, Layer) or not any(True for _ in model.children())
     ensure(not one_layer, "it is one layer, whose inputs and outputs stay")
     with torch.no_grad(), evaluating(model), using(model, mean):
-        return Graph(model, example, exact=exact)
+        graph = Graph(model, example, exact=exact)
+    graph.settle()
+    layers, kept = _sizes(graph), tuple(_kept(graph, model))
+    _cut(graph)
+    with torch.no_grad(), evaluating(model), using(model, mean):
+        graph.check_code()
+    return layers, kept
 
 
 def _sizes(graph: Graph) -> dict[str, tuple[Size, Size]]:

@@ -81,6 +81,7 @@ class Graph:
         self.barriers: dict[str, str] = {}
         self._known: dict[fx.Node, Any] = {}
         self._nodes = _trace(model, example)
+        self._code = _code(self._nodes)
         self._order = {node: i for i, node in enumerate(self._nodes)}
         self._shared = _shared(model, self._nodes)
         self._spaces: list[ChannelSpace] = []
@@ -216,6 +217,13 @@ class Graph:
             first[0] = True
             empty[0].keep(first, "a layer keeps one unit at least")
 
+    def check_code(self) -> None:
+        """Raise if the model, once cut, is traced to other operations: its code read a size."""
+        ensure(
+            _code(_trace(self.model, None)) == self._code,
+            "its code reads sizes of layers, such as out_features, which would change",
+        )
+
     def _settle_joined(self) -> None:
         """What was kept before spaces were joined belongs to what they have become."""
         for space in self._spaces:
@@ -303,6 +311,11 @@ def _trace(model: nn.Module, example: Tensor | None) -> list[fx.Node]:
         with torch.no_grad():
             ShapeProp(fx.GraphModule(tracer.root, graph)).propagate(example)
     return nodes
+
+
+def _code(nodes: list[fx.Node]) -> list[str | None]:
+    """Every operation with its arguments, as text."""
+    return [node.format_node() for node in nodes]
 
 
 def _rank(node: fx.Node) -> int | None:

@@ -120,6 +120,11 @@ def corrupt(
         f"images have shape {tuple(images.shape)} and type {images.dtype}; give floats "
         "[batch, channels, height, width]",
     )
+    low, high = images.aminmax() if images.numel() else (0.0, 1.0)
+    require(
+        bool(low >= 0 and high <= 1),
+        f"images must be from 0 to 1, got {low:g} to {high:g}. Undo their scaling first.",
+    )
     index = torch.arange(len(images)) if index is None else index
     require(
         index.shape == images.shape[:1] and not index.is_floating_point(),

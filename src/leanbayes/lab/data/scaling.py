@@ -79,9 +79,10 @@ def _constants(*pair: tuple[float, float, float]) -> Callable[[Tensor, int], Sca
 
 
 def _standard(train: Tensor) -> Scaling:
-    """A column that does not vary, but for rounding, is only shifted."""
+    """A column that does not vary, but for rounding, is only shifted, unless it is huge."""
     std, mean = torch.std_mean(train.double(), 0, correction=0)
-    return Scaling(mean, torch.where(std > 1e-10 * mean.abs(), std, 1.0))
+    rounding = 1e-10 * mean.abs()
+    return Scaling(mean, torch.where(std > rounding, std, rounding.clamp_min(1.0)))
 
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
