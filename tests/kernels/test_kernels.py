@@ -63,7 +63,7 @@ FUSED = {
     "scaled": scaled_local,
     "zero_mean": lambda x, scale, bias: scaled_local(x, None, scale, bias),
     "k_tied": k_tied_local,
-    "k_tied_logs": partial(k_tied_local, logs=True),
+    "k_tied_logs": partial(k_tied_local, log_unit=0.0),
     "draw": draw_scaled,
     "draw_k_tied": draw_k_tied,
 }
@@ -213,7 +213,7 @@ def test_the_kl_of_tied_normals_by_logarithms(rank, sigma):
     loc, u, v = inputs("draw_k_tied", sigma, rank)
     u, v = (w.detach().log().requires_grad_() for w in (u, v))
     exact = [t.detach().double().requires_grad_() for t in (loc, u, v)]
-    value = k_tied_kl(loc, u, v, *prior, logs=True)
+    value = k_tied_kl(loc, u, v, *prior, log_unit=0.0)
     law = Normal(exact[0], exact[1].exp().t() @ exact[2].exp())
     assert_same_kl(value, kl_divergence(law, Normal(*prior)).sum(), (loc, u, v), exact)
 
@@ -348,7 +348,7 @@ def test_kls_pass_gradcheck_once_and_twice(name):
         "k_tied_learnt": lambda m, u, v, p: k_tied_kl(m, u, v, 0.1, p),
         "scaled_kl": lambda *t: scaled_kl(*t, 0.1, 0.5),
         "k_tied_kl": lambda *t: k_tied_kl(*t, 0.1, 0.5),
-        "k_tied_kl_logs": lambda *t: k_tied_kl(*t, 0.1, 0.5, logs=True),
+        "k_tied_kl_logs": lambda *t: k_tied_kl(*t, 0.1, 0.5, log_unit=0.0),
         "relevance_kl": relevance_kl,
     }[name]
     leaves = [(0.2 + torch.rand(shape).double()).requires_grad_() for shape in shapes]

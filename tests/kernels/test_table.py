@@ -46,7 +46,7 @@ def family(kind, dtype=torch.float32):
         return LocationScale(loc, scale)
     if kind is KTiedNormal:
         u, v = (0.3 * torch.randn(2, n) - 0.5 for n in (OUT, IN))
-        return KTiedNormal(loc, u.to(dtype), v.to(dtype), logs=True)
+        return KTiedNormal(loc, u.to(dtype), v.to(dtype), log_unit=0.0)
     if kind is Rank1Mixture:
         r, s = (Normal(torch.ones(1, n, dtype=dtype), 0.3) for n in (OUT, IN))
         return Rank1Mixture(loc, r, s)

@@ -181,4 +181,4 @@ def test_a_factor_that_is_no_number_is_named():
     u = torch.zeros(2, 4)
     u[0, 0] = torch.nan
     with pytest.raises(ValueError, match="given a u that is not finite"):
-        KTiedNormal(torch.zeros(4, 3), u, torch.zeros(2, 3), logs=True, validate_args=True)
+        KTiedNormal(torch.zeros(4, 3), u, torch.zeros(2, 3), log_unit=0.0, validate_args=True)

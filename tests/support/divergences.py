@@ -17,10 +17,10 @@ def scaled_kl(loc, scale, prior_loc, prior_scale):
     return ScaledFromNormal((loc, scale, learned), prior_loc, number).total()
 
 
-def k_tied_kl(loc, u, v, prior_loc, prior_scale, logs=False):
+def k_tied_kl(loc, u, v, prior_loc, prior_scale, log_unit=None):
     """The same for ``scale = uᵀ v``, or for logarithms of ``u`` and ``v``."""
     number, learned = _learned(prior_scale)
-    return TiedFromNormal((loc, u, v, learned), prior_loc, number, logs).total()
+    return TiedFromNormal((loc, u, v, learned), prior_loc, number, log_unit).total()
 
 
 def relevance_kl(mean, variance):

@@ -19,13 +19,13 @@ class KTiedNormal(WeightDistribution):
     Attributes:
         given_u: the row factors, or their logarithms, as they were given.
         given_v: the column factors, or their logarithms.
-        logs: whether these are logarithms.
+        log_unit: what is added to these logarithms; ``None`` if they are the factors.
 
     Args:
         loc: the means ``[out, in]``.
         u: the row factors ``[k, out]``, not negative.
         v: the column factors ``[k, in]``, not negative.
-        logs: whether logarithms of the factors are given.
+        log_unit: if given, the factors are ``exp(u + log_unit)`` and ``exp(v + log_unit)``.
         validate_args: check that the parameters are finite.
 
     Example:
@@ -43,7 +43,7 @@ class KTiedNormal(WeightDistribution):
         u: Tensor,
         v: Tensor,
         *,
-        logs: bool = False,
+        log_unit: float | None = None,
         validate_args: bool | None = None,
     ) -> None:
         if u.shape[0] != v.shape[0] or (u.shape[1], v.shape[1]) != tuple(loc.shape):
@@ -52,8 +52,8 @@ class KTiedNormal(WeightDistribution):
                 f"{tuple(loc.shape)}; they are [k, out] and [k, in]"
             )
         self.loc = loc
-        self.given_u, self.given_v, self.logs = u, v, logs
-        self._factors: tuple[Tensor, Tensor] | None = None if logs else (u, v)
+        self.given_u, self.given_v, self.log_unit = u, v, log_unit
+        self._factors: tuple[Tensor, Tensor] | None = (u, v) if log_unit is None else None
         self._scale: Tensor | None = None
         super().__init__(loc.shape, validate_args=validate_args)
 
@@ -70,7 +70,8 @@ class KTiedNormal(WeightDistribution):
     def _both(self) -> tuple[Tensor, Tensor]:
         """The factors, made from their logarithms at the first use."""
         if self._factors is None:
-            self._factors = self.given_u.exp(), self.given_v.exp()
+            u, v = (given + self.log_unit for given in (self.given_u, self.given_v))
+            self._factors = u.exp(), v.exp()
         return self._factors
 
     @property

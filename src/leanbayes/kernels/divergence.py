@@ -93,11 +93,11 @@ class FromNormal(KLTerm):
         tensors: what it is a function of.
         loc: the mean of the normal.
         scale: its standard deviation.
-        logs: whether tensors hold logarithms, for families that can have them.
+        log_unit: for families whose tensors may be logarithms: that of their unit.
     """
 
-    def __init__(self, tensors: Tensors, loc: float, scale: float, logs: bool = False) -> None:
-        self.tensors, self.loc, self.scale, self.logs = tensors, loc, scale, logs
+    def __init__(self, tensors: Tensors, loc: float, scale: float, log_unit: float | None = None) -> None:
+        self.tensors, self.loc, self.scale, self.log_unit = tensors, loc, scale, log_unit
         self.square = 0.0
 
     def from_totals(self, square: float, logs: float, count: int) -> float:

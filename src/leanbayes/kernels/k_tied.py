@@ -29,9 +29,14 @@ from leanbayes.kernels.shared_noise import NARROW, Sharing, narrow_samples, room
 from leanbayes.ops import Conv, ConvTranspose, Linear
 
 
-def factors_of(u: Tensor, v: Tensor, logs: bool) -> tuple[Tensor, Tensor]:
-    """The factors of a scale, given or by their logarithms."""
-    return (u.exp(), v.exp()) if logs else (u, v)
+def factors_of(u: Tensor, v: Tensor, log_unit: float | None) -> tuple[Tensor, Tensor]:
+    """The factors of a scale, given or by their logarithms in some unit."""
+    return (u, v) if log_unit is None else ((u + log_unit).exp_(), (v + log_unit).exp_())
+
+
+def native_logs(log_unit: float | None) -> tuple[bool, float]:
+    """Whether logarithms are given, and that of their unit, as native kernels take it."""
+    return log_unit is not None, log_unit or 0.0
 
 
 # ---- a draw of the weights
@@ -130,8 +135,8 @@ def _of_pairs(w: Tensor, g: Tensor, pairs: _Pairs) -> Tensor:
 
 
 class _Local(NoisyOutputs):
-    def __init__(self, logs: bool) -> None:
-        self.logs = logs
+    def __init__(self, log_unit: float | None) -> None:
+        self.log_unit = log_unit
 
     def forward(self, x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None) -> Value:
         y = product(x, loc, bias)
@@ -140,10 +145,10 @@ class _Local(NoisyOutputs):
         if native is not None and u.shape[0] <= LARGEST_RANK:
             by, rank = seed(), u.shape[0]
             shared = x.new_empty(len(x), rank * (rank + 1) // 2)
-            sizes = *x.shape, y.shape[1], rank, self.logs, by, threads(x.numel())
+            sizes = *x.shape, y.shape[1], rank, *native_logs(self.log_unit), by, threads(x.numel())
             native.k_tied_forward(*map(Tensor.data_ptr, (*dense, shared, y)), *sizes)
             return Value(y, by, (shared,))
-        p, q = _variance_factors(*factors_of(u, v, self.logs))
+        p, q = _variance_factors(*factors_of(u, v, self.log_unit))
         square = x * x
         shared = square @ p.t()
         by_or_none, kept = spread(y, shared @ q, native)
@@ -155,9 +160,9 @@ class _Local(NoisyOutputs):
         gx = product(g, loc.t()) if need_x else None
         gloc = g.t() @ x if need_loc else None
         if not rest:
-            gbias, gu, gv = _native_slopes(g, x, u, v, shared, gx, self.logs, call.seed)
+            gbias, gu, gv = _native_slopes(g, x, u, v, shared, gx, self.log_unit, call.seed)
             return gx, gloc, gu, gv, gbias if need_bias else None
-        u, v = factors_of(u, v, self.logs)
+        u, v = factors_of(u, v, self.log_unit)
         square, p, q, kept = rest
         slope = slope_of_variance(g, kept, call.seed).mul_(2.0)
         gshared = slope @ q.t()
@@ -166,33 +171,30 @@ class _Local(NoisyOutputs):
         gp, gq = gshared.t() @ square, shared.t() @ slope
         pairs = _pairs(u.shape[0], u.dtype, u.device)
         gu, gv = _of_pairs(u, gq, pairs), _of_pairs(v, gp.div_(pairs.times), pairs)
-        if self.logs:
+        if self.log_unit is not None:
             gu, gv = gu.mul_(u), gv.mul_(v)
         return gx, gloc, gu, gv, g.sum(0) if need_bias else None
 
     def law(
         self, x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        u, v = factors_of(u, v, self.logs)
+        u, v = factors_of(u, v, self.log_unit)
         return F.linear(x, loc, bias), (x * x) @ (u.t() @ v).square().t()
 
 
-_LOCAL = {logs: _Local(logs) for logs in (False, True)}
-
-
 def _native_slopes(
-    g: Tensor, x: Tensor, u: Tensor, v: Tensor, shared: Tensor, gx: Tensor | None, *options: Any
+    g: Tensor, x: Tensor, u: Tensor, v: Tensor, shared: Tensor, gx: Tensor | None, log_unit: float | None, by: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of bias, ``u`` and ``v``; that of ``x`` by variances is added to ``gx``."""
     dense = g.contiguous(), x.contiguous(), u.contiguous(), v.contiguous()
     gu, gv, gbias = u.new_empty(u.shape), v.new_empty(v.shape), g.new_empty(g.shape[1])
-    sizes = *x.shape, g.shape[1], len(u), *options, threads(x.numel())
+    sizes = *x.shape, g.shape[1], len(u), *native_logs(log_unit), by, threads(x.numel())
     loaded().k_tied_backward(*map(pointer, (*dense, shared, gx, gbias, gu, gv)), *sizes)
     return gbias, gu, gv
 
 
 def k_tied_local(
-    x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, logs: bool = False
+    x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, log_unit: float | None = None
 ) -> Tensor:
     """Outputs of weights with ``scale = uᵀ v``, whose variances take two skinny products.
 
@@ -202,21 +204,22 @@ def k_tied_local(
         u: row factors ``[k, out]``.
         v: column factors ``[k, in]``.
         bias: ``[out]``.
-        logs: whether logarithms of the factors are given, which saves two nodes of the graph.
+        log_unit: if given, the factors are ``exp(u + log_unit)`` and ``exp(v + log_unit)``, which
+            saves nodes of the graph.
 
     Example:
         >>> u, v = torch.zeros(2, 4), torch.ones(2, 3)
         >>> float(k_tied_local(torch.ones(5, 3), torch.ones(4, 3), u, v, torch.ones(4)).sum())
         80.0
     """
-    return run(_LOCAL[logs], x, loc, u, v, bias)
+    return run(_Local(log_unit), x, loc, u, v, bias)
 
 
 @kernel("local", KTiedNormal, Linear)
 def _local(q: KTiedNormal, op: Linear, x: Tensor, bias: Tensor | None) -> Tensor | None:
     if x.ndim != 2:
         return None
-    return run(_LOCAL[q.logs], x, q.loc, q.given_u, q.given_v, bias)
+    return run(_Local(q.log_unit), x, q.loc, q.given_u, q.given_v, bias)
 
 
 @kernel("local", KTiedNormal, Linear, mode=GRAPH)
@@ -224,33 +227,33 @@ def _graph_local(q: KTiedNormal, op: Linear, x: Tensor, bias: Tensor | None) -> 
     if x.ndim != 2 or q.rank > LARGEST_RANK:
         return None
     given = F.linear(x, q.loc, bias), x, q.given_u, q.given_v
-    return _noise_op(*given, graph_seed(), q.logs)[0]
+    return _noise_op(*given, graph_seed(), q.log_unit)[0]
 
 
 @custom_op("leanbayes::k_tied_noise", mutates_args=(), device_types="cpu")
 def _noise_op(
-    mean: Tensor, x: Tensor, u: Tensor, v: Tensor, seed: Tensor, logs: bool
+    mean: Tensor, x: Tensor, u: Tensor, v: Tensor, seed: Tensor, log_unit: float | None
 ) -> tuple[Tensor, Tensor]:
     y = mean.clone(memory_format=torch.contiguous_format)
     dense, rank = (x.contiguous(), u.contiguous(), v.contiguous()), len(u)
     shared = x.new_empty(len(x), rank * (rank + 1) // 2)
-    sizes = *x.shape, y.shape[1], rank, logs, int(seed), threads(x.numel())
+    sizes = *x.shape, y.shape[1], rank, *native_logs(log_unit), int(seed), threads(x.numel())
     loaded().k_tied_forward(*map(pointer, (*dense, shared, y)), *sizes)
     return y, shared
 
 
 @custom_op("leanbayes::k_tied_noise_backward", mutates_args=(), device_types="cpu")
 def _noise_backward_op(
-    g: Tensor, x: Tensor, u: Tensor, v: Tensor, shared: Tensor, seed: Tensor, logs: bool
+    g: Tensor, x: Tensor, u: Tensor, v: Tensor, shared: Tensor, seed: Tensor, log_unit: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     gx = torch.zeros_like(x, memory_format=torch.contiguous_format)
-    _, gu, gv = _native_slopes(g, x, u, v, shared, gx, logs, int(seed))
+    _, gu, gv = _native_slopes(g, x, u, v, shared, gx, log_unit, int(seed))
     return gx, gu, gv
 
 
 @_noise_op.register_fake
 def _(
-    mean: Tensor, x: Tensor, u: Tensor, v: Tensor, seed: Tensor, logs: bool
+    mean: Tensor, x: Tensor, u: Tensor, v: Tensor, seed: Tensor, log_unit: float | None
 ) -> tuple[Tensor, Tensor]:
     rank = u.shape[0]
     y = torch.empty_like(mean, memory_format=torch.contiguous_format)
@@ -259,19 +262,19 @@ def _(
 
 @_noise_backward_op.register_fake
 def _(
-    g: Tensor, x: Tensor, u: Tensor, v: Tensor, shared: Tensor, seed: Tensor, logs: bool
+    g: Tensor, x: Tensor, u: Tensor, v: Tensor, shared: Tensor, seed: Tensor, log_unit: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     gx = torch.empty_like(x, memory_format=torch.contiguous_format)
     return gx, u.new_empty(u.shape), v.new_empty(v.shape)
 
 
 def _save_noise(ctx: Any, inputs: Any, output: Any) -> None:
-    _, x, u, v, seed, ctx.logs = inputs
+    _, x, u, v, seed, ctx.log_unit = inputs
     ctx.save_for_backward(x, u, v, output[1], seed)
 
 
 def _noise_backward(ctx: Any, g: Tensor, _: Tensor) -> Tensors:
-    return g, *_noise_backward_op(g, *ctx.saved_tensors, ctx.logs), None, None
+    return g, *_noise_backward_op(g, *ctx.saved_tensors, ctx.log_unit), None, None
 
 
 _noise_op.register_autograd(_noise_backward, setup_context=_save_noise)

@@ -20,14 +20,14 @@ from leanbayes.kernels.divergence import (
     sum_of_logs,
 )
 from leanbayes.kernels.independent import relevance
-from leanbayes.kernels.k_tied import factors_of
+from leanbayes.kernels.k_tied import factors_of, native_logs
 from leanbayes.kernels.native import LARGEST_RANK, library, threads
 
 
 class TiedFromNormal(FromNormal):
     """Independent normal weights with ``scale = uᵀ v``, ``(loc, u, v, prior)``, from one normal.
 
-    ``logs``: ``u`` and ``v`` are logarithms of the factors.
+    With a ``log_unit``, ``u`` and ``v`` are logarithms of the factors in that unit.
     """
 
     def value(
@@ -38,13 +38,13 @@ class TiedFromNormal(FromNormal):
         if native is not None and rank <= LARGEST_RANK:
             gu, gv = u.new_empty(u.shape), v.new_empty(v.shape)
             totals = torch.empty(2, dtype=torch.float64)
-            sizes = m, n, rank, self.logs, self.loc, self.scale, threads(m * n)
+            sizes = m, n, rank, *native_logs(self.log_unit), self.loc, self.scale, threads(m * n)
             native.k_tied_kl(*map(Tensor.data_ptr, (*dense, gu, gv, totals)), *sizes)
             square, logs = totals.tolist()
             return self.from_totals(square, logs, m * n), (gu, gv)
-        u, v = factors_of(u, v, self.logs)
+        u, v = factors_of(u, v, self.log_unit)
         logs, gu, gv, square = self._by_factors(u, v)
-        if self.logs:
+        if self.log_unit is not None:
             gu, gv = gu.mul_(u), gv.mul_(v)
         return self.from_totals(squares(loc, self.loc) + square, logs, m * n), (gu, gv)
 
@@ -71,7 +71,7 @@ class TiedFromNormal(FromNormal):
         return gloc, gu * g, gv * g, self.slope_of_prior(prior, loc.numel(), g)
 
     def plain(self, loc: Tensor, u: Tensor, v: Tensor, prior: Tensor | None = None) -> Tensor:
-        u, v = factors_of(u, v, self.logs)
+        u, v = factors_of(u, v, self.log_unit)
         return self.plain_kl(loc, u.t() @ v, prior)
 
 
@@ -84,21 +84,21 @@ def _kl(q: KTiedNormal, p: Normal) -> KLTerm | None:
     if numbers is None:
         return None
     loc, scale, learned = numbers
-    return TiedFromNormal((q.loc, q.given_u, q.given_v, learned), loc, scale, q.logs)
+    return TiedFromNormal((q.loc, q.given_u, q.given_v, learned), loc, scale, q.log_unit)
 
 
 @kernel("kl", KTiedNormal, Normal, mode=GRAPH)
 def _graph_kl(q: KTiedNormal, p: Normal) -> Tensor | None:
     if q.rank > LARGEST_RANK or p.scale.ndim or p.loc.ndim or p.scale.requires_grad:
         return None
-    return _kl_op(q.loc, q.given_u, q.given_v, p.loc, p.scale, q.logs)[0]
+    return _kl_op(q.loc, q.given_u, q.given_v, p.loc, p.scale, q.log_unit)[0]
 
 
 @custom_op("leanbayes::k_tied_kl", mutates_args=(), device_types="cpu")
 def _kl_op(
-    loc: Tensor, u: Tensor, v: Tensor, prior_loc: Tensor, prior_scale: Tensor, logs: bool
+    loc: Tensor, u: Tensor, v: Tensor, prior_loc: Tensor, prior_scale: Tensor, log_unit: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    term = TiedFromNormal((), float(prior_loc), float(prior_scale), logs)
+    term = TiedFromNormal((), float(prior_loc), float(prior_scale), log_unit)
     value, (gu, gv) = term.value(loc.contiguous(), u, v)
     assert gu is not None
     assert gv is not None
@@ -107,7 +107,7 @@ def _kl_op(
 
 @_kl_op.register_fake
 def _(
-    loc: Tensor, u: Tensor, v: Tensor, prior_loc: Tensor, prior_scale: Tensor, logs: bool
+    loc: Tensor, u: Tensor, v: Tensor, prior_loc: Tensor, prior_scale: Tensor, log_unit: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     return loc.new_empty(()), u.new_empty(u.shape), v.new_empty(v.shape)
 

@@ -84,7 +84,7 @@ static const int LEVEL = level();
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // Raise it, here and in native.py, with every change of a signature: a library may be older.
-EXPORT int interface() { return 7; }
+EXPORT int interface() { return 8; }
 
 EXPORT const char* instructions() {
     return LEVEL == 2 ? "AVX-512" : LEVEL == 1 ? "AVX2" : "baseline instructions";
@@ -163,8 +163,8 @@ EXPORT void factor_backward(const f32* g, const f32* x, const f32* loc, const f3
         default: return BEST(name<4>(__VA_ARGS__));  \
     }
 EXPORT void k_tied_forward(const f32* x, const f32* u, const f32* v, f32* shared, f32* y, i64 rows,
-                           i64 n, i64 m, i64 k, i64 logs, u64 seed, int threads) {
-    RANKS(k_tied_forward, x, u, v, shared, y, rows, n, m, logs, seed, threads)
+                           i64 n, i64 m, i64 k, i64 logs, f32 unit, u64 seed, int threads) {
+    RANKS(k_tied_forward, x, u, v, shared, y, rows, n, m, logs, unit, seed, threads)
 }
 EXPORT void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* bias, const f32* u,
                         const f32* v, i64 samples, i64 examples, i64 n, i64 given, i64 sharing,
@@ -174,8 +174,8 @@ EXPORT void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* bias, 
 }
 EXPORT void k_tied_backward(const f32* g, const f32* x, const f32* u, const f32* v,
                             const f32* shared, f32* gx, f32* gbias, f32* gu, f32* gv, i64 rows,
-                            i64 n, i64 m, i64 k, i64 logs, u64 seed, int threads) {
-    RANKS(k_tied_backward, g, x, u, v, shared, gx, gbias, gu, gv, rows, n, m, logs, seed, threads)
+                            i64 n, i64 m, i64 k, i64 logs, f32 unit, u64 seed, int threads) {
+    RANKS(k_tied_backward, g, x, u, v, shared, gx, gbias, gu, gv, rows, n, m, logs, unit, seed, threads)
 }
 EXPORT void k_tied_mix_forward(f32* y, const f32* shared, const f32* q, i64 batch, i64 channels,
                                i64 n, i64 k, u64 seed, int threads) {
@@ -195,8 +195,9 @@ EXPORT void k_tied_draw_backward(const f32* g, const f32* u, const f32* v, f32* 
     RANKS(k_tied_draw_backward, g, u, v, gu, gv, m, n, seed, threads)
 }
 EXPORT void k_tied_kl(const f32* loc, const f32* u, const f32* v, f32* gu, f32* gv, f64* totals,
-                      i64 m, i64 n, i64 k, i64 logs, f64 prior_loc, f64 prior_scale, int threads) {
-    RANKS(k_tied_kl, loc, u, v, gu, gv, totals, m, n, logs, prior_loc, prior_scale, threads)
+                      i64 m, i64 n, i64 k, i64 logs, f32 unit, f64 prior_loc, f64 prior_scale,
+                      int threads) {
+    RANKS(k_tied_kl, loc, u, v, gu, gv, totals, m, n, logs, unit, prior_loc, prior_scale, threads)
 }
 
 #else  // ---------------------------------------------------- once for every instruction set
@@ -609,16 +610,17 @@ static void factor_backward(const f32* g, const f32* x, const f32* loc, const f3
 
 // ---- k-tied scales sigma = u^T v
 
-// A factor u or v, made of its logarithms if those are stored.
+// A factor u or v, made of its logarithms if those are stored, relative to that of a unit.
 struct Factor {
     const f32* w;
     f32* own;
     i64 count;
 
-    Factor(const f32* stored, i64 count, i64 logs) : w(stored), own(nullptr), count(count) {
+    Factor(const f32* stored, i64 count, i64 logs, f32 unit)
+        : w(stored), own(nullptr), count(count) {
         if (!logs) return;
         own = (f32*)malloc(sizeof(f32) * (count + 1));
-        SIMD for (i64 j = 0; j < count; j++) own[j] = std::exp(stored[j]);
+        SIMD for (i64 j = 0; j < count; j++) own[j] = std::exp(stored[j] + unit);
         w = own;
     }
     ~Factor() { free(own); }
@@ -679,9 +681,9 @@ static inline void meet(const Pairs<k>& p, const f32* x, i64 n, f32* t) {
 // y += sqrt(variance) eps for the variance sum_r shared_r q_r of every row.
 template <int k>
 static void k_tied_forward(const f32* x, const f32* u, const f32* v, f32* shared, f32* y, i64 rows,
-                           i64 n, i64 m, i64 logs, u64 seed, int threads) {
+                           i64 n, i64 m, i64 logs, f32 unit, u64 seed, int threads) {
     const int K = Pairs<k>::K;
-    Factor of_u(u, k * m, logs), of_v(v, k * n, logs);
+    Factor of_u(u, k * m, logs, unit), of_v(v, k * n, logs, unit);
     Pairs<k> p(of_v.w, n, false), q(of_u.w, m, true);
     PARALLEL for (i64 i = 0; i < rows; i++) {
         alignas(64) f32 z[W];
@@ -757,9 +759,9 @@ static ALWAYS_INLINE void slopes_of_row(const Pairs<k>& q, const f32* g, const f
 template <int k>
 static void k_tied_backward(const f32* g, const f32* x, const f32* u, const f32* v,
                             const f32* shared, f32* gx, f32* gbias, f32* gu, f32* gv, i64 rows,
-                            i64 n, i64 m, i64 logs, u64 seed, int threads) {
+                            i64 n, i64 m, i64 logs, f32 unit, u64 seed, int threads) {
     const int K = Pairs<k>::K, R = 4;
-    Factor of_u(u, k * m, logs), of_v(v, k * n, logs);
+    Factor of_u(u, k * m, logs, unit), of_v(v, k * n, logs, unit);
     Pairs<k> p(of_v.w, n, false), q(of_u.w, m, true);
     i64 N = p.padded, M = q.padded;
     Sums sums(rows, K * N + (K + 1) * M);
@@ -1123,9 +1125,9 @@ static void add_squares(const f64* other, const f32* w, f32* g, i64 n, f32 c) {
 // The KL of k-tied normals, and its gradient in u and v; that in loc is (loc - prior_loc) / prior_scale^2.
 template <int k>
 static void k_tied_kl(const f32* loc, const f32* stored_u, const f32* stored_v, f32* gu, f32* gv,
-                      f64* totals, i64 m, i64 n, i64 logs, f64 prior_loc, f64 prior_scale,
-                      int threads) {
-    Factor of_u(stored_u, k * m, logs), of_v(stored_v, k * n, logs);
+                      f64* totals, i64 m, i64 n, i64 logs, f32 unit, f64 prior_loc,
+                      f64 prior_scale, int threads) {
+    Factor of_u(stored_u, k * m, logs, unit), of_v(stored_v, k * n, logs, unit);
     const f32 *u = of_u.w, *v = of_v.w;
     Totals* parts = (Totals*)malloc(sizeof(Totals) * (m + 1));
     f32 center = (f32)prior_loc, c = (f32)(1.0 / (prior_scale * prior_scale));

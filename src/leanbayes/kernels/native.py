@@ -17,7 +17,7 @@ LIBRARY = Path(__file__).with_name("libkernels.so")
 LARGEST_RANK = 4
 """Up to this rank of a k-tied scale there are kernels."""
 
-_INTERFACE = 7
+_INTERFACE = 8
 """The version of the signatures below, as kernels.cpp has it."""
 
 _WORTH_THREADS = 2**13
@@ -36,14 +36,14 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # as in kernels.cpp: pointers, size
     "fold_narrow": (*(_P,) * 5, *(_I,) * 6, _SEED, _INT),
     "draw_forward": (_P, _P, _P, _I, _I, _SEED, _INT),
     "draw_backward": (_P, _P, _I, _I, _SEED, _INT),
-    "k_tied_forward": (*(_P,) * 5, *(_I,) * 5, _SEED, _INT),
+    "k_tied_forward": (*(_P,) * 5, *(_I,) * 5, _F, _SEED, _INT),
     "k_tied_fold": (*(_P,) * 6, *(_I,) * 7, _SEED, _INT),
-    "k_tied_backward": (*(_P,) * 9, *(_I,) * 5, _SEED, _INT),
+    "k_tied_backward": (*(_P,) * 9, *(_I,) * 5, _F, _SEED, _INT),
     "k_tied_mix_forward": (*(_P,) * 3, *(_I,) * 4, _SEED, _INT),
     "k_tied_mix_backward": (*(_P,) * 5, *(_I,) * 4, _SEED, _INT),
     "k_tied_draw_forward": (*(_P,) * 4, *(_I,) * 3, _SEED, _INT),
     "k_tied_draw_backward": (*(_P,) * 5, *(_I,) * 3, _SEED, _INT),
-    "k_tied_kl": (*(_P,) * 6, *(_I,) * 4, _D, _D, _INT),
+    "k_tied_kl": (*(_P,) * 6, *(_I,) * 4, _F, _D, _D, _INT),
     "scale_kl": (*(_P,) * 4, *(_I,) * 2, _D, _D, _INT),
     "relevance_kl": (*(_P,) * 2, *(_I,) * 2, _INT),
     "relevance_backward": (*(_P,) * 4, *(_I,) * 2, _D, _INT),

@@ -6,6 +6,8 @@ from typing import Any
 import lightning as L
 from torch import Tensor
 
+from leanbayes.parameters.learned import from_version_1
+
 
 class KeepBest(L.Callback):
     """Keeps what the model was after the epoch with the least NLL of validation examples.
@@ -20,13 +22,16 @@ class KeepBest(L.Callback):
     def __init__(self) -> None:
         self.epoch, self.nll = -1, math.inf
         self._state: dict[str, Tensor] = {}
+        self._is_absolute = False
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "nll": self.nll, "state": self._state}
+        version = 1 if self._is_absolute else 2
+        return {"epoch": self.epoch, "nll": self.nll, "state": self._state, "version": version}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.epoch, self.nll = state_dict["epoch"], state_dict["nll"]
         self._state = dict(state_dict["state"])
+        self._is_absolute = state_dict.get("version", 1) == 1
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Compare; validation has been."""
@@ -35,7 +40,10 @@ class KeepBest(L.Callback):
             self.epoch, self.nll = trainer.current_epoch, found
             state = pl_module.state_dict()
             self._state = {name: value.detach().cpu().clone() for name, value in state.items()}
+            self._is_absolute = False
 
     def restore(self, module: L.LightningModule) -> None:
         """Give the weights of the best epoch back."""
-        module.load_state_dict(self._state)
+        module.load_state_dict(
+            from_version_1(module, self._state) if self._is_absolute else self._state
+        )

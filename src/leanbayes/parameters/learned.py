@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -75,6 +75,8 @@ class Learned(Moved, Generic[D]):
         tensor([1., 2.], grad_fn=<ExpBackward0>)
     """
 
+    _version = 2  # in the metadata of state dicts; 1 stored scales as absolute logarithms
+
     def __init__(
         self,
         constructor: Callable[..., D],
@@ -115,6 +117,18 @@ class Learned(Moved, Generic[D]):
             transform = None if name in self.as_they_are else self.transforms.get(name)
             arguments[name] = exact if transform is None else transform(exact)
         return self.constructor(**arguments)
+
+    def _load_from_state_dict(
+        self, state_dict: MutableMapping[str, Any], prefix: str, metadata: dict[str, Any], *args: Any
+    ) -> None:
+        if metadata.get("version") == 1:
+            state_dict.update(self.relative(state_dict, prefix))
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
+
+    def relative(self, stored: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """Absolute logarithms of scales, as version 1 stored them, relative to their start."""
+        origins = {f"{prefix}{name}": getattr(t, "origin", 0.0) for name, t in self.transforms.items()}
+        return {name: stored[name] - origins[name] for name in origins.keys() & stored.keys()}
 
     def after_move(self, move: Callable[[], object]) -> None:
         """Follow the model, but keep numbers in full precision: a half may not hold them."""
@@ -196,3 +210,17 @@ class Learned(Moved, Generic[D]):
 
     def extra_repr(self) -> str:
         return repr(self.spec)
+
+
+def from_version_1(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a state dict that stored absolute logarithms, as this version stores them.
+
+    Args:
+        model: a model that the tensors are for.
+        state: its state dict or a part of it, which lost torch's own note of the version.
+    """
+    found = dict(state)
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, Learned):
+            found |= module.relative(state, f"{name}." if name else "")
+    return found

@@ -31,8 +31,9 @@ class Scale(Spec):
         start: the first value, or ``"fan_in"`` for a uniform draw from ±1/√in.
         spread: standard deviation of the first values around it.
         raw_spread: the same, of the stored tensor.
-        stored: as its log, its log variance, before a softplus, or as a number whose absolute
-            value counts (``"signed"``).
+        stored: as its log or its log variance, both relative to ``start``, so that weight decay
+            pulls it there; before a softplus, or as a number whose absolute value counts
+            (``"signed"``): weight decay pulls these to log 2 and to 0.
         ceiling: no standard deviation rises above it.
         by_fan_in: divide ``start`` by the square root of the fan-in.
 
@@ -88,7 +89,8 @@ class Scale(Spec):
             return Softplus(self.ceiling)
         if self.stored == "signed":
             return Abs(self.ceiling)
-        return Exp(0.5 if self.stored == "log_variance" else 1.0, self.ceiling)
+        assert not isinstance(self.start, str)
+        return Exp(0.5 if self.stored == "log_variance" else 1.0, self.ceiling, self.start)
 
     def initial(self, shape: Sequence[int], like: Tensor, fan_in: int | None = None) -> Stored:
         """The first standard deviations, as they are stored.

@@ -24,18 +24,30 @@ class Transform(Protocol):
 
 @dataclass(frozen=True)
 class Exp:
-    """``exp(rate · stored)``, at most ``ceiling``; a log variance has rate ½."""
+    """``unit · exp(rate · stored)``, at most ``ceiling``; a log variance has rate ½.
+
+    The unit is where a scale starts: zero is stored then, and weight decay pulls back to it.
+    """
 
     rate: float = 1.0
     ceiling: float | None = None
+    unit: float = 1.0
+
+    @property
+    def origin(self) -> float:
+        """What would be stored for the unit if the unit were 1."""
+        return math.log(self.unit) / self.rate
 
     def __call__(self, stored: Tensor, /) -> Tensor:
         if self.ceiling is not None:
-            stored = stored.clamp_max(math.log(self.ceiling) / self.rate)
-        return (stored if self.rate == 1 else self.rate * stored).exp()
+            stored = stored.clamp_max(math.log(self.ceiling) / self.rate - self.origin)
+        if self.unit == 1:
+            return (stored if self.rate == 1 else self.rate * stored).exp()
+        absolute = stored + self.origin
+        return (absolute if self.rate == 1 else absolute.mul_(self.rate)).exp_()
 
     def inverse(self, value: Tensor, /) -> Tensor:
-        return value.log() / self.rate
+        return value.log() / self.rate - self.origin
 
 
 @dataclass(frozen=True)
@@ -70,16 +82,17 @@ class Abs:
 
 @dataclass(frozen=True)
 class Clamp:
-    """The stored number, kept between ``low`` and ``high``."""
+    """The stored number plus ``origin``, where it starts, kept between ``low`` and ``high``."""
 
     low: float
     high: float
+    origin: float = 0.0
 
     def __call__(self, stored: Tensor, /) -> Tensor:
-        return stored.clamp(self.low, self.high)
+        return (stored + self.origin).clamp(self.low, self.high)
 
     def inverse(self, value: Tensor, /) -> Tensor:
-        return value
+        return value - self.origin
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from leanbayes.errors import require, require_count
 from leanbayes.ops import LinearOp
 from leanbayes.parameters.learned import Learned, Stored
 from leanbayes.parameters.scales import Scale
-from leanbayes.parameters.transforms import Exp
 from leanbayes.posteriors.base import Posterior, register_posterior
 
 
@@ -41,11 +40,12 @@ class KTied(Posterior):
         rows, columns = op.matrix(weight).shape
         scale = Scale.of(self.scale).for_fan_in(op.fan_in(columns))
         assert not isinstance(scale.start, str)
-        factor = replace(scale, start=math.sqrt(scale.start / self.rank))
-        logs = factor.transform == Exp()
+        start = math.sqrt(scale.start / self.rank)
+        factor = replace(scale, start=start)
+        logs = factor.stored == "log"
         u, v = (factor.initial((self.rank, size), weight) for size in (rows, columns))
         return self.learned(
-            partial(KTiedNormal, logs=logs),
+            partial(KTiedNormal, log_unit=math.log(start) if logs else None),
             loc=Stored.means(weight, op),
             u=replace(u, as_it_is=logs),
             v=replace(v, as_it_is=logs),

@@ -111,10 +111,11 @@ class VariationalDropout(_Independent):
         matrix = op.matrix(loc.tensor)
         rows, columns = matrix.shape
         if self.alpha == "additive":
-            log_variance = 2 * wide(matrix).abs().clamp_min(1e-8).log() + self.log_alpha
-            scale = Stored(log_variance.to(weight.dtype).contiguous(), Exp(rate=0.5))
+            squares = 2 * wide(matrix).abs().clamp_min(1e-8).log()
+            relative = Exp(rate=0.5, unit=math.exp(0.5 * self.log_alpha))
+            scale = Stored(squares.to(weight.dtype).contiguous(), relative)
             return self.learned(LocationScale, loc=loc, scale=scale)
         shape = {"layer": (1, 1), "neuron": (rows, 1), "weight": (rows, columns)}[self.alpha]
-        first = weight.new_full(shape, self.log_alpha)
-        log_alpha = Stored(first, Clamp(-self.limit, self.limit))
+        clipped = Clamp(-self.limit, self.limit, self.log_alpha)
+        log_alpha = Stored(weight.new_zeros(shape), clipped)
         return self.learned(LocationScale.multiplicative, loc=loc, log_alpha=log_alpha)

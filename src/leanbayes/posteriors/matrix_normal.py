@@ -24,16 +24,16 @@ from leanbayes.parameters.transforms import Exp
 from leanbayes.posteriors.base import Posterior, register_posterior
 
 
-def _part_of_lower(log_diagonal: Tensor, below: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """The stored factor ``L`` with ``L Lᵀ = (F Fᵀ)[index, index]``, from that of ``F``.
+def _part_of_lower(diagonal: Tensor, below: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """The diagonal and the rest of ``L`` with ``L Lᵀ = (F Fᵀ)[index, index]``, from that of ``F``.
 
     ``L`` is ``Rᵀ`` of ``F[index]ᵀ = Q R``, which needs no product that could lose digits.
     """
-    whole = PackedTriangular(log_diagonal.double().exp(), below.double()).lower
+    whole = PackedTriangular(diagonal.double(), below.double()).lower
     upper = torch.linalg.qr(whole[index].mT, mode="r").R
     lower = (upper * upper.diagonal().sign().unsqueeze(1)).mT
     row, column = torch.tril_indices(len(index), len(index), -1, device=lower.device)
-    return lower.diagonal().log(), lower[row, column]
+    return lower.diagonal(), lower[row, column]
 
 
 def _kronecker_normal(
@@ -81,14 +81,14 @@ class MatrixNormal(Posterior):
 
     def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
         share = 0.5 if self.diagonal else 1.0  # of the variance, between Kronecker and diagonal
-        log_std = math.log(self.scale) + 0.5 * math.log(share)
+        std = self.scale * math.sqrt(share)
         arguments = {"loc": Stored.means(weight, op)}
         shape = op.matrix(weight).shape
         for name, n in zip(("row", "column"), shape, strict=True):
-            arguments[f"{name}_scale"] = Stored(weight.new_full((n,), 0.5 * log_std), Exp())
+            arguments[f"{name}_scale"] = Stored(weight.new_zeros(n), Exp(unit=math.sqrt(std)))
             arguments[f"{name}_factor"] = Stored(self._first_factor(n, weight))
         if self.diagonal:
-            arguments["diagonal"] = Stored(weight.new_full(shape, log_std), Exp())
+            arguments["diagonal"] = Stored(weight.new_zeros(shape), Exp(unit=std))
         make = PackedTriangular if self.rank is None else DiagonalLowRank
         bound: EntropyBound = "pivots" if self.diagonal == "pivots" else "minkowski"
         return self.learned(partial(_kronecker_normal, make=make, bound=bound), **arguments)
@@ -104,7 +104,9 @@ class MatrixNormal(Posterior):
         for name, index in (("row", rows), ("column", columns)):
             scale, factor = stored[f"{name}_scale"], stored[f"{name}_factor"]
             if self.rank is None:
-                scale, factor = _part_of_lower(scale, factor, index)
+                value, stand = whole.value(f"{name}_scale"), whole.transforms[f"{name}_scale"]
+                value, factor = _part_of_lower(value, factor, index)
+                scale = stand.inverse(value)
             else:
                 scale, factor = scale[index], factor[index]
             cut |= {f"{name}_scale": scale, f"{name}_factor": factor}

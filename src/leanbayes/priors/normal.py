@@ -46,7 +46,7 @@ class Normal(Prior):
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
         if self.learn is None:
             return self.learned(_NORMAL, matrix, loc=self.loc, scale=self.scale)
-        scale = Stored(matrix.new_tensor(math.log(self.scale)), Exp(), role="other")
+        scale = Stored(matrix.new_tensor(0.0), Exp(unit=self.scale), role="other")
         return self.learned(_NORMAL, matrix, loc=self.loc, scale=scale)
 
 

@@ -52,9 +52,9 @@ class GroupARD(Prior):
     def __call__(self, matrix: Tensor) -> Learned[td.Distribution]:
         sizes = dict(zip(("row", "column"), matrix.shape, strict=True))
         chosen = [group for group in sizes if self.groups in (group, "both")]
-        start = -2 * math.log(self.scale) / len(chosen)
+        relative = Exp(unit=self.scale ** (-2 / len(chosen)))
         relevances = {
-            f"{group}_precision": Stored(matrix.new_full((sizes[group],), start), Exp(), "other")
+            f"{group}_precision": Stored(matrix.new_zeros(sizes[group]), relative, "other")
             for group in chosen
         }
         return self.learned(lbd.GroupRelevanceNormal, matrix, **relevances)

@@ -19,6 +19,7 @@ from leanbayes.layers import LayerSpec, RandomMap, is_bayesian, is_convertible
 from leanbayes.layers.forward_pass import estimator_for
 from leanbayes.likelihoods import Likelihood
 from leanbayes.models.random_maps import random_maps
+from leanbayes.parameters.learned import from_version_1
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
 from leanbayes.saving.adapters import fingerprint, random_names, trained_names, unwrapped
@@ -36,11 +37,14 @@ from leanbayes.saving.header import (
 )
 from leanbayes.spec import Spec
 
-FORMAT = 1
+FORMAT = 3
 """Of a file that holds a whole model."""
 
-ADAPTER_FORMAT = 2
+ADAPTER_FORMAT = 4
 """Of one that holds the trained part of it."""
+
+_ABSOLUTE = {1: FORMAT, 2: ADAPTER_FORMAT}
+"""Formats that hold absolute logarithms of scales, and the ones that followed them."""
 
 M = TypeVar("M", bound=nn.Module)
 _LIKELIHOOD = ".likelihood."
@@ -115,7 +119,10 @@ def load(net: M, path: str | os.PathLike[str]) -> M:
         if rest is not None:
             _compare_rest(source, rest, given, model)
         stored = read_tensors(source)
-        model.load_state_dict({name: stored[name] for name in given}, strict=False)
+        state = {name: stored[name] for name in given}
+        if header.description["format"] in _ABSOLUTE:
+            state = from_version_1(model, state)
+        model.load_state_dict(state, strict=False)
     return model
 
 
@@ -221,12 +228,12 @@ def _read(source: Path) -> Header:
     """The header of a file in the format that this version reads."""
     header = read_header(source)
     number = header.description.get("format")
-    if type(number) is not int or number not in (FORMAT, ADAPTER_FORMAT):
+    if type(number) is not int or not 1 <= number <= ADAPTER_FORMAT:
         raise LoadError(
-            f"{source} has format {reprlib.repr(number)}, and this version reads {FORMAT} and "
+            f"{source} has format {reprlib.repr(number)}, and this version reads 1 to "
             f"{ADAPTER_FORMAT}; upgrade leanbayes"
         )
-    if ("rest" in header.description) != (number == ADAPTER_FORMAT):
+    if ("rest" in header.description) != (_ABSOLUTE.get(number, number) == ADAPTER_FORMAT):
         raise LoadError(
             f"{source} has format {number}, which does not suit what it holds; save the model again"
         )
