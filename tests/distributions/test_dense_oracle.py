@@ -92,7 +92,7 @@ def test_entropy_with_a_correlated_and_a_diagonal_part_is_the_tightest_lower_bou
     """Minkowski's ``|A + B|^{1/n} ≥ |A|^{1/n} + |B|^{1/n}``, above what either part would give."""
     _, learned, mean, covariance = case(posterior, op)
     n, entropy = len(mean), learned().entropy()
-    independent = (2 * learned.diagonal).exp().flatten()
+    independent = learned.value("diagonal").square().flatten()
     kronecker = torch.linalg.slogdet(covariance - torch.diag(independent)).logabsdet
     roots = [(logdet / n).exp() for logdet in (kronecker, independent.log().sum())]
     bound, *looser = (

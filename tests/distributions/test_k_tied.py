@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from dense import absolute
 from scipy import special
 from torch import nn
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
@@ -31,7 +32,8 @@ def tied(rank, rows=9, columns=8):
 
 def dense_scale(posterior):
     """σ_ij = Σ_κ exp(lu_κi + lv_κj), straight from the stored logs."""
-    return (posterior.u.unsqueeze(-1) + posterior.v.unsqueeze(-2)).exp().sum(0)
+    u, v = (absolute(posterior)[name] for name in ("u", "v"))
+    return (u.unsqueeze(-1) + v.unsqueeze(-2)).exp().sum(0)
 
 
 def assert_same_gradients(value, expected, parameters):
@@ -74,7 +76,7 @@ def test_no_stored_value_makes_a_scale_that_is_not_positive(rank):
 def test_gradient_of_a_log_factor_sums_over_its_row(rank):
     posterior = tied(rank)
     upstream = randn(9, 8)
-    u, v = posterior.u.detach().exp(), posterior.v.detach().exp()
+    u, v = (absolute(posterior)[name].detach().exp() for name in ("u", "v"))
     (posterior().scale * upstream).sum().backward()
     torch.testing.assert_close(posterior.u.grad, u * (v @ upstream.T), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(posterior.v.grad, v * (u @ upstream), rtol=1e-12, atol=1e-12)
@@ -102,7 +104,7 @@ def test_scale_starts_at_one_hundredth_for_any_rank(rank):
     means = torch.stack([posterior().scale.detach().mean() for posterior in starts])
     assert_mean(means, mean_of_log_normal, "first scale")
     for name in ("u", "v"):
-        logs = torch.cat([getattr(posterior, name).detach().flatten() for posterior in starts])
+        logs = torch.cat([absolute(each)[name].detach().flatten() for each in starts])
         centre = 0.5 * (math.log(0.01) - math.log(rank))
         assert_mean(logs, centre, f"first log {name}")
         assert_mean((logs - centre).square(), 0.1**2, f"jitter of log {name}")
@@ -320,7 +322,8 @@ def test_truncation_is_the_same_in_both_layouts_and_not_without_the_permutation(
 def test_tied_convolution_has_the_moments_of_its_dense_kernel(rank):
     op = Conv((3, 2), stride=(2, 1), padding=(1, 0))
     posterior, x = lb.KTied(rank, UNEVEN)(randn(4, 3, 3, 2), op), randn(2, 3, 6, 5)
-    u, v = posterior.u, posterior.v.unflatten(-1, (3, 3, 2))
+    logs = absolute(posterior)
+    u, v = logs["u"], logs["v"].unflatten(-1, (3, 3, 2))
     kernel = torch.einsum("ko,kchw->ochw", u.exp(), v.exp())
     moments = posterior().moments(x, op)
     options = {"stride": (2, 1), "padding": (1, 0)}

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from dense import SOFTPLUS_FLOOR, dense, moved
+from dense import SOFTPLUS_FLOOR, absolute, dense, moved
 from registry import POSTERIORS, PRIORS
 from scipy import special, stats
 from torch import distributions as td
@@ -109,7 +109,7 @@ def hierarchical(scale, spread, mean):
 
 def log_prior(prior, mean, covariance):
     """``log p`` of flat weights or of factors, by torch's own distributions."""
-    recipe, stored = prior.spec, dict(prior.named_parameters())
+    recipe, stored = prior.spec, absolute(prior)
     match recipe:
         case lb.priors.Normal(learn=None):
             p = td.Normal(double(recipe.loc), double(recipe.scale))
@@ -163,7 +163,7 @@ def log_ratios(learned, prior):
 
 
 def _factor_log_ratios(learned, prior):
-    log_p, stored = log_prior(prior, None, None), dict(learned.named_parameters())
+    log_p, stored = log_prior(prior, None, None), absolute(learned)
     recipe, total = learned.spec, torch.zeros(SAMPLES, dtype=torch.float64)
     kinds = recipe.factors if isinstance(recipe.factors, tuple) else (recipe.factors,) * 2
     for name, kind in zip("rs", kinds, strict=True):
@@ -182,7 +182,7 @@ def _factor_log_ratios(learned, prior):
 
 def _product_log_ratios(learned, prior):
     """Both factors of a low-rank matrix, as they are stored."""
-    log_p, stored = log_prior(prior, None, None), dict(learned.named_parameters())
+    log_p, stored = log_prior(prior, None, None), absolute(learned)
     total = torch.zeros(SAMPLES, dtype=torch.float64)
     for side in ("left", "right"):
         q = td.Normal(stored[f"{side}_loc"], stored[f"{side}_scale"].exp())

@@ -48,7 +48,10 @@ def answers():
         "add_noise": (add_noise, (y, variance)),
         "scaled_local": (scaled_local, (x, loc, scale, bias)),
         "k_tied_local": (k_tied_local, (x, loc, u, v, bias)),
-        "k_tied_local_logs": (partial(k_tied_local, log_unit=0.0), (x, loc, u.log(), v.log(), bias)),
+        "k_tied_local_logs": (
+            partial(k_tied_local, log_unit=0.0),
+            (x, loc, u.log(), v.log(), bias),
+        ),
         "mixed": (add_mixed_noise, (torch.randn(BATCH, OUT, 9), shared, pairs)),
         "draw_scaled": (draw_scaled, (loc, scale)),
         "draw_k_tied": (draw_k_tied, (loc, u, v)),

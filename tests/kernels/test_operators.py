@@ -48,13 +48,13 @@ CASES = {  # an operator, its arguments, and torch's own formula of those that a
     "noise": (lambda: (leaf(5, 37),), (SEED,), noise),
     "k_tied_noise": (
         lambda: (leaf(5, 37), leaf(5, 21), leaf(2, 37), leaf(2, 21)),
-        (SEED, True),
+        (SEED, 0.0),
         k_tied,
     ),
     "k_tied_kl": (
         lambda: (leaf(37, 21), leaf(2, 37), leaf(2, 21)),
-        (*PRIOR, True),
-        lambda loc, u, v: kl(loc, u.exp().t() @ v.exp()),
+        (*PRIOR, -0.7),
+        lambda loc, u, v: kl(loc, (u - 0.7).exp().t() @ (v - 0.7).exp()),
     ),
     "scaled_kl": (lambda: (leaf(37, 21), leaf(37, 21)), PRIOR, kl),
 }

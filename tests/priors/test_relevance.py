@@ -94,7 +94,7 @@ def test_the_kl_is_that_of_a_dense_normal(family, groups):
     with torch.no_grad():
         for parameter in model.prior.parameters():
             parameter.normal_()
-    stored = {name: p.detach().exp().tolist() for name, p in model.prior.named_parameters()}
+    stored = {name: model.prior.value(name).tolist() for name in model.prior.roles}
     tau, gamma = stored.get("row_precision", [1.0] * 4), stored.get("column_precision", [1.0] * 3)
     variance = torch.tensor([[1 / (t * g) for g in gamma] for t in tau], dtype=torch.float64)
     q = model.posterior()

@@ -211,13 +211,13 @@ def _unknown_posterior(path: pathlib.Path) -> None:
     model = lb.convert(mlp(), POSTERIOR, PRIOR)
     layers = io._describe(model)
     layers["0"][""]["posterior"]["kind"] = "KTyed"
-    _rewrite(path, json.dumps({"format": io.FORMAT, "layers": layers}))
+    _rewrite(path, json.dumps({"format": 1, "layers": layers}))
 
 
 def _unknown_estimator(path: pathlib.Path) -> None:
     layers = io._describe(lb.convert(mlp(), POSTERIOR, PRIOR))
     layers["0"][""]["estimator"] = "locall"
-    _rewrite(path, json.dumps({"format": io.FORMAT, "layers": layers}))
+    _rewrite(path, json.dumps({"format": 1, "layers": layers}))
 
 
 DAMAGE = {

@@ -55,6 +55,12 @@ def moved(learned):
     return learned
 
 
+def absolute(learned):
+    """The stored tensors, logarithms of scales without the unit in which they are stored."""
+    origins = {name: getattr(t, "origin", 0.0) for name, t in learned.transforms.items()}
+    return {name: p + origins.get(name, 0.0) for name, p in learned.named_parameters()}
+
+
 def std_of(scale, raw):
     """The standard deviation that a stored tensor means."""
     match lb.posteriors.Scale.of(scale).stored:
@@ -81,7 +87,7 @@ def factor_covariance(log_diagonal, other, rank):
 
 def dense(learned, op):
     """Mean ``[out · in]`` and covariance of row-major ``vec W``, from the stored tensors alone."""
-    recipe, stored = learned.spec, dict(learned.named_parameters())
+    recipe, stored = learned.spec, absolute(learned)
     if isinstance(recipe, lb.posteriors.Pruned):
         assert learned.mask.all()
         recipe = recipe.base
@@ -112,7 +118,7 @@ def dense(learned, op):
 
 def dense_prior(prior, mean, covariance, columns):
     """The multivariate normal that a normal prior of ``vec W`` is."""
-    stored = dict(prior.named_parameters())
+    stored = absolute(prior)
     loc, variance = torch.zeros_like(mean), torch.ones_like(mean)
     match prior.spec:
         case lb.priors.Normal(learn=None):

@@ -70,8 +70,8 @@ class KTiedNormal(WeightDistribution):
     def _both(self) -> tuple[Tensor, Tensor]:
         """The factors, made from their logarithms at the first use."""
         if self._factors is None:
-            u, v = (given + self.log_unit for given in (self.given_u, self.given_v))
-            self._factors = u.exp(), v.exp()
+            unit = self.log_unit or 0.0
+            self._factors = (self.given_u + unit).exp(), (self.given_v + unit).exp()
         return self._factors
 
     @property

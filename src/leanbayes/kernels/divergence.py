@@ -96,7 +96,9 @@ class FromNormal(KLTerm):
         log_unit: for families whose tensors may be logarithms: that of their unit.
     """
 
-    def __init__(self, tensors: Tensors, loc: float, scale: float, log_unit: float | None = None) -> None:
+    def __init__(
+        self, tensors: Tensors, loc: float, scale: float, log_unit: float | None = None
+    ) -> None:
         self.tensors, self.loc, self.scale, self.log_unit = tensors, loc, scale, log_unit
         self.square = 0.0
 

@@ -183,7 +183,14 @@ class _Local(NoisyOutputs):
 
 
 def _native_slopes(
-    g: Tensor, x: Tensor, u: Tensor, v: Tensor, shared: Tensor, gx: Tensor | None, log_unit: float | None, by: int | None
+    g: Tensor,
+    x: Tensor,
+    u: Tensor,
+    v: Tensor,
+    shared: Tensor,
+    gx: Tensor | None,
+    log_unit: float | None,
+    by: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of bias, ``u`` and ``v``; that of ``x`` by variances is added to ``gx``."""
     dense = g.contiguous(), x.contiguous(), u.contiguous(), v.contiguous()

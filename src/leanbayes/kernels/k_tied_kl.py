@@ -96,7 +96,12 @@ def _graph_kl(q: KTiedNormal, p: Normal) -> Tensor | None:
 
 @custom_op("leanbayes::k_tied_kl", mutates_args=(), device_types="cpu")
 def _kl_op(
-    loc: Tensor, u: Tensor, v: Tensor, prior_loc: Tensor, prior_scale: Tensor, log_unit: float | None
+    loc: Tensor,
+    u: Tensor,
+    v: Tensor,
+    prior_loc: Tensor,
+    prior_scale: Tensor,
+    log_unit: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     term = TiedFromNormal((), float(prior_loc), float(prior_scale), log_unit)
     value, (gu, gv) = term.value(loc.contiguous(), u, v)
@@ -107,7 +112,12 @@ def _kl_op(
 
 @_kl_op.register_fake
 def _(
-    loc: Tensor, u: Tensor, v: Tensor, prior_loc: Tensor, prior_scale: Tensor, log_unit: float | None
+    loc: Tensor,
+    u: Tensor,
+    v: Tensor,
+    prior_loc: Tensor,
+    prior_scale: Tensor,
+    log_unit: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return loc.new_empty(()), u.new_empty(u.shape), v.new_empty(v.shape)
 

@@ -119,7 +119,11 @@ class Learned(Moved, Generic[D]):
         return self.constructor(**arguments)
 
     def _load_from_state_dict(
-        self, state_dict: MutableMapping[str, Any], prefix: str, metadata: dict[str, Any], *args: Any
+        self,
+        state_dict: MutableMapping[str, Any],
+        prefix: str,
+        metadata: dict[str, Any],
+        *args: Any,
     ) -> None:
         if metadata.get("version") == 1:
             state_dict.update(self.relative(state_dict, prefix))
@@ -127,7 +131,9 @@ class Learned(Moved, Generic[D]):
 
     def relative(self, stored: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Absolute logarithms of scales, as version 1 stored them, relative to their start."""
-        origins = {f"{prefix}{name}": getattr(t, "origin", 0.0) for name, t in self.transforms.items()}
+        origins = {
+            f"{prefix}{name}": getattr(t, "origin", 0.0) for name, t in self.transforms.items()
+        }
         return {name: stored[name] - origins[name] for name in origins.keys() & stored.keys()}
 
     def after_move(self, move: Callable[[], object]) -> None:

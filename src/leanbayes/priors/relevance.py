@@ -1,6 +1,5 @@
 """Priors that decide which weights are needed: relevance determination, log-uniform."""
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal

@@ -43,8 +43,8 @@ FORMAT = 3
 ADAPTER_FORMAT = 4
 """Of one that holds the trained part of it."""
 
-_ABSOLUTE = {1: FORMAT, 2: ADAPTER_FORMAT}
-"""Formats that hold absolute logarithms of scales, and the ones that followed them."""
+_RELATIVE = "relative"
+"""How logarithms of scales are stored: relative to their start; in formats 1 and 2 they are not."""
 
 M = TypeVar("M", bound=nn.Module)
 _LIKELIHOOD = ".likelihood."
@@ -78,7 +78,8 @@ def save(
         True
     """
     target, model = _with_suffix(path), unwrapped(model)
-    header = {"format": FORMAT, "checksum": NO_CHECKSUM, "layers": _describe(model)}
+    header = {"format": FORMAT, "checksum": NO_CHECKSUM, "scales": _RELATIVE}
+    header["layers"] = _describe(model)
     tensors = _unique(model)
     if trainable_only:
         kept = trained_names(model)
@@ -120,7 +121,7 @@ def load(net: M, path: str | os.PathLike[str]) -> M:
             _compare_rest(source, rest, given, model)
         stored = read_tensors(source)
         state = {name: stored[name] for name in given}
-        if header.description["format"] in _ABSOLUTE:
+        if "scales" not in header.description:
             state = from_version_1(model, state)
         model.load_state_dict(state, strict=False)
     return model
@@ -233,7 +234,10 @@ def _read(source: Path) -> Header:
             f"{source} has format {reprlib.repr(number)}, and this version reads 1 to "
             f"{ADAPTER_FORMAT}; upgrade leanbayes"
         )
-    if ("rest" in header.description) != (_ABSOLUTE.get(number, number) == ADAPTER_FORMAT):
+    is_adapter, is_relative = number % 2 == 0, number >= FORMAT
+    if ("rest" in header.description) != is_adapter or (
+        header.description.get("scales") != (_RELATIVE if is_relative else None)
+    ):
         raise LoadError(
             f"{source} has format {number}, which does not suit what it holds; save the model again"
         )
