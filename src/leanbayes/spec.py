@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from leanbayes.display import short_repr
 from leanbayes.errors import nearest, require
@@ -28,6 +28,9 @@ class Spec:
         >>> KTied(rank=3).to_dict()["kind"]
         'KTied'
     """
+
+    if_absent: ClassVar[Mapping[str, Any]] = {}
+    """What :meth:`from_dict` takes for arguments that specs of earlier versions did not have."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -65,7 +68,7 @@ class Spec:
                 f"{name} of {kind} is {reprlib.repr(value)}; it must be {_words(hints.get(name))}",
             )
         try:
-            spec: Spec = made(**arguments)
+            spec: Spec = made(**{**made.if_absent, **arguments})
         except TypeError as error:
             raise ValueError(f"{kind} is not complete: {error}") from error
         return spec

@@ -1,6 +1,7 @@
 """Files saved by earlier versions load and answer as they did."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -28,7 +29,10 @@ def test_a_saved_model_answers_as_it_did(name):
 
 def as_written(text):
     """The spec that a text describes, by the names of the version that wrote it."""
-    names = vars(lb.posteriors) | {"Dropout": lb.posteriors.VariationalDropout}
+    names = vars(lb.posteriors) | {
+        "Dropout": lb.posteriors.VariationalDropout,
+        "Rank1": partial(lb.Rank1, batch="tile"),
+    }
     return eval(text, names)
 
 

@@ -51,6 +51,11 @@ class RandomMap(nn.Module):
         self.channels = op.input_channels(q.event_shape[1])
 
     @property
+    def splits_batch(self) -> bool:
+        """Whether members of a mixture are to learn from parts of a batch."""
+        return getattr(self.posterior.spec, "batch", None) == "split"
+
+    @property
     def held(self) -> Map | None:
         """The draw that a block around this code holds."""
         estimator = estimator_for(self)
@@ -60,7 +65,7 @@ class RandomMap(nn.Module):
         """How an input uses each weight, compared with the rows of the batch."""
         usage = check_usage(op.usage(x), op, x, self.members)
         if self.training and self.members > 1:
-            warn_untiled(x, op.batch_dim, self.members)
+            warn_untiled(x, op.batch_dim, 1 if self.splits_batch else self.members)
         return usage
 
     def draw(self, usage: Usage, op: LinearOp | None = None) -> Map:

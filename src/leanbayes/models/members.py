@@ -36,6 +36,14 @@ def _member_counts(model: nn.Module) -> Iterator[int]:
         yield from _member_counts(part)
 
 
+def splits_batch(model: nn.Module) -> bool:
+    """Whether each member is to learn from a share of a batch instead of all of it."""
+    parts = list(model.modules())
+    mixtures = [part for part in parts if isinstance(part, RandomMap) and part.members > 1]
+    is_ensemble = any(isinstance(part, DeepEnsemble) for part in parts)
+    return bool(mixtures) and not is_ensemble and all(part.splits_batch for part in mixtures)
+
+
 def tile(x: Tensor, members: int, dim: int = 0) -> Tensor:
     """Repeat a batch for every member, in contiguous blocks.
 

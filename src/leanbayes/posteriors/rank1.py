@@ -1,9 +1,10 @@
 """Random rank-one factors on a shared weight matrix."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +56,7 @@ class Rank1(Posterior):
     ``weight_scale`` is given: train them with weight decay.
 
     Args:
-        members: how many mixture members share the weights; feed ``tile(x, members)``.
+        members: how many mixture members share the weights.
         factors: the kind of both factors, or of ``(r, s)``: ``"normal"``, ``"cauchy"``,
             ``"lognormal"``, ``"halfcauchy"``, ``"fixed"`` or ``"none"``. ``r`` scales outputs,
             ``s`` input channels.
@@ -67,7 +68,13 @@ class Rank1(Posterior):
         kl: average the factors' KL over members, or sum it as the reference code does.
         weight_scale: standard deviation of a normal prior on the shared weights; ``None`` leaves
             that to the optimiser's weight decay.
+        batch: what members learn from: ``"split"`` gives each its contiguous share of a batch, at
+            the cost of one network, ``"tile"`` all of it, as published; a loop of your own feeds
+            ``x``, or ``tile(x, members)``. Predictions are those of all members either way. Specs
+            that were saved before there was a choice mean ``"tile"``.
     """
+
+    if_absent: ClassVar[Mapping[str, Any]] = {"batch": "tile"}
 
     members: int = 4
     factors: FactorName | tuple[FactorName, FactorName] = "normal"
@@ -77,6 +84,7 @@ class Rank1(Posterior):
     clip: float | None = 10.0
     kl: Literal["mean", "sum"] = "mean"
     weight_scale: float | None = None
+    batch: Literal["split", "tile"] = "split"
 
     def __post_init__(self) -> None:
         require_count("members", self.members, 1)
@@ -85,6 +93,7 @@ class Rank1(Posterior):
             require_choice("factors", kind, get_args(FactorName))
         require_choice("perturb", self.perturb, ("multiply", "add"))
         require_choice("kl", self.kl, ("mean", "sum"))
+        require_choice("batch", self.batch, ("split", "tile"))
         require(0 < self.rate < 1, f"rate is {self.rate}; it must lie between 0 and 1")
         require(self.signs <= 1, f"signs is {self.signs}; as a probability it is at most 1")
         for name in ("clip", "weight_scale"):

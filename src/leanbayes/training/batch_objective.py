@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from leanbayes.errors import require
 from leanbayes.layers.forward_pass import forward_pass
 from leanbayes.likelihoods import Likelihood
-from leanbayes.models.members import members, tile
+from leanbayes.models.members import members, splits_batch, tile
 from leanbayes.models.model_kl import kl
 from leanbayes.models.random_maps import random_maps
 from leanbayes.prediction.predict import Prediction, predict, shared_layers
@@ -53,9 +53,15 @@ class BatchObjective:
         self._shared: frozenset[nn.Module] | None = None
 
     def __call__(self, batch: Any, kl_weight: float = 1.0) -> Elbo:
-        """The ELBO of one batch, which every member sees whole."""
+        """The ELBO of one batch, of which every member sees all or its share."""
         parts, count = parts_of(batch, self.target), members(self.model)
-        x, rows = parts.inputs, None
+        rows = None
+        if count > 1:
+            rows = parts.inputs[0].shape[self.batch_dim]
+            if rows >= count and splits_batch(self.model):
+                rows -= rows % count
+                parts, count = self._first(parts, rows), 1
+        x = parts.inputs
         if count > 1:
             x = tuple(tile(value, count, self.batch_dim) for value in x)
             rows = x[0].shape[self.batch_dim]
@@ -97,8 +103,14 @@ class BatchObjective:
     def _called(self, parts: Parts) -> Called:
         return Called(self.model, parts.names, self.output)
 
+    def _first(self, parts: Parts, rows: int) -> Parts:
+        """Some first examples of a batch."""
+        weight = None if parts.weight is None else parts.weight[:rows]
+        x = tuple(value.narrow(self.batch_dim, 0, rows) for value in parts.inputs)
+        return parts._replace(inputs=x, target=parts.with_target(self.target)[:rows], weight=weight)
+
     def _nll(self, outputs: list[Tensor], parts: Parts, count: int) -> Tensor:
-        """The NLL of draws ``[members · batch, …]``."""
+        """The NLL of draws ``[count · batch, …]``, of members that saw the batch ``count`` times."""
         y, weight = parts.with_target(self.target), parts.weight
         if self.loss == "average" and weight is None:
             tiled = tile(y, count) if count > 1 else y
