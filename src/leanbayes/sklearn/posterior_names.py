@@ -83,7 +83,7 @@ NAMED_FAMILIES: dict[str, NamedFamily] = {
     "k-tied": NamedFamily(lambda s: KTied(s.rank, Scale(s.scale, raw_spread=0.1))),
     "matrix-normal": NamedFamily(lambda s: MatrixNormal(s.scale)),
     "rank-1": NamedFamily(
-        lambda s: Rank1(s.members, weight_scale=_SHARED_WEIGHTS),
+        lambda s: Rank1(s.members, weight_scale=_SHARED_WEIGHTS, batch="tile"),
         _AROUND_ONE,
         members=4,
         shares=True,

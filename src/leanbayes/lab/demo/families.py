@@ -125,7 +125,9 @@ def _variance(name: str, posterior: lb.posteriors.ZeroMean, estimator: str) -> F
 
 
 def _rank1(name: str, prior: lb.priors.Prior, *, longer: int = 1, **options: Any) -> Family:
-    return Family(name, "rank-1", lb.Rank1(signs=0.5, **options), prior, longer=longer)
+    return Family(
+        name, "rank-1", lb.Rank1(signs=0.5, batch="tile", **options), prior, longer=longer
+    )
 
 
 DETERMINISTIC = Family("deterministic", "plain")
