@@ -1,8 +1,13 @@
 """Runs that end with the weights of their best epoch."""
 
+import lightning as L
 import pytest
 import torch
+from dense import absolute
+from torch import nn
 
+import leanbayes as lb
+from leanbayes.lab.keep_best import KeepBest
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
@@ -63,3 +68,21 @@ def test_a_run_that_is_resumed_ends_with_the_same(kept, tmp_path):
 def test_without_validation_there_is_no_best(tmp_path):
     with pytest.raises(ValueError, match="there are no validation examples to tell by; set some"):
         train(recipe("best", validation=0), tmp_path, progress=False)
+
+
+def test_states_that_earlier_versions_kept_are_given_back():
+    module = L.LightningModule()
+    module.model = lb.convert(nn.Linear(3, 2), lb.KTied(2), lb.priors.Normal(1.0))
+    posterior = module.model.posterior
+    before = module.state_dict()
+    now = {name: value.clone() for name, value in before.items()}
+    logs = {f"model.posterior.{name}": t.detach() for name, t in absolute(posterior).items()}
+    for state in ({"state": now | logs}, {"state": now, "version": 2}):
+        kept = KeepBest()
+        kept.load_state_dict({"epoch": 1, "nll": 0.5} | state)
+        again = KeepBest()
+        again.load_state_dict(kept.state_dict())
+        with torch.no_grad():
+            posterior.u.zero_()
+        again.restore(module)
+        torch.testing.assert_close(dict(module.state_dict()), now)

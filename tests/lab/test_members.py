@@ -20,6 +20,7 @@ from leanbayes.lab.report import write_report
 from leanbayes.lab.report.classes import votes
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
+from leanbayes.layers import RandomMap
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
@@ -154,3 +155,24 @@ def test_disagreements_are_shares_of_pairs():
     pairs = torch.stack([(a != b).double() for a, b in itertools.combinations(labels, 2)])
     found = metrics.disagreements(nn.functional.one_hot(labels, 3).float())
     torch.testing.assert_close(found, pairs.mean(0))
+
+
+@pytest.mark.parametrize("batch", ["split", "tile", None])
+def test_members_of_a_recipe_see_their_share_or_all(batch, tmp_path, monkeypatch):
+    posterior = {"kind": "Rank1", "members": 4} | ({"batch": batch} if batch else {})
+    seen, usage = set(), RandomMap.usage
+
+    def watched(self, x, op):
+        if self.training and torch.is_grad_enabled():
+            seen.add(len(x))
+        return usage(self, x, op)
+
+    monkeypatch.setattr(RandomMap, "usage", watched)
+    prior = {"kind": "Normal", "scale": 0.1, "loc": 1.0}
+    chosen = recipe(posterior=posterior, prior=prior)
+    train(chosen, tmp_path / "run", progress=False)
+    size = Run(tmp_path / "run").data_size
+    last = size % 200
+    assert seen == ({200, last - last % 4} if batch == "split" else {800, 4 * last})
+    model, _ = Run(tmp_path / "run").load()
+    assert lb.predict(model, torch.rand(3, 64), samples=2).samples.shape == (8, 3, 10)

@@ -139,8 +139,8 @@ def test_log_alphas_of_every_epoch_are_on_record(dropout):
     model, _ = Run(dropout).load()
     for layer in ("dense1", "dense2"):
         posterior = getattr(model, layer).posterior
-        loc, log_variance = posterior.loc.detach(), posterior.scale.detach()
-        log_alpha = (log_variance - loc.square().log()).flatten().numpy()
+        loc, scale = posterior.loc.detach(), posterior.value("scale").detach()
+        log_alpha = 2 * (scale / loc.abs()).log().flatten().numpy()
         names = [
             f"{kind}/model.{layer}" for kind in ("log_alpha_q25", "log_alpha", "log_alpha_q75")
         ]

@@ -17,7 +17,7 @@ X, Y = torch.randn(8, 3), torch.arange(8) % 2
 
 def mixture(members=4):
     net = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
-    return lb.convert(net, lb.Rank1(members))
+    return lb.convert(net, lb.Rank1(members, batch="tile"))
 
 
 def said(act):
@@ -62,7 +62,7 @@ def test_an_ensemble_is_told_too():
 
 
 def test_positions_that_members_would_split_are_told_in_a_plain_loop():
-    table = lb.convert(nn.Embedding(10, 3), lb.Rank1(4))
+    table = lb.convert(nn.Embedding(10, 3), lb.Rank1(4, batch="tile"))
     assert said(lambda: table(torch.arange(8)))
     assert not said(lambda: table(lb.tile(torch.arange(8), 4)))
 

@@ -3,6 +3,7 @@
 import lightning as L
 import pytest
 import torch
+from dense import absolute
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -182,3 +183,29 @@ def test_inputs_may_come_time_first(count):
     assert module.objective(batch).loss.isfinite()
     module.log_dict = lambda values, **_: None
     module.validation_step(batch, 0)
+
+
+@pytest.mark.parametrize(("batch", "rows"), [("split", 30), ("tile", 96)])
+def test_members_see_their_share_or_all(batch, rows):
+    module, seen = _module(lb.Rank1(3, batch=batch), lb.priors.Normal(0.1, loc=1.0)), []
+    module.model[0].register_forward_pre_hook(lambda m, inputs: seen.append(len(inputs[0])))
+    x, y = _data()
+    module.objective((x[:32], y[:32])).loss.backward()
+    assert set(seen) == {rows}
+
+
+def test_checkpoints_of_absolute_logs_load(tmp_path):
+    module, trainer = _module(), _trainer(tmp_path, 1)
+    trainer.fit(module, _loader(), _loader())
+    trainer.save_checkpoint(tmp_path / "new.ckpt")
+    old = torch.load(tmp_path / "new.ckpt", weights_only=True)
+    state = old["state_dict"]
+    for name, part in module.named_modules():
+        if hasattr(part, "transforms"):
+            state.update({f"{name}.{key}": t.detach() for key, t in absolute(part).items()})
+            state._metadata[name]["version"] = 1
+    torch.save(old, tmp_path / "old.ckpt")
+    for name in ("new", "old"):
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        again = BayesianModule.from_checkpoint(net, tmp_path / f"{name}.ckpt")
+        torch.testing.assert_close(lb.kl(again.model), lb.kl(module.model))

@@ -100,3 +100,13 @@ def test_state_dicts_of_before_load(family):
     without_note = {name: value.clone() for name, value in model.state_dict().items()}
     again.load_state_dict(without_note)
     assert torch.equal(lb.kl(again), lb.kl(model))
+
+
+def test_a_part_of_a_scale_by_fan_in_keeps_its_values():
+    spec = lb.KTied(2, lb.posteriors.Scale(0.5, raw_spread=0.1, by_fan_in=True))
+    op, rows, columns = lb.extend.ops.Linear(), torch.tensor([2, 0]), torch.tensor([1, 4, 3])
+    whole = spec(torch.randn(4, 9), op)
+    part = spec.part(whole, op, rows, columns)
+    torch.testing.assert_close(part().scale, whole().scale[rows][:, columns])
+    part.load_state_dict(spec(torch.zeros(2, 3), op).state_dict() | part.state_dict())
+    torch.testing.assert_close(part().scale, whole().scale[rows][:, columns])

@@ -32,7 +32,7 @@ every_layer = pytest.mark.parametrize("name", LAYERS)
 
 def converted(name, prior=None, estimator=lb.estimators.local, **options):
     make, shape = LAYERS[name]
-    recipe = lb.Rank1(MEMBERS, **options)
+    recipe = lb.Rank1(MEMBERS, batch="tile", **options)
     first = recipe.factors if isinstance(recipe.factors, str) else recipe.factors[0]
     model = lb.convert(make(), recipe, prior or KINDS.get(first, lb.priors.Flat()), estimator)
     return model, torch.randn(2 * MEMBERS, *shape)

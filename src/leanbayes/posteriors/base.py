@@ -49,8 +49,10 @@ class Posterior(Spec):
             cut = self(op.unmatrix(whole.like.cpu().new_zeros(len(rows), len(columns))), op)
         for name, tensor in stored.items():
             parameter, transform = cut.get_parameter(name), cut.transforms.get(name)
-            seen = isinstance(transform, AsMatrix)
-            parameter.copy_(transform.inverse(tensor) if transform and seen else tensor)
+            if isinstance(transform, AsMatrix):
+                tensor = transform.inverse(tensor)
+            before, now = (getattr(of.transforms.get(name), "origin", 0.0) for of in (whole, cut))
+            parameter.copy_(tensor + (before - now))
             parameter.requires_grad_(whole.get_parameter(name).requires_grad)
         return cut.to(whole.like.device).train(whole.training)
 

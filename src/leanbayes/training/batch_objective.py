@@ -110,7 +110,7 @@ class BatchObjective:
         return parts._replace(inputs=x, target=parts.with_target(self.target)[:rows], weight=weight)
 
     def _nll(self, outputs: list[Tensor], parts: Parts, count: int) -> Tensor:
-        """The NLL of draws ``[count · batch, …]`` of a batch that was seen ``count`` times."""
+        """The NLL of draws ``[count · batch, …]``, where ``count`` members saw every example."""
         y, weight = parts.with_target(self.target), parts.weight
         if self.loss == "average" and weight is None:
             tiled = tile(y, count) if count > 1 else y
