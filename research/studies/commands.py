@@ -14,6 +14,9 @@ from research.options import Out, OutFolder, Seeds, with_settings
 from research.publishing.pages import refresh
 from research.publishing.paper import DOCS, RESULTS, ROOT
 from research.publishing.study_file import read_study, show
+from research.studies.defaults.page import makers as default_makers
+from research.studies.defaults.study import Settings as DefaultSettings
+from research.studies.defaults.study import study_defaults
 from research.studies.kl_weight.page import write as write_kl_weight
 from research.studies.kl_weight.study import TASKS, everything
 from research.studies.overview.page import write as write_overview
@@ -29,6 +32,7 @@ app = typer.Typer(no_args_is_help=True, help="Value of defaults and choices, on 
 _UCI, _KL_WEIGHT = RESULTS / "uci", RESULTS / "kl_weight"
 _OVERVIEW, _STARTS = RESULTS / "overview.json", RESULTS / "starts.json"
 _LORA = RESULTS / "lora" / "minilm.json"
+_SEARCH, _DEFAULTS = RESULTS / "defaults.json", RESULTS / "defaults_by_library.json"
 
 
 @app.command(epilog="Example: python -m research studies uci --data concrete --posterior k-tied")
@@ -121,10 +125,23 @@ def starts(settings: StartSettings, seeds: Seeds = 5, out: Out = _STARTS) -> Non
     print(f"Written to {out}")
 
 
+@app.command(epilog="Example: python -m research studies defaults --seeds 3")
+@with_settings(DefaultSettings)
+def defaults(settings: DefaultSettings, seeds: Seeds = 3, out: Out = _DEFAULTS) -> None:
+    """Train seven tasks plain, with MC dropout and by the recommended recipe: test metrics."""
+    torch.set_num_threads(1)
+    study_defaults(settings, out, seeds=seeds, tell=show("duration"))
+    print(f"Written to {out}")
+
+
 def write_pages() -> None:
     """Update the pages of all studies from the files of results."""
     if _UCI.is_dir():
         print(f"Written to {refresh(DOCS / 'uci.md', makers(_UCI))}")
+    if _SEARCH.exists():
+        search = read_study(_SEARCH, "studies defaults")
+        again = read_study(_DEFAULTS, "studies defaults") if _DEFAULTS.exists() else None
+        print(f"Written to {refresh(DOCS / 'train_well.md', default_makers(search, again))}")
     if _OVERVIEW.exists():
         print(f"Written to {write_overview(_OVERVIEW, ROOT / 'README.md', DOCS / 'overview.png')}")
     if _STARTS.exists():

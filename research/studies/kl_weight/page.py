@@ -134,10 +134,17 @@ def conclusions(found: Cells) -> Iterator[str]:
         yield line
 
 
+_ADVICE = (
+    "These networks have learned prior scales. With `lb.convert(net)` the prior differs, and "
+    "`lb.elbo(nll, model, …)` has a weight that follows from the sizes: see "
+    "[Train well](train_well.md)."
+)
+
+
 def text(found: Cells, files: Sequence[Mapping[str, Any]]) -> str:
     """The whole page."""
     lines = "\n".join(f"- {line}" for line in (rule(found), *conclusions(found)))
-    parts = ["# The weight of the KL", lines]
+    parts = ["# The weight of the KL", lines, _ADVICE]
     for metric, label in METRICS.items():
         parts.append(f"![{label[0].upper()}{label[1:]} over the weight.](kl_weight/{metric}.png)")
     for name, by_weight in found.items():

@@ -84,6 +84,8 @@ def text(study: Study) -> str:
                 _same_schedule(networks, best),
             ]
         ),
+        "This page judges by the −ELBO, with KL weight 1. The recommended recipe of "
+        "`lb.convert(net)` has another first scale and KL weight: see [Train well](train_well.md).",
         "![−ELBO over steps.](starts/curves.png)",
         "*The −ELBO of a held-out digit over steps, the mean over seeds.*",
     ]

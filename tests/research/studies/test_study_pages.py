@@ -8,6 +8,7 @@ from leanbayes.lab.files import read_object
 from research.benchmarks import page as performance
 from research.publishing.pages import refreshed
 from research.publishing.paper import DOCS, ROOT
+from research.studies.defaults.page import makers as default_makers
 from research.studies.kl_weight import page as kl_weight
 from research.studies.lora import page as lora
 from research.studies.overview.page import makers, picture
@@ -44,6 +45,18 @@ def test_the_tables_of_uci_are_made_from_its_study():
     text = (DOCS / "uci.md").read_text(encoding="utf-8")
     assert "<!-- uci-likelihood: learnt -->" in text
     assert refreshed(text, uci_makers(RESULTS / "uci")) == text
+
+
+def test_the_numbers_of_train_well_are_made_from_the_search():
+    text = (DOCS / "train_well.md").read_text(encoding="utf-8")
+    makers_of_page = default_makers(read("defaults.json"), _again())
+    assert all(f"<!-- {kind}: " in text for kind in makers_of_page)
+    assert refreshed(text, makers_of_page) == text
+
+
+def _again():
+    name = "defaults_by_library.json"
+    return read(name) if (RESULTS / name).exists() else None
 
 
 def test_the_first_screen_of_the_readme_is_made_from_its_study():
