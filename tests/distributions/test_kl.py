@@ -416,10 +416,13 @@ def test_the_kl_to_a_laplace_prior_is_its_integral(loc, scale):
     for mean, std in zip(means.flatten().tolist(), stds.flatten().tolist(), strict=True):
         law = stats.norm(mean, std)
         ends = mean - 12 * std, mean + 12 * std
-        expected -= law.entropy() + integrate.quad(
-            lambda w, law=law: law.pdf(w) * stats.laplace(loc, scale).logpdf(w),
-            *ends,
-            points=[min(max(loc, ends[0]), ends[1])],
-        )[0]
+        expected -= (
+            law.entropy()
+            + integrate.quad(
+                lambda w, law=law: law.pdf(w) * stats.laplace(loc, scale).logpdf(w),
+                *ends,
+                points=[min(max(loc, ends[0]), ends[1])],
+            )[0]
+        )
     found = float(kl_divergence(q, lb.priors.Laplace(scale, loc=loc)(means)()))
     assert found == pytest.approx(expected, rel=1e-7)
