@@ -135,7 +135,10 @@ def numbers_of(p: Normal) -> tuple[float, float, Tensor | None] | None:
     loc, scale = p.loc, p.scale
     if scale.ndim or loc.ndim or loc.requires_grad or not scale.is_cpu:
         return None
-    return loc.item(), scale.item(), scale if scale.requires_grad else None
+    number = scale.item()
+    if number**2 == 0:  # too narrow to divide by
+        return None
+    return loc.item(), number, scale if scale.requires_grad else None
 
 
 def register_slopes(operator: Any) -> None:

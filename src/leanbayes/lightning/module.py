@@ -158,7 +158,7 @@ class BayesianModule(L.LightningModule):
         return made
 
     def objective(self, batch: Batch) -> Elbo:
-        """The ELBO of one batch, of which members see all or a share."""
+        """The ELBO of one batch by ``train_samples`` draws; members see all of it or a share."""
         return self._objective(batch, self.kl_weight)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
