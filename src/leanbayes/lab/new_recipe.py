@@ -14,7 +14,7 @@ from leanbayes.lab.data.columns import is_missing
 from leanbayes.lab.data.labels import FEW
 from leanbayes.lab.files import write_text
 from leanbayes.lab.recipe import check_recipe
-from leanbayes.lab.tables import Table, is_number, read_table
+from leanbayes.lab.tables import Table, is_number, read_cells, read_table
 
 _STEPS_PER_ROW, _FEWEST_STEPS, _MOST_STEPS, _FEWEST_EPOCHS = 3, 300, 5000, 20
 _BATCH = 200
@@ -108,6 +108,9 @@ def _target(table: Table, target: str | None) -> str | int:
 
 def _kind(cells: Sequence[str]) -> str:
     """What a column holds."""
+    numbers = read_cells(cells)
+    if numbers is not None and numbers.size and numbers.min() < numbers.max():
+        return "number"
     texts = {cell.strip() for cell in cells}
     if len(texts) < 2:
         return "constant"

@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from leanbayes.errors import require
 from leanbayes.lab.files import reading, write_text
 
@@ -44,13 +47,13 @@ def read_table(path: Path, *, delimiter: str | None = ",", named: bool | None = 
         named: whether the first line holds the names of the columns; None lets it tell: with a
             number in it, it holds none, and columns are called by their numbers.
     """
-    rows = [[_unquoted(cell) for cell in row] for row in _rows(path, delimiter) if row]
+    rows = [row for row in _rows(path, delimiter) if row]
     require(bool(rows), f"{path} is empty")
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(rows[0]):
-            raise ValueError(
-                f"{path} has {len(row)} values in row {number}, not {len(rows[0])} as in the first"
-            )
+    if set(map(len, rows)) != {len(rows[0])}:
+        number, row = next((n, r) for n, r in enumerate(rows, 1) if len(r) != len(rows[0]))
+        raise ValueError(
+            f"{path} has {len(row)} values in row {number}, not {len(rows[0])} as in the first"
+        )
     names = tuple(name.strip() for name in rows[0])
     if named is None and any(map(is_number, names)):
         names = tuple(map(str, range(len(names))))
@@ -59,7 +62,7 @@ def read_table(path: Path, *, delimiter: str | None = ",", named: bool | None = 
     return Table(names, tuple(zip(*rows, strict=True)) if rows else ((),) * len(names))
 
 
-def _rows(path: Path, delimiter: str | None) -> list[list[str]]:
+def _rows(path: Path, delimiter: str | None) -> list[tuple[str, ...]]:
     """The cells of every line; a file that is no text in UTF-8 is refused."""
     content = path.read_bytes()
     remedy = "save it as text in UTF-8 (CSV UTF-8 in a spreadsheet)"
@@ -74,7 +77,10 @@ def _rows(path: Path, delimiter: str | None) -> list[list[str]]:
         ) from error
     try:
         delimiter = delimiter or _delimiter(text)
-        return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        # tuples, because the garbage collector visits a million lists again and again
+        quoted = "'" in text
+        return [tuple(map(_unquoted, row)) if quoted else tuple(row) for row in rows]
     except csv.Error as error:
         raise ValueError(
             f"{path} cannot be read as a table ({error}); look for a quote without its second"
@@ -129,6 +135,21 @@ def _quoted(cell: object) -> object:
 def _unquoted(cell: str) -> str:
     quoted = cell.startswith("'") and _FORMULA.match(cell[1:])
     return cell[1:] if quoted and not is_number(cell[1:]) else cell
+
+
+def read_cells(cells: Sequence[str]) -> npt.NDArray[np.float64] | None:
+    """The numbers that cells hold, much faster than cell by cell; ``None`` if one holds none.
+
+    Example:
+        >>> read_cells(["1", "2e3"]), read_cells(["1", "one"]), read_cells(["1_0"])
+        (array([1.e+00, 2.e+03]), None, None)
+    """
+    if "_" in "".join(cells):
+        return None
+    try:
+        return np.fromiter(map(float, cells), np.float64, len(cells))
+    except ValueError:
+        return None
 
 
 def is_number(text: str) -> bool:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from leanbayes.errors import require
 from leanbayes.lab.data.labels import fits
-from leanbayes.lab.tables import Table, is_number
+from leanbayes.lab.tables import Table, is_number, read_cells
 
 Array = npt.NDArray[np.float64]
 
@@ -26,6 +26,14 @@ def is_missing(cell: str) -> bool:
         [True, True, False]
     """
     return cell.strip().lower() in _MISSING
+
+
+def has_gaps(cells: Sequence[str]) -> bool:
+    """Whether a cell says that nothing is known."""
+    numbers = read_cells(cells)
+    if numbers is not None and not bool(np.isnan(numbers).any()):
+        return False
+    return any(map(is_missing, cells))
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,9 @@ class InputColumn:
         if self.levels:
             texts = np.asarray([cell.strip() for cell in cells])
             return (texts[:, None] == np.asarray(self.levels)[None]).astype(np.float64)
+        whole = read_cells(cells)
+        if self.fill is None and whole is not None and bool(fits(whole).all()):
+            return whole[:, None]
         values = [math.nan if self.fill is not None and is_missing(c) else c for c in cells]
         for number, value in enumerate(values, 1):
             if isinstance(value, str) and not (is_number(value) and fits(float(value))):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import choose, require
-from leanbayes.lab.tables import is_number
+from leanbayes.lab.tables import is_number, read_cells
 
 FEW = 20
 """Whole numbers with at most so many different values are taken for classes."""
@@ -71,6 +71,9 @@ def _values(column: Array, where: str) -> tuple[Array, bool]:
         values = values.astype(np.float64)
         _refuse(values, lambda number: not fits(number), where, "finite numbers")
         return values, False
+    numbers = read_cells(values.tolist())
+    if numbers is not None and bool(fits(numbers).all()):
+        return numbers, False
     _refuse(values, lambda cell: not cell.strip(), where, "never missing; delete these examples")
     _refuse(
         values,
@@ -78,8 +81,7 @@ def _values(column: Array, where: str) -> tuple[Array, bool]:
         where,
         "finite numbers or names of classes; delete these examples, or call the class otherwise",
     )
-    text = not all(map(is_number, values))
-    return (values, True) if text else (np.array([float(cell) for cell in values]), False)
+    return values, True
 
 
 def _refuse_mixture(values: Sequence[str] | Array, where: str) -> None:

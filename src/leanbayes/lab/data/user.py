@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import choose, require, unknown
-from leanbayes.lab.data.columns import InputColumn, encode_columns, is_missing, place_columns
+from leanbayes.lab.data.columns import InputColumn, encode_columns, has_gaps, place_columns
 from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
 from leanbayes.lab.data.formats import read_arrays
 from leanbayes.lab.data.labels import fits, read_targets
@@ -136,7 +136,7 @@ def _column(table: Table, place: int, categories: Sequence[str], fills: bool) ->
     name, cells = table.names[place], table.columns[place]
     if name in categories:
         return InputColumn(name, levels=tuple(sorted({cell.strip() for cell in cells})))
-    return InputColumn(name, fill=math.nan if fills and any(map(is_missing, cells)) else None)
+    return InputColumn(name, fill=math.nan if fills and has_gaps(cells) else None)
 
 
 def _filled(
