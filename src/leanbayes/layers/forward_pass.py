@@ -288,7 +288,8 @@ def check_usage(usage: Usage, op: LinearOp, x: Tensor, members: int) -> Usage:
     table = isinstance(op, Lookup)
     if rows is None or given is None:
         return usage
-    if given == rows and not (table and x.ndim == 1 and _blocks_differ(x, members)):
+    positions = table and members > 1 and x.ndim == 1 and _blocks_differ(x, members)
+    if given == rows and not positions:
         return usage
     sizes = x.shape if table else x.shape[:-1]
     elsewhere = rows in [size for axis, size in enumerate(sizes) if axis != op.batch_dim]
