@@ -145,7 +145,7 @@ def test_weights_and_biases_decay_and_factors_do_not(name):
 
 def module(loss, samples=1):
     torch.manual_seed(0)
-    model, x = converted("linear", factors="fixed", batch="tile")
+    model, x = converted("linear", factors="fixed")
     trained = BayesianModule(model, data_size=10, loss=loss, train_samples=samples)
     return model, trained, (x[:4], torch.tensor([0, 1, 2, 3]))
 

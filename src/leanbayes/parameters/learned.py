@@ -86,6 +86,7 @@ class Learned(Moved, Generic[D]):
         **arguments: Stored | Tensor | float,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(_shift_version_1)  # type: ignore[no-untyped-call]
         self.constructor = constructor
         self.spec = spec
         self.names = tuple(arguments)
@@ -117,17 +118,6 @@ class Learned(Moved, Generic[D]):
             transform = None if name in self.as_they_are else self.transforms.get(name)
             arguments[name] = exact if transform is None else transform(exact)
         return self.constructor(**arguments)
-
-    def _load_from_state_dict(
-        self,
-        state_dict: MutableMapping[str, Any],
-        prefix: str,
-        metadata: dict[str, Any],
-        *args: Any,
-    ) -> None:
-        if metadata.get("version") == 1:
-            state_dict.update(self.relative(state_dict, prefix))
-        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
 
     def relative(self, stored: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Absolute logarithms of scales, as version 1 stored them, relative to their start."""
@@ -216,6 +206,19 @@ class Learned(Moved, Generic[D]):
 
     def extra_repr(self) -> str:
         return repr(self.spec)
+
+
+def _shift_version_1(
+    learned: nn.Module,
+    state: MutableMapping[str, Any],
+    prefix: str,
+    metadata: Mapping[str, Any],
+    *_: Any,
+) -> None:
+    """Let absolute logarithms of an earlier state dict become relative ones."""
+    if metadata.get("version") == 1:
+        assert isinstance(learned, Learned)
+        state.update(learned.relative(state, prefix))
 
 
 def from_version_1(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
