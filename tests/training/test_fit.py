@@ -303,6 +303,8 @@ def test_a_loss_that_is_not_finite_ends_in_a_sentence():
     ("options", "sentence"),
     [
         ({"epochs": 0}, "epochs"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"checkpoint": "not/there/fit.pt"}, "in a folder that exists, got not/there/fit"),
         ({"kl_warmup": 2}, "kl_warmup must be from 0 to 1"),
         ({"validation": clusters(8), "patience": 0}, "patience is 0"),
         ({"kl_weight": -1}, "kl_weight must not be negative"),

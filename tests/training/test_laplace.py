@@ -228,3 +228,22 @@ def test_linearized_predictions_are_one_function_for_all_batches():
     sampled = lb.predict(model, x, samples=200, seed=1).log_likelihood(y).mean()
     linear = lb.predict(model, x, samples=200, seed=1, linearized=True).log_likelihood(y).mean()
     assert linear > sampled
+
+
+def test_a_frozen_network_has_the_same_curvature():
+    net, x, y = trained()
+    expected = lb.kl(lb.laplace(net, (x, y))).detach()
+    frozen = lb.laplace(net.requires_grad_(False), (x, y))
+    torch.testing.assert_close(lb.kl(frozen), expected)
+
+
+def test_a_list_of_batches_is_enough():
+    net, x, y = trained()
+    parts = lb.laplace(net, [(x[:50], y[:50]), (x[50:], y[50:])])
+    torch.testing.assert_close(lb.kl(parts), lb.kl(lb.laplace(net, (x, y))))
+
+
+def test_outputs_that_are_not_finite_are_refused():
+    net, x, y = trained()
+    with pytest.raises(ValueError, match="outputs that are not finite"):
+        lb.laplace(net, (x * math.nan, y))

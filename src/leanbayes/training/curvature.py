@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Gaussian, Likelihood
 from leanbayes.training.batches import Called, parts_of
 
@@ -93,6 +94,10 @@ def curvature(
         with _recorded(layers) as calls:
             outputs = Called(model, parts.names, output)(*parts.inputs)
         y = parts.with_target(target)
+        require(
+            bool(outputs.isfinite().all()),
+            "the network gives outputs that are not finite; look for a NaN in the inputs",
+        )
         total -= float(likelihood.nll(outputs.detach(), y)) * len(y)
         places = [(name, call) for name in layers for call in calls[name]]
         for name, (a, _) in places:
@@ -146,6 +151,7 @@ def _recorded(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[tuple[
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         def record(_: nn.Module, inputs: tuple[Tensor, ...], z: Tensor) -> Tensor:
+            z = z if z.requires_grad else z.detach().requires_grad_()  # a frozen layer
             calls[name].append((inputs[0].detach(), z))
             return z.clone()
 

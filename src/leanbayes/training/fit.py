@@ -172,6 +172,10 @@ def fit(
     made = (optimizer or torch.optim.AdamW)(groups)
     held_out = None if validation is None else batches_of(validation, batch_size, 1)
     path = None if checkpoint is None else Path(checkpoint)
+    require(
+        path is None or path.parent.is_dir(),
+        f"checkpoint must be in a folder that exists, got {checkpoint}. Make the folder first",
+    )
     return _Fitting(objective, made, settings, held_out, path).run(batches, progress)
 
 

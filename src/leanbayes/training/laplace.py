@@ -72,7 +72,7 @@ def laplace(
     layers = _layers(model)
     if posterior == "last-layer":
         layers = dict([list(layers.items())[-1]])
-    batches = batches_of(data, batch_size)
+    batches = batches_of(data, batch_size, data_size=1)  # the sums need no number of examples
     with evaluating(model), torch.enable_grad():
         sums, _ = curvature(
             model, layers, batches.epoch(None), likelihood or Categorical(),

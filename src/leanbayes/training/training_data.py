@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from leanbayes.errors import require
+from leanbayes.errors import require, require_count
 from leanbayes.training.batches import Parts
 
 
@@ -96,6 +96,7 @@ def batches_of(data: Any, batch_size: int, data_size: float | None = None) -> Ba
         >>> len(batches), batches.data_size
         (3, 5)
     """
+    require_count("batch_size", batch_size, 1)
     if isinstance(data, LoaderBatches | ArrayBatches):
         return data
     if isinstance(data, tuple) and len(data) in (2, 3) and not isinstance(data[1], tuple | list):
