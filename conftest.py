@@ -13,6 +13,11 @@ def pytest_addoption(parser):
     parser.addoption("--checklist", metavar="ID", help="run the tests of an item, for example KT1")
 
 
+def pytest_collectstart(collector):
+    """Seed what a test module draws at import, so that no other module changes it."""
+    torch.manual_seed(collector.config.getoption("--seed"))
+
+
 def pytest_collection_modifyitems(config, items):
     """Keep the tests of one item of docs/checklist.md."""
     if chosen := config.getoption("--checklist"):

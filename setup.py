@@ -1,5 +1,6 @@
 """Builds the native kernels where a C++ compiler is; without one leanbayes runs on torch alone."""
 
+import re
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -11,6 +12,7 @@ FOLDER = Path("src/leanbayes/kernels")
 KERNELS = Extension(
     "leanbayes.kernels.libkernels",
     sources=[str(FOLDER / "kernels.cpp")],
+    depends=[str(FOLDER / "rank1_kernels.h")],
     extra_compile_args=["-O3", "-ffast-math", "-fopenmp", "-fvisibility=hidden", "-g0"],
     extra_link_args=["-fopenmp"],  # and no -ffast-math, which would link flush-to-zero in
     optional=True,
@@ -34,4 +36,16 @@ class AnyPython(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-setup(ext_modules=[KERNELS], cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython})
+def long_description(readme: Path) -> str:
+    """README without pictures and links that lead into the repository: PyPI has no such files."""
+    text = re.sub(r"!\[[^\]]*\]\((?!https?:)[^)]*\)\n*", "", readme.read_text(encoding="utf-8"))
+    return re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
+
+
+if __name__ == "__main__":
+    setup(
+        ext_modules=[KERNELS],
+        cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython},
+        long_description=long_description(Path("README.md")),
+        long_description_content_type="text/markdown",
+    )

@@ -91,7 +91,7 @@ def main(arguments=None):
     draw(options.picture, curves)
     print(f"labels  {'random':>20}  {'mutual information':>20}")
     for i in range(rounds):
-        means = [f"{100 * curve[:, i].mean():18.1f} %" for curve in curves.values()]
+        means = [f"{100 * curve[:, i].mean():18.1f}%" for curve in curves.values()]
         print(f"{FIRST + MORE * i:6d}  {'  '.join(means)}")
     print(f"mean of {seeds} seeds; see {options.picture}")
     return {name: curve.mean(0).tolist() for name, curve in curves.items()}

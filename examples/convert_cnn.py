@@ -54,9 +54,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a few epochs only")
     parser.add_argument("--seed", type=int, default=0)
-    # 1200 images are few for 14 000 weights: the whole KL (1.0, the ELBO) costs them likelihood.
-    # 0.1 comes from classify_digits.py, which uses the same test images.
-    parser.add_argument("--kl-weight", type=float, default=0.1)
+    parser.add_argument("--kl-weight", type=float, help="the recommended one by default")
     options = parser.parse_args(arguments)
     epochs, samples = (3, 5) if options.quick else (20, 50)
 
@@ -68,7 +66,7 @@ def main(arguments=None):
     lb.fit(net, (x, y), **recipe, lr=3e-3)
     results = {"deterministic": scores(net, x_test, y_test, samples=1)}
     for name, posterior in {"mean field": lb.MeanField(), "k-tied": lb.KTied(rank=2)}.items():
-        model = lb.convert(net, posterior, prior=lb.priors.Normal(0.3))
+        model = lb.convert(net, posterior)
         lb.fit(model, (x, y), **recipe, lr=1e-3, kl_weight=options.kl_weight)
         results[name] = scores(model, x_test, y_test, samples)
 

@@ -118,13 +118,13 @@ def main(arguments=None):
     each, epochs, samples = (30, 4, 5) if options.quick else (120, 10, 10)
 
     torch.manual_seed(options.seed)
-    learnt, tested, strange = texts(each, options.seed)
+    learned, tested, strange = texts(each, options.seed)
     pretrained = Pretrained()
     x, known, foreign = (
         pretrained.below(part)
-        for part in ([text for text, _ in learnt], [text for text, _ in tested], strange)
+        for part in ([text for text, _ in learned], [text for text, _ in tested], strange)
     )
-    labels, truth = (torch.tensor([label for _, label in part]) for part in (learnt, tested))
+    labels, truth = (torch.tensor([label for _, label in part]) for part in (learned, tested))
     # Pretrained weights are good already, so priors sit around them and not around zero. Of first
     # scales of 0.005, 0.03 and 0.05 the second was best on the test texts of seed 0.
     model = lb.convert(Upper(pretrained.bert), lb.KTied(2, 0.03), lb.priors.Centered(0.05))

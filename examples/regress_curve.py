@@ -1,4 +1,4 @@
-"""Fit a curve with a gap in the data: predicted noise, model uncertainty and 90 % intervals.
+"""Fit a curve with a gap in the data: predicted noise, model uncertainty and 90% intervals.
 
 The noise of the data grows with x, and there is no data between −0.3 and 0.5. The network predicts
 the noise (aleatoric); its random weights say where it has seen nothing (epistemic).
@@ -60,7 +60,7 @@ def main(arguments=None):
     grid = torch.tensor([-1.0, -0.7, -0.4, 0.1, 0.6, 0.8, 1.0]).unsqueeze(-1)
     p = predict(grid)
     low, high = p.quantiles([0.05, 0.95])
-    print("    x  truth   mean   90 % interval    noise (true)   model")
+    print("    x  truth   mean   90% interval    noise (true)   model")
     for i, at in enumerate(grid[:, 0].tolist()):
         print(
             f"{at:5.1f} {curve(grid[i]).item():6.2f} {p.mean[i].item():6.2f}"
@@ -73,7 +73,7 @@ def main(arguments=None):
     seen, unseen = predict(x_test), predict(torch.linspace(-0.1, 0.3, 9).unsqueeze(-1))
     low, high = seen.quantiles([0.05, 0.95])
     coverage = ((low <= y_test) & (y_test <= high)).float().mean().item()
-    print(f"\n90 % intervals hold {100 * coverage:.1f} % of new data outside the gap")
+    print(f"\n90% intervals hold {100 * coverage:.1f}% of new data outside the gap")
     return {
         "coverage": coverage,
         "epistemic outside": seen.epistemic.mean().item(),

@@ -78,9 +78,9 @@ def main(arguments=None):
     torch.manual_seed(options.seed)
     x, y, x_test, y_test = digits()
     net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-    model = lb.convert(net, posterior=lb.KTied(rank=2), prior=lb.priors.Normal(0.2))
+    model = lb.convert(net)
     recipe = {"epochs": epochs, "batch_size": 100, "lr": 3e-3, "seed": options.seed}
-    lb.fit(model, (x, y), **recipe, kl_weight=0.1)
+    lb.fit(model, (x, y), **recipe)
     server = Server(model, samples)
 
     images = torch.cat([x_test, x_test.gather(-1, torch.rand_like(x_test).argsort(-1))])

@@ -38,16 +38,16 @@ def trained(x, y, steps):
         nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
     )
     model = lb.convert(net, lb.MeanField(0.01), lb.priors.GroupARD(0.3))
-    optimiser = torch.optim.Adam(lb.parameter_groups(model, lr=0.01))
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    optimizer = torch.optim.Adam(lb.parameter_groups(model, lr=0.01))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
         batch = torch.randint(len(x), (200,))
         nll = F.cross_entropy(model(x[batch]), y[batch])
         weight = min(1.0, 2 * step / steps)
         loss = lb.elbo(nll, lb.kl(model), data_size=len(x), weight=weight).loss
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
         lb.training.update_priors(model)
     return model

@@ -52,12 +52,12 @@ def draw(path, y, mean, ends, held):
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     low, high = ends[:, list(COVERAGES).index(0.9)]
     order, rank = np.argsort(mean), np.arange(len(mean))
-    left.vlines(rank, low[order], high[order], color="#bcd", lw=2, label="90 % interval")
+    left.vlines(rank, low[order], high[order], color="#bcd", lw=2, label="90% interval")
     left.plot(rank, mean[order], ".", color="#246", ms=4, label="mean")
     left.plot(rank, y[order], "x", color="#c42", ms=4, label="measured")
     left.set(xlabel="new patients, by their prediction", ylabel="progression after a year")
     left.legend(fontsize=8)
-    right.plot([0.45, 1], [0.45, 1], color="grey", lw=1)
+    right.plot([0.45, 1], [0.45, 1], color="gray", lw=1)
     for name, shares in held.items():
         right.plot(COVERAGES, shares, "o-", ms=4, label=name)
     right.set(xlabel="promised coverage", ylabel="held by intervals")
@@ -81,7 +81,7 @@ def main(arguments=None):
     ).fit(x_train, y_train)
     ridge = make_pipeline(StandardScaler(), BayesianRidge()).fit(x_train, y_train)
 
-    print("                      RMSE  coverage of 90 %     width")
+    print("                      RMSE  coverage of 90%     width")
     mean, ends = network.predict(x_test), intervals_of_network(network, x_test)
     ours, held = scores("Bayesian network", mean, ends, y_test)
     linear, linearly_held = scores(

@@ -32,8 +32,14 @@ from research.publishing.results import compressed_runs, truncations
 from research.publishing.results import table as rows_of
 from research.studies.commands import app as studies
 from research.studies.commands import write_pages as write_studies
+from research.torch_range import app as versions
+from research.torch_range import write_page as write_versions
+from research.trust.commands import app as trust
 
-LISTS = (DOCS / "papers" / "index.md", DOCS / "checklist.md", DOCS / "trust.md")
+LISTS = (
+    *(DOCS / "papers" / "index.md", DOCS / "papers" / "what_holds.md"),
+    *(DOCS / "checklist.md", DOCS / "trust.md"),
+)
 """The pages about all papers and all tests."""
 
 app = typer.Typer(
@@ -48,6 +54,8 @@ for folder in folders.__path__:
 app.add_typer(papers, name="papers")
 app.add_typer(studies, name="studies")
 app.add_typer(benchmarks, name="bench")
+app.add_typer(trust, name="trust")
+app.add_typer(versions)
 
 
 @app.command(epilog="Example: python -m research table k_tied --runs runs")
@@ -104,6 +112,7 @@ PAGES: dict[str, Callable[[], object]] = {
     "studies": write_studies,
     "bench": write_performance,
     "trace": write_block,
+    "versions": write_versions,
 }
 
 

@@ -1,8 +1,19 @@
 """Data sets, networks and measurements of the papers, registered for recipes by importing this."""
 
+from research import corruptions, data, networks
+from research.papers.k_tied import probe
 from research.papers.matrix_normal import sparse_curves
 from research.papers.matrix_normal.vae import network
 from research.papers.rank1 import health
 from research.papers.variance import phases
 
-__all__ = ["health", "network", "phases", "sparse_curves"]
+__all__ = [
+    "corruptions",
+    "data",
+    "health",
+    "network",
+    "networks",
+    "phases",
+    "probe",
+    "sparse_curves",
+]

@@ -4,6 +4,7 @@ import typer
 
 import leanbayes_cli
 from research import extensions
+from research.corruptions.robustness_command import add_robustness
 from research.papers.variance.explore_commands import add_explore
 
 __all__ = ["app", "extensions"]
@@ -13,6 +14,7 @@ def app() -> typer.Typer:
     """Make the command-line application."""
     application = leanbayes_cli.app()
     add_explore(application)
+    add_robustness(application)
     return application
 
 

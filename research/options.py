@@ -100,7 +100,7 @@ def _option(name: str, hint: Any, default: Any, help_text: str) -> inspect.Param
 
 
 def _helps(settings: type) -> dict[str, str]:
-    """The lines of a class's ``Args``, by field."""
+    """Return the lines of a class's ``Args``, by field."""
     text = (inspect.getdoc(settings) or "").partition("Args:\n")[2]
     entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
     sentences = ((name, " ".join(said.split()).replace("``", "")) for name, said in entries)

@@ -14,7 +14,7 @@ from torch import nn
 import leanbayes as lb
 from leanbayes import estimators, likelihoods, posteriors, priors
 from leanbayes.compression.prune import CRITERIA
-from leanbayes.lab import architectures, corruptions
+from leanbayes.lab import architectures
 from leanbayes.lab.data import listing, load_dataset
 from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.from_recipe import build_model, load_data
@@ -23,8 +23,9 @@ from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.report import study, write_report
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
+from leanbayes.prediction.one_pass import RULES
 from leanbayes.training import schedules
-from research import papers
+from research import corruptions, papers
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -192,6 +193,19 @@ def test_a_paper(tmp_path, monkeypatch):
         sys.modules.pop("research.papers.example.paper", None)
 
 
+def test_a_rule_of_moments(added):
+    added("moments")
+    try:
+        x = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
+        y = torch.abs(lb.extend.Uncertain(x, torch.full_like(x, 0.7)))
+        draws = (x + 0.7**0.5 * torch.randn(20_000, 3, dtype=torch.float64)).abs()
+        lb.testing.assert_mean(draws, y.loc, "mean")
+        lb.testing.assert_mean((draws - y.loc) ** 2, y.variance, "variance")
+    finally:
+        for function in (torch.abs, torch.Tensor.abs):
+            del RULES[function]
+
+
 def test_the_table_has_a_row_and_this_file_a_test_for_every_file():
     linked = re.findall(r"\(extending/(\w+)\.py\)", PAGE)
     assert sorted(linked) == sorted(FILES)
@@ -211,12 +225,12 @@ def section(title):
     return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
-WHERE = re.findall(r"^\| (.+) \| \[.+\]\((.+)\) \| `(.+)` \|$", section("Where is what"), re.M)
+WHERE = re.findall(r"^\| (.+) \| \[.+\]\((.+)\) \| `(.+)` \|$", section("Index of questions"), re.M)
 
 
 def test_where_is_what_has_thirty_rows():
     assert len(WHERE) >= 30
-    assert len(WHERE) == section("Where is what").count("\n| ") - 1  # the head
+    assert len(WHERE) == section("Index of questions").count("\n| ") - 1  # the head
 
 
 @pytest.mark.parametrize(("question", "file", "symbol"), WHERE)

@@ -88,8 +88,8 @@ RECIPES = {
     "unknown perturbation": (lambda: lb.Rank1(perturb="times"), "choose one of add, multiply"),
     "unknown learning": (lambda: lb.priors.Normal(1.0, learn="all"), "None, 'layer' or 'model'"),
     "unknown noise model": (
-        lambda: lb.likelihoods.Gaussian(1.0, "learned"),
-        "'fixed', 'learnt' or",
+        lambda: lb.likelihoods.Gaussian(1.0, "estimated"),
+        "'fixed', 'learned' or",
     ),
     "no steps": (lambda: schedules.LinearRamp(0), "steps is 0; it must be positive"),
     "kernel of four": (lambda: Conv((1, 1, 1, 1)), "4 dimensions; 1, 2 or 3 are possible"),

@@ -90,13 +90,11 @@ TABLES = {
     "Spectrum": lambda: lb.analysis.spectrum(model())["0"],
     "CompactionReport": lambda: lb.compact(pruned()).report,
     "Compacted": lambda: lb.compact(pruned()),
-    "Comparison": lambda: lb.compression.compare(model(), model(lb.KTied(2)), batches()),
     "PruningCurve": lambda: lb.compression.pruning_curve(model(), batches(), keep=(1.0, 0.5)),
     "Diagnosis": healthy,
     "Bins": lambda: lb.metrics.calibration_bins(torch.rand(50), torch.rand(50) > 0.5),
     "Coverage": lambda: lb.metrics.coverage_curve(torch.rand(50)),
     "Rejection": rejection,
-    "GradientSNR": lambda: lb.training.GradientSNR(model()),
 }
 VALUES = TABLES | {
     "Prediction": prediction,
@@ -105,11 +103,11 @@ VALUES = TABLES | {
     "Score": lambda: lb.metrics.Score(2.3171, 0.0352),
     "LayerAlpha": lambda: lb.analysis.alpha_report(model()).rows[0],
     "PruningPoint": lambda: TABLES["PruningCurve"]().points[0],
-    "Widened": lambda: lb.training.widen(network(), batches(), 0.1, samples=2),
     "DeepEnsemble": lambda: lb.DeepEnsemble([network(), network()]),
     "NaturalGradient": lambda: lb.training.NaturalGradient(model(), lr=0.1, data_size=100),
     "LayerSpec": lambda: lb.extend.LayerSpec(lb.KTied(), lb.priors.He()),
     "Stored": lambda: lb.extend.Stored(torch.randn(400, 784)),
+    "Uncertain": lambda: lb.extend.Uncertain(torch.zeros(2, 3), torch.ones(2, 3)),
     "Learned": lambda: model()[0].posterior,
     "Affine": lambda: model()[0],
     "RandomMap": lambda: model()[0],
@@ -153,30 +151,6 @@ def test_columns_end_at_the_right_except_those_at_the_left():
         ["name", "count", ""], [["a", "1", "one"], ["bcdef", "1,000", ""]], left=(0, -1)
     )
     assert table.text().splitlines() == ["name   count", "a          1  one", "bcdef  1,000"]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (lb.KTied(2), "KTied(rank=2)"),
-        (lb.MeanField(), "MeanField()"),
-        (lb.MeanField(0.1), "MeanField(scale=0.1)"),
-        (lb.priors.Normal(0.1, loc=1.0), "Normal(scale=0.1, loc=1.0)"),
-        (lb.posteriors.MatrixNormal(rank=2), "MatrixNormal(scale=0.01, rank=2)"),
-        (lb.posteriors.Pruned(lb.KTied(3)), "Pruned(base=KTied(rank=3))"),
-        (lb.posteriors.Scale(0.5), "Scale(start=0.5)"),
-        (lb.training.ParameterCounts(477_600, 4_788, 810),
-         "478,410 → 483,198 (+1.0%): means 477,600, scales 4,788, other 810"),
-        (lb.training.Elbo(torch.tensor(3.61), torch.tensor(2.3), torch.tensor(1.31), 1.0),
-         "loss 3.61 = NLL 2.3 + 1 × KL 1.31 per example"),
-        (lb.metrics.Score(2.3171, 0.0352), "2.317 ± 0.035"),
-        (lb.metrics.Score(0.5, 0.0), "0.5 ± 0"),
-        (lb.metrics.Score(122.6, 12.0), "123 ± 12"),
-        (lb.metrics.Score(0.5, float("nan")), "0.5 ± nan"),
-    ],
-)  # fmt: skip
-def test_reprs_are_short(value, text):
-    assert repr(value) == text
 
 
 @pytest.mark.parametrize("kind", [*lb.posteriors.POSTERIORS.values(), *lb.priors.PRIORS.values()])

@@ -12,9 +12,10 @@ import leanbayes_cli
 import research.__main__
 import research.lab
 from leanbayes.lab.architectures import ARCHITECTURES
-from leanbayes.lab.corruptions import CORRUPTIONS
 from leanbayes.lab.data.sources import SOURCES
-from leanbayes.lab.recipe_files import parse_yaml, recipe_names, recipe_to_train
+from leanbayes.lab.recipe_files import parse_yaml, recipe_to_train
+from leanbayes.lab.recipe_names import recipe_names
+from research.corruptions import CORRUPTIONS
 
 click = importlib.import_module(typer.BadParameter.__module__)
 """The exceptions of typer, whose click is not always the one that is installed."""

@@ -1,6 +1,7 @@
 """Everything in the wheel works without a checkout."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -89,6 +90,20 @@ def test_every_command_works_from_the_wheel(python, tmp_path):
     assert (tmp_path / "demo" / "report.html").is_file()
     assert page.is_file()
     assert len(table.read_text(encoding="utf-8").splitlines()) == 3
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_a_page_runs_in_an_empty_folder(python, page):
+    """Its Python blocks, and the text of its other blocks up to digits if it shows outputs."""
+    text = (PROJECT / page).read_text(encoding="utf-8")
+    blocks = dict.fromkeys(("python", ""), "")
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        if language in blocks:
+            blocks[language] += block
+    printed = python("-c", blocks["python"])
+    assert printed
+    if page != "README.md":  # its other block is a difference between two programs
+        assert re.sub(r"\d", "", printed).split() == re.sub(r"\d", "", blocks[""]).split()
 
 
 def test_the_command_itself_starts(python):

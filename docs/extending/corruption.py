@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from leanbayes.lab.corruptions import Noise, register_corruption
+from research.corruptions import Noise, register_corruption
 
 
 @register_corruption("dead-rows", (0.02, 0.05, 0.1, 0.2, 0.4))

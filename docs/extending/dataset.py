@@ -7,7 +7,7 @@ import torch
 from leanbayes.lab.data import Dataset, Examples, register_dataset
 
 
-@register_dataset("spirals", task="classification", licence="CC0", source="computed on the spot")
+@register_dataset("spirals", task="classification", license="CC0", source="computed on the spot")
 def spirals(*, points: int = 300, noise: float = 0.1, seed: int = 0) -> Dataset:
     """Two arms of a spiral, one class each."""
     generator = torch.Generator().manual_seed(seed)

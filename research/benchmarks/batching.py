@@ -46,6 +46,6 @@ def show(size: int, ours: list[float], theirs: list[float]) -> None:
     ratio = statistics.median(ratios)
     verdict = "reached" if ratio >= TARGET else "missed"
     print(
-        f"batch {size}: Batches {pair[0]:.1f} ms, DataLoader {pair[1]:.1f} ms an epoch, "
+        f"batch {size}: Batches {pair[0]:.1f} ms, DataLoader {pair[1]:.1f} ms per epoch, "
         f"{ratio:.1f} × ({min(ratios):.1f} to {max(ratios):.1f}; target {TARGET} × {verdict})"
     )

@@ -44,7 +44,7 @@ def speeds(
     repeats: int = 10,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, dict[str, Any]]:
-    """The cost of a smaller network relative to the whole one, by kind of network."""
+    """Return the cost of a smaller network relative to the whole one, by kind of network."""
     found = {}
     for kind, (masked, (small, report)) in smaller(model, x, log_alpha).items():
         if report.multiply_adds is None:

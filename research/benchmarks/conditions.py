@@ -10,22 +10,22 @@ BUSY = "†"
 
 
 def how(found: Mapping[str, Result]) -> str:
-    """The last section of the page."""
+    """Return the last section of the page."""
     run = {k: v for k, v in found.items() if "branches" in v}
     lines = [
-        "`make bench` measures everything and writes this page; the numbers lie in "
+        "`make bench` measures everything and writes this page; the numbers are in "
         "[results/bench](../results/bench). [Scaling](scaling.md) has what follows for large "
         "transformers, on paper.",
         "- A method and the plain network take turns in one process, and a ratio is that of one "
         "turn: whatever slows the machine slows both. Each runs twice in a turn; the second run "
         "counts.",
-        "- Steps and predictions run in several processes, because a process has a luck of its own "
-        "with memory: a median is that of the medians of processes, quartiles are those of all "
+        "- Steps and predictions run in several processes, because timings depend on "
+        "memory layout: a median is that of the medians of processes, quartiles are those of all "
         "turns.",
         "- Before and after every turn a small fixed workload is timed. Where it is slow, "
         f"something else was running: the turn is discarded and taken again. {BUSY} marks a median "
         "that had to be taken from a busy machine.",
-        "- Peers run in a virtual environment of their own with the same torch, the same plain "
+        "- Peers run in a separate virtual environment with the same torch, the same plain "
         "network and this leanbayes, each as its documentation has it.",
     ]
     for name, result in sorted(run.items()):
@@ -47,7 +47,7 @@ def _facts(result: Result) -> str:
 
 
 def _rounds(result: Result) -> str:
-    """The turns that count, fewest and most of all costs, over all processes."""
+    """Return the turns that count, fewest and most of all costs, over all processes."""
     kept = sorted(_kept(result["branches"]))
     if not kept:
         return f"{result['config']['rounds']} rounds asked for"

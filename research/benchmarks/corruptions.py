@@ -1,6 +1,6 @@
 """How many images a second every corruption damages, and how much they suffer.
 
-Images are the first of CIFAR-10's test images if it lies in a folder that ``LEANBAYES_DATA`` names,
+Images are the first of CIFAR-10's test images if it is in a folder that ``LEANBAYES_DATA`` names,
 else random pixels of the same size, of which only the speed is kept. Processor time of one thread
 is counted, so that a busy machine does not matter much. The table goes to ``docs/corruptions.md``.
 """
@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leanbayes.lab.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from leanbayes.lab.data.formats import read_column_of_images
 from leanbayes.lab.files import write_json, write_text
+from research.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from research.data.formats import read_column_of_images
 from research.measuring.machine import facts
 from research.publishing import paper
 from research.publishing.tables import markdown_table
@@ -59,7 +59,7 @@ def is_growing(errors: list[float]) -> bool:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Squared errors in thousandths and speeds, as Markdown."""
+    """Return squared errors in thousandths and speeds, as Markdown."""
     lines = []
     for name, row in result["corruptions"].items():
         errors = row["squared_error"]

@@ -37,7 +37,7 @@ POSTERIORS: dict[str, lb.posteriors.Posterior | None] = {
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Weak and strong scaling of every posterior."""
+    """Return weak and strong scaling of every posterior."""
     with tempfile.TemporaryDirectory() as folder:
         batch = options.examples(BATCH)
         together(_work, folder, max(3, options.rounds // 2), batch, processes=PROCESSES)
@@ -93,7 +93,7 @@ def _step(model: nn.Module, x: Tensor, y: Tensor) -> Work:
 
 
 def _timed(work: Work) -> float:
-    """Seconds from a common start to the end of the slowest, of the second of two runs."""
+    """Return seconds from a common start to the end of the slowest, of the second of two runs."""
     work()
     dist.barrier()
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Every benchmark of ``make bench`` in processes of its own, and the files of results."""
+"""Every benchmark of ``make bench`` in separate processes, and the files of results."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import leanbayes as lb
 from leanbayes.lab.files import write_json
+from leanbayes.lab.provenance import sources_hash
 from research.benchmarks.peers import environment
 from research.benchmarks.step import Options
 from research.benchmarks.worker import BENCHMARKS
@@ -22,9 +24,13 @@ from research.measuring.harness import as_json, pooled
 from research.publishing.paper import RESULTS, ROOT
 
 PEERS = ROOT / ".venv-bench"
-WITH_PEERS = ("step", "prediction")
-"""Benchmarks that are also run without native kernels and with other libraries, and in several
-processes, because the same work differs more between processes than within one."""
+PURE = ("step", "prediction")
+"""Benchmarks that are also run without native kernels."""
+WITH_PEERS = (*PURE, "networks")
+"""Benchmarks that are also run with other libraries, and in several processes, because the same
+work differs more between processes than within one."""
+TWICE = ("networks",)
+"""Benchmarks that run in at most two processes, because one takes minutes."""
 KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 """What glibc frees stays with the process, so that page faults are not part of the figures."""
 
@@ -53,22 +59,27 @@ def measure_everything(
     python = environment(PEERS, ROOT / "constraints.txt") if peers else None
     memory = KEPT_MEMORY if keep_memory else {}
     for name in only or BENCHMARKS:
-        begin, count = time.monotonic(), processes if name in WITH_PEERS else 1
+        count = processes if name in WITH_PEERS else 1
+        count = min(count, 2) if name in TWICE else count
         branches: dict[str, dict[str, Any]] = {"native": {}}
-        if name in WITH_PEERS:
+        if name in PURE:
             branches["python"] = {"LEANBAYES_NATIVE": "0"}
+        if name in WITH_PEERS:
             branches |= {"peers": {"python": python}} if python else {}
         runs: dict[str, list[dict[str, Any]]] = {branch: [] for branch in branches}
-        for _ in range(count):  # branches take turns, as methods do
+        parts = Parts(results / f"{name}.partial", [asdict(options), threads, keep_memory])
+        for number in range(count):  # branches take turns, as methods do
             for branch, how in branches.items():
-                runs[branch].append(_apart(name, options, threads, {**memory, **how}))
+                run = partial(_apart, name, options, threads, {**memory, **how})
+                runs[branch].append(parts.once(f"{branch} {number}", run))
         config = {"rounds": options.rounds, "processes": count, "clock": options.clock}
         result = {
             "config": config | {"quick": options.quick, "keep_memory": keep_memory},
-            "minutes": round((time.monotonic() - begin) / 60, 1),
+            "minutes": round(parts.seconds / 60, 1),
             "branches": {branch: together(found) for branch, found in runs.items()},
         }
         path = write_json(results / f"{name}.json", result)
+        parts.path.unlink(missing_ok=True)
         print(f"{name}: {result['minutes']} minutes, written to {path}", flush=True)
 
 
@@ -76,17 +87,57 @@ def together(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Merge what several processes found into one result."""
     if len(found) == 1 or "setups" not in found[0]:
         return found[0]
-    setups = {
+    parts = [part for part in ("setups", "predictions") if part in found[0]]
+    return found[0] | {part: _pooled([one[part] for one in found]) for part in parts}
+
+
+def _pooled(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Costs by setup and method; a method counts where it ran in every process."""
+    return {
         setup: as_json(
-            {name: pooled([one["setups"][setup][name] for one in found]) for name in costs}
+            {
+                name: pooled([one[setup][name] for one in found])
+                for name in costs
+                if all(name in one[setup] for one in found)
+            }
         )
-        for setup, costs in found[0]["setups"].items()
+        for setup, costs in found[0].items()
     }
-    return {**found[0], "setups": setups}
+
+
+class Parts:
+    """Finished processes of a benchmark, in a file, so that a stopped run resumes.
+
+    Args:
+        path: the file.
+        settings: what the parts depend on; parts of others, or of other code, do not count.
+    """
+
+    def __init__(self, path: Path, settings: Sequence[Any]) -> None:
+        self.path, self.settings = path, json.loads(json.dumps([*settings, sources_hash()]))
+        self.parts: dict[str, Any] = {}
+        if path.exists():
+            known = json.loads(path.read_text(encoding="utf-8"))
+            self.parts = known["parts"] if known["settings"] == self.settings else {}
+
+    def once(self, name: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return a part that is known, or run it and keep it."""
+        if name not in self.parts:
+            begin = time.monotonic()
+            found = run()
+            self.parts[name] = {"found": found, "seconds": time.monotonic() - begin}
+            write_json(self.path, {"settings": self.settings, "parts": self.parts})
+        result: dict[str, Any] = self.parts[name]["found"]
+        return result
+
+    @property
+    def seconds(self) -> float:
+        """The time that all parts took."""
+        return sum(part["seconds"] for part in self.parts.values())
 
 
 def _apart(name: str, options: Options, threads: int, how: dict[str, Any]) -> dict[str, Any]:
-    """One benchmark in a process of its own, perhaps of another Python with this leanbayes."""
+    """Return one benchmark in a separate process, perhaps of another Python with this leanbayes."""
     python = how.pop("python", None)
     interpreter = [str(python), "-W", "ignore"] if python else [sys.executable]  # peers warn
     path = os.pathsep.join((str(Path(lb.__file__).parents[1]), str(ROOT)))

@@ -18,7 +18,6 @@ from torch.optim import Adam
 
 import leanbayes as lb
 from leanbayes.errors import choose
-from leanbayes.estimators import ESTIMATORS
 from leanbayes.lab.demo.families import DETERMINISTIC, FAMILIES, Family
 from leanbayes.lab.files import write_json
 from research.benchmarks.methods import DATA_SIZE, training_step
@@ -29,7 +28,7 @@ from research.measuring.machine import facts
 
 
 def lenet() -> nn.Sequential:
-    """A LeNet for images of 28 × 28."""
+    """Return a LeNet for images of 28 × 28."""
     features = (nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2))
     more_features = (nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2))
     classifier = (nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10))
@@ -43,7 +42,9 @@ SETUPS = {
 }
 
 SINGLE = tuple(
-    dataclasses.replace(family, include=("**",)) for family in FAMILIES if family.networks == 1
+    dataclasses.replace(family, include=("**",))
+    for family in FAMILIES
+    if family.networks == 1 and not family.dropout
 )
 
 
@@ -53,14 +54,6 @@ def chosen(group: str | None, estimator: str | None) -> list[Family]:
     if estimator is None:
         return families
     return [dataclasses.replace(f, estimator=estimator) for f in families]
-
-
-def converted(family: Family, net: nn.Module) -> nn.Module:
-    """The given network as a member of a family."""
-    if family.posterior is None:
-        return net
-    estimator = ESTIMATORS[family.estimator]
-    return lb.convert(net, family.posterior, family.prior, estimator, include=family.include)
 
 
 def predict_step(model: nn.Module, x: Tensor) -> Callable[[], object]:
@@ -81,10 +74,10 @@ def train_step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], object]:
 def measure(
     setup: Setup, families: Sequence[Family], rounds: int, clock: Callable[[], float]
 ) -> dict[str, Any]:
-    """What steps and passes of families cost, relative to the deterministic network."""
+    """Return what steps and passes of families cost, relative to the deterministic network."""
     torch.manual_seed(0)
     x, y = setup.data()
-    models = {family.name: converted(family, setup.network()) for family in families}
+    models = {family.name: family.converted(setup.network()) for family in families}
     kinds = {
         "step": {name: train_step(model, x, y) for name, model in models.items()},
         "forward": {name: predict_step(model, x) for name, model in models.items()},

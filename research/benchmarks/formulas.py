@@ -1,4 +1,4 @@
-"""What a Bayesian transformer takes: parameters, optimiser state, communication and arithmetic.
+"""What a Bayesian transformer takes: parameters, optimizer state, communication and arithmetic.
 
 Nothing here is measured; a test compares the counts with a small transformer that is converted.
 """
@@ -40,7 +40,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Transformer:
-    """A decoder with learnt positions, pre-normalisation, four-fold hidden layers and biases.
+    """A decoder with learned positions, pre-normalization, four-fold hidden layers and biases.
 
     Attributes:
         layers: how many blocks.
@@ -93,7 +93,7 @@ class Family:
     size: int = 1
 
     def of_matrix(self, shape: Shape) -> int:
-        """Parameters of one matrix.
+        """Return parameters of one matrix.
 
         Example:
             >>> [family.of_matrix(Shape(400, 784)) for family in FAMILIES]
@@ -142,7 +142,7 @@ FAMILIES = (
 
 
 def parameters(model: Transformer, family: Family) -> int:
-    """All that is trained.
+    """Return all that is trained.
 
     Example:
         >>> parameters(Transformer(2, 16, vocabulary=50, context=12), FAMILIES[0])
@@ -159,7 +159,7 @@ def memory_per_device(count: int, devices: int, strategy: str) -> float:
 
 
 def bytes_sent(count: int, devices: int, strategy: str) -> float:
-    """What one device sends in a step, by ring algorithms.
+    """Return what one device sends in a step, by ring algorithms.
 
     Example:
         >>> bytes_sent(1000, 2, "DDP"), bytes_sent(1000, 2, "FSDP")
@@ -171,7 +171,7 @@ def bytes_sent(count: int, devices: int, strategy: str) -> float:
 def flops_per_token(
     model: Transformer, family: Family, *, local: bool = False, tokens: int = 8192
 ) -> float:
-    """Products of a training step for one token, attention's own included.
+    """Return products of a training step for one token, attention's own included.
 
     Args:
         model: the transformer.

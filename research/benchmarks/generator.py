@@ -3,7 +3,7 @@
 Normals are judged by moments, their distribution and correlations, each as the number of standard
 errors that it is away from what it should be. The bits behind them go through the tests of
 Dieharder, where it is installed (``apt-get install dieharder``). Rows are as short as in a network,
-and follow one another, so that streams of neighbouring rows and seeds are tested together.
+and follow one another, so that streams of neighboring rows and seeds are tested together.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TESTS = (0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 15, 16, 100, 101, 102, 202, 203, 2
 
 
 def judge_normals(blocks: int = BLOCKS, shape: tuple[int, int] = BLOCK) -> dict[str, float]:
-    """How many standard errors every statistic is away from its expectation."""
+    """Return how many standard errors every statistic is away from its expectation."""
     sums: dict[str, float] = defaultdict(float)
     counts: Counter[str] = Counter()
     below = torch.zeros(len(_edges()) - 1, dtype=torch.float64)
@@ -83,7 +83,7 @@ def _chi_square(counts: Tensor) -> float:
 
 
 def dieharder(tests: tuple[int, ...] = TESTS) -> list[dict[str, Any]] | None:
-    """What Dieharder says about every test; ``None`` where it is not installed."""
+    """Return what Dieharder says about every test; ``None`` where it is not installed."""
     program = shutil.which("dieharder")
     if program is None:
         return None
@@ -97,7 +97,7 @@ def dieharder(tests: tuple[int, ...] = TESTS) -> list[dict[str, Any]] | None:
 
 
 def _fed(command: list[str]) -> list[dict[str, Any]]:
-    """The answer of a program that reads bits until it has enough."""
+    """Return the answer of a program that reads bits until it has enough."""
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
@@ -116,7 +116,7 @@ def _fed(command: list[str]) -> list[dict[str, Any]]:
 
 
 def read_line(line: str) -> dict[str, Any] | None:
-    """One line of Dieharder's table; ``None`` if it is another.
+    """Return one line of Dieharder's table; ``None`` if it is another.
 
     Example:
         >>> read_line("   diehard_birthdays|   0|       100|     100|0.83154671|  PASSED  ")
@@ -130,11 +130,11 @@ def read_line(line: str) -> dict[str, Any] | None:
 
 
 def section(result: Mapping[str, Any]) -> list[str]:
-    """What the page says about it."""
+    """Return what the page says about it."""
     name, worst = max(result["normals"].items(), key=lambda item: abs(item[1]))
     said = (
         f"Of {len(result['normals'])} statistics of {result['count'] // 10**6} million normals of "
-        "the native generator (moments, distribution, correlations between neighbours, rows and "
+        "the native generator (moments, distribution, correlations between neighbors, rows and "
         f"seeds) the most unusual is {abs(worst):.1f} standard errors off ({name})."
     )
     tests = result["dieharder"]

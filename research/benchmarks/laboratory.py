@@ -3,7 +3,7 @@
 Both train 784-400-400-10 with 2-tied posteriors [k-tied] in batches of 1024 with Adam. The
 laboratory does it as ``leanbayes train`` does: Lightning, its data batches, its callbacks, a
 checkpoint and the metrics of every epoch; validation is left out of both. Epochs take turns in one
-process. The images are MNIST if it lies in a folder that ``LEANBAYES_DATA`` names, else random
+process. The images are MNIST if it is in a folder that ``LEANBAYES_DATA`` names, else random
 pixels of the same size. The bare loop reads float images from memory and gathers each batch by its
 index.
 """
@@ -27,10 +27,11 @@ import torch.nn.functional as F
 import leanbayes as lb
 from leanbayes.lab import runs
 from leanbayes.lab import train as training
-from leanbayes.lab.data import Dataset, Examples, Scaling, load_dataset
+from leanbayes.lab.data import Dataset, Examples, Scaling
 from leanbayes.lab.files import write_json
 from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.recipe import Recipe, check_recipe
+from research.data import load_dataset
 from research.measuring.harness import quartiles
 from research.measuring.machine import facts
 
@@ -39,7 +40,7 @@ BATCH, LR = 1024, 1e-3
 
 
 def images(examples: int) -> Dataset:
-    """MNIST where it lies, else noise of its size, with the last examples left for test."""
+    """Return MNIST where it lies, else noise of its size, with the last examples left for test."""
     if os.environ.get("LEANBAYES_DATA"):
         return replace(load_dataset("mnist", download=False), validation=None)
     generator = torch.Generator().manual_seed(0)
@@ -52,7 +53,7 @@ def images(examples: int) -> Dataset:
         "classification",
         train=everything,
         test=everything[:BATCH],
-        licence="none",
+        license="none",
         source="random numbers",
         preprocessing="pixels in [-1, 1]",
         scaling=scaling,
@@ -75,7 +76,7 @@ def recipe(epochs: int) -> Recipe:
 
 
 def bare_epochs(what: Recipe, dataset: Dataset) -> Callable[[], None]:
-    """The loop anybody would write."""
+    """Return the loop anybody would write."""
     model = build_model(what)
     x, y = dataset.train.x, dataset.train.y
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)

@@ -52,7 +52,7 @@ OF_PREDICTIONS = {
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Every part of steps, for both batches of the perceptron, and of a prediction."""
+    """Return every part of steps, for both batches of the perceptron, and of a prediction."""
     steps = {name: _of_steps(name, options) for name in ("mlp_1024", "mlp_128")}
     predictions = {"mlp_1024": _of_predictions("mlp_1024", options)}
     layers = _of_layers("mlp_1024", options)
@@ -133,13 +133,13 @@ def _of_layers(setup: str, options: Options) -> dict[str, Any]:
 
 
 def _sizes(setup: str, options: Options) -> tuple[int, int]:
-    """How many examples are predicted, and how many rows of all samples run at once."""
+    """Return how many examples are predicted, and how many rows of all samples run at once."""
     examples = options.examples(EXAMPLES[setup])
     return examples, min(ROWS, SAMPLES * examples)
 
 
 def _in_passes(setup: str, works: Mapping[str, Work], options: Options) -> dict[str, Any]:
-    """What works cost, in forward passes of the plain network."""
+    """Return what works cost, in forward passes of the plain network."""
     x, _ = SETUPS[setup].data(options.examples(EXAMPLES[setup]))
     base, rounds = plain(SETUPS[setup].fresh()), max(2, options.rounds // 2)
     with torch.no_grad():

@@ -28,7 +28,7 @@ POSTERIORS = {"MN": "mn", "MN+Diagonal": "mn-diagonal", "k-tied 2": "k-tied"}
 
 
 def step_of(recipe: str) -> Callable[[], object]:
-    """One training step of a recipe, at its cpu budget, on random images."""
+    """Return one training step of a recipe, at its cpu budget, on random images."""
     spec = read_recipe(f"matrix_normal/{recipe}", budget="cpu")
     torch.manual_seed(SEED)
     batch = spec.training.batch_size
@@ -39,7 +39,7 @@ def step_of(recipe: str) -> Callable[[], object]:
 
 
 def costs_of(network: str, rounds: int, clock: Callable[[], float]) -> dict[str, Cost]:
-    """What every posterior costs relative to independent weights."""
+    """Return what every posterior costs relative to independent weights."""
     steps = {title: step_of(f"{network}-{name}") for title, name in POSTERIORS.items()}
     return measure(step_of(f"{network}-{DIAG}"), steps, rounds=rounds, clock=clock)
 

@@ -48,7 +48,7 @@ class Setup:
         return self.network()
 
     def data(self, examples: int | None = None) -> tuple[Tensor, Tensor]:
-        """Random inputs and labels: what is computed does not depend on them."""
+        """Return random inputs and labels: what is computed does not depend on them."""
         count = examples or self.batch
         return torch.rand(count, *self.shape), torch.randint(10, (count,))
 
@@ -61,10 +61,10 @@ SETUPS = {
 
 
 def whole_title(setup: str) -> str:
-    """A network and its batch."""
+    """Return a network and its batch."""
     return SETUPS[setup].title
 
 
 def network_title(setup: str) -> str:
-    """A network alone: a prediction has examples of its own."""
+    """Return a network alone: a prediction has examples of its own."""
     return whole_title(setup).partition(", batch")[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from leanbayes.saving.files import replace_file
-from research.benchmarks import generator, pictures, quality_page
+from research.benchmarks import generator, networks_page, pictures, quality_page
 from research.benchmarks.conditions import BUSY, how
 from research.benchmarks.limits import OF_PREDICTIONS, OF_STEPS
 from research.benchmarks.networks import network_title, whole_title
@@ -34,23 +34,23 @@ def write(results: Path, docs: Path) -> Path:
 
 
 def read(results: Path) -> dict[str, Result]:
-    """The files of a folder, by the benchmark that wrote them."""
+    """Return the files of a folder, by the benchmark that wrote them."""
     return {path.stem: json.loads(path.read_text("utf-8")) for path in results.glob("*.json")}
 
 
 def text(found: Mapping[str, Result]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     said = [line for name, tell in CONCLUSIONS.items() if name in found for line in tell(found)]
     parts = ["# Performance", _trial(found), "\n".join(f"- {line}" for line in said)]
     for name, section in SECTIONS.items():
         if name in found:
             parts += section(found[name])
-    parts += ["## How it is measured", how(found)]
+    parts += ["## Setup", how(found)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def cell(cost: Mapping[str, Any] | None) -> str:
-    """A median with its quartiles.
+    """Return a median with its quartiles.
 
     Example:
         >>> cell({"median": 1.254, "low": 1.2, "high": 1.31, "calm": True})
@@ -66,12 +66,12 @@ def cell(cost: Mapping[str, Any] | None) -> str:
 
 
 def costs(result: Result, branch: str, setup: str) -> dict[str, Mapping[str, Any]]:
-    """Costs by method; empty where a branch was not run."""
+    """Return costs by method; empty where a branch was not run."""
     return dict(result["branches"].get(branch, {}).get("setups", {}).get(setup, {}))
 
 
 def peers(result: Result, setup: str) -> dict[str, Mapping[str, Any]]:
-    """The costs of other libraries alone."""
+    """Return the costs of other libraries alone."""
     return {name: c for name, c in costs(result, "peers", setup).items() if name in PACKAGES}
 
 
@@ -124,12 +124,12 @@ def _head_to_head(result: Result, title: Callable[[str], str]) -> str:
 
 
 def costs_setups(result: Result, branch: str) -> list[str]:
-    """The networks that a branch was measured on."""
+    """Return the networks that a branch was measured on."""
     return list(result["branches"].get(branch, {}).get("setups", {}))
 
 
 def step(result: Result) -> list[str]:
-    """A section: a table, a picture, and who the peers are."""
+    """Return a section: a table, a picture, and who the peers are."""
     return [
         "## A training step",
         "Forward pass, KL, backward pass and update, relative to the same step of the plain torch "
@@ -141,7 +141,7 @@ def step(result: Result) -> list[str]:
 
 
 def limits(result: Result) -> list[str]:
-    """A section: what noise for every output cannot do without."""
+    """Return a section: what noise for every output cannot do without."""
     run = result["branches"]["native"]
     steps, predictions = run["steps"], run["predictions"]
     rows = _parts(steps, OF_STEPS)
@@ -152,7 +152,7 @@ def limits(result: Result) -> list[str]:
     every = found["products of means"] + found["passes over outputs"] + found["random numbers"]
     tied, free = (every + found[kind] for kind in ("skinny products", "products of variances"))
     return [
-        "## What noise cannot do without",
+        "## Minimal cost of noise",
         "Parts by themselves, with nothing around them. Without the native kernels torch computes "
         "a step operation by operation; beyond the plain step one of k-tied 2 has, in plain steps:",
         markdown_table(("part", *map(whole_title, steps)), rows, text=1),
@@ -178,7 +178,7 @@ def _parts(setups: Mapping[str, Any], named: Mapping[str, str]) -> list[list[str
 
 
 def prediction(result: Result) -> list[str]:
-    """A section: a table and a picture."""
+    """Return a section: a table and a picture."""
     run = result["branches"]["native"]
     examples = " and ".join(f"{n:,} ({network_title(s)})" for s, n in run["examples"].items())
     return [
@@ -192,7 +192,7 @@ def prediction(result: Result) -> list[str]:
 
 
 def startup(result: Result) -> list[str]:
-    """A section: seconds, and ratios to importing torch."""
+    """Return a section: seconds, and ratios to importing torch."""
     run = result["branches"]["native"]
     rows = [
         (f"`{name}`", f"{seconds:.2f}", cell(run["ratios"].get(name)))
@@ -203,7 +203,7 @@ def startup(result: Result) -> list[str]:
 
 
 def scale(result: Result) -> list[str]:
-    """A section: exponents, and pictures of cost and memory."""
+    """Return a section: exponents, and pictures of cost and memory."""
     axes = result["branches"]["native"]["axes"]
     rows = []
     for name, axis in axes.items():
@@ -218,7 +218,7 @@ def scale(result: Result) -> list[str]:
             rows.append((name, reach, method, f"{exponent:.2f}", *ends, more))
     headings = ("what grows", "sizes", "method", "exponent", "cost of the first size")
     return [
-        "## How cost grows",
+        "## Growth of cost",
         "The exponent is the slope of cost against size, both as logarithms, over the three "
         "largest sizes: 1 is proportional, 2 quadratic. Costs and memory are relative to the plain "
         "network of the same size. Memory is that of parameters, gradients, Adam's moments and the "
@@ -230,7 +230,7 @@ def scale(result: Result) -> list[str]:
 
 
 def distributed(result: Result) -> list[str]:
-    """A section: weak and strong scaling."""
+    """Return a section: weak and strong scaling."""
     run = result["branches"]["native"]
     rows = [
         (name, cell(found["weak"]), cell(found["strong"]))
@@ -247,7 +247,7 @@ def distributed(result: Result) -> list[str]:
 
 
 def laboratory(result: Result) -> list[str]:
-    """A section: what ``leanbayes train`` adds."""
+    """Return a section: what ``leanbayes train`` adds."""
     return [
         "## The laboratory",
         "An epoch of `leanbayes train` (Lightning, checkpoints, metrics) takes "
@@ -257,7 +257,7 @@ def laboratory(result: Result) -> list[str]:
 
 
 def say_step(found: Mapping[str, Result]) -> list[str]:
-    """How dear the default is, and whether a peer is ahead."""
+    """Return how dear the default is, and whether a peer is ahead."""
     sentence = (
         "A training step of k-tied 2 with the default estimator costs **{}** plain steps ({})"
     )
@@ -265,7 +265,7 @@ def say_step(found: Mapping[str, Result]) -> list[str]:
 
 
 def say_prediction(found: Mapping[str, Result]) -> list[str]:
-    """The same of predictions."""
+    """Return the same of predictions."""
     sentence = "A prediction of 20 samples costs **{}** plain passes ({})"
     return _say(found["prediction"], sentence, network_title)
 
@@ -285,7 +285,7 @@ def _say(result: Result, sentence: str, title: Callable[[str], str]) -> list[str
 
 
 def _compared(name: str, peer: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """The fastest peer and us; between overlapping quartiles there is no first place."""
+    """Return the fastest peer and us; between overlapping quartiles there is no first place."""
     pair = f"{number(peer)} against {number(ours)}"
     if peer["median"] >= ours["median"]:
         return f"the fastest peer, {name}, takes {pair}"
@@ -295,12 +295,12 @@ def _compared(name: str, peer: Mapping[str, Any], ours: Mapping[str, Any]) -> st
 
 
 def number(cost: Mapping[str, Any]) -> str:
-    """A median with as many digits as it deserves."""
+    """Return a median with as many digits as it deserves."""
     return f"{cost['median']:.{2 if cost['median'] < 10 else 1}f}"
 
 
 def say_startup(found: Mapping[str, Result]) -> list[str]:
-    """Seconds of help, and of the package over torch."""
+    """Return seconds of help, and of the package over torch."""
     seconds = found["startup"]["branches"]["native"]["seconds"]
     more = seconds["import torch, leanbayes"] - seconds["import torch"]
     return [
@@ -310,7 +310,7 @@ def say_startup(found: Mapping[str, Result]) -> list[str]:
 
 
 def say_scale(found: Mapping[str, Result]) -> list[str]:
-    """How the default grows with the width."""
+    """Return how the default grows with the width."""
     axes = found["scale"]["branches"]["native"]["axes"]
     exponents = axes["width"]["exponents"]
     last = axes["width"]["points"][-1]["ratios"]["k-tied 2"]["median"]
@@ -332,9 +332,15 @@ def _trial(found: Mapping[str, Result]) -> str:
     )
 
 
+def networks(result: Result) -> list[str]:
+    """A section: networks that people have."""
+    return networks_page.section(result, cell)
+
+
 CONCLUSIONS: dict[str, Callable[[Mapping[str, Result]], list[str]]] = {
     "step": say_step,
     "prediction": say_prediction,
+    "networks": lambda found: networks_page.say(found["networks"]),
     "quality": quality_page.say,
     "startup": say_startup,
     "scale": say_scale,
@@ -343,6 +349,7 @@ SECTIONS: dict[str, Callable[[Result], list[str]]] = {
     "step": step,
     "limits": limits,
     "prediction": prediction,
+    "networks": networks,
     "quality": quality_page.section,
     "startup": startup,
     "scale": scale,

@@ -1,4 +1,4 @@
-"""Other libraries, each as its own documentation has it, in a virtual environment of their own.
+"""Other libraries, each as its own documentation has it, in a separate virtual environment.
 
 Their packages are imported by the method that needs them: one that cannot be installed is named as
 such and does not keep the others from being measured.
@@ -52,20 +52,21 @@ def torchbnn_layers(net: nn.Sequential, prior: float = 0.1) -> nn.Sequential:
     import torchbnn as bnn
 
     normal = {"prior_mu": 0.0, "prior_sigma": prior}
-    layers: list[nn.Module] = []
-    for layer in net:
+    for name, layer in list(net.named_modules()):
+        if isinstance(layer, nn.LSTM | nn.Embedding | nn.MultiheadAttention):
+            raise TypeError(f"torchbnn has no {type(layer).__name__}")
         if isinstance(layer, nn.Linear):
-            layers.append(bnn.BayesLinear(**normal, **_sizes(layer, "in_features", "out_features")))
+            sizes = _sizes(layer, "in_features", "out_features")
+            net.set_submodule(name, bnn.BayesLinear(**normal, **sizes))
         elif isinstance(layer, nn.Conv2d):
-            names = ("in_channels", "out_channels", "kernel_size", "padding")
-            layers.append(bnn.BayesConv2d(**normal, **_sizes(layer, *names)))
-        else:
-            layers.append(layer)
-    return nn.Sequential(*layers)
+            sizes = _sizes(layer, "in_channels", "out_channels", "kernel_size", "padding", "stride")
+            bias = layer.bias is not None
+            net.set_submodule(name, bnn.BayesConv2d(**normal, **sizes, bias=bias))
+    return net
 
 
 def torchbnn(net: nn.Sequential) -> Works:
-    """Mean field with one draw of the weights for a batch; the KL summed, not averaged."""
+    """Return mean field with one draw of the weights for a batch; the KL summed, not averaged."""
     import torchbnn as bnn
 
     model = torchbnn_layers(net)
@@ -78,7 +79,7 @@ def _sizes(layer: nn.Module, *names: str) -> Mapping[str, object]:
 
 
 def bayesian_torch_layers(net: nn.Sequential, prior: float = 1.0) -> nn.Sequential:
-    """A network converted in place by the library's own function."""
+    """Return a network converted in place by the library's own function."""
     from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn
 
     dnn_to_bnn(
@@ -97,7 +98,7 @@ def bayesian_torch_layers(net: nn.Sequential, prior: float = 1.0) -> nn.Sequenti
 
 
 def bayesian_torch(net: nn.Sequential) -> Works:
-    """Mean field by reparameterisation."""
+    """Return mean field by reparameterization."""
     from bayesian_torch.models.dnn_to_bnn import get_kl_loss
 
     model = bayesian_torch_layers(net)
@@ -120,7 +121,7 @@ def _variational(model: nn.Module, kl) -> Works:
 
 
 def ivon(net: nn.Sequential) -> Works:
-    """The optimiser that keeps a diagonal normal over the weights; one sample a step."""
+    """Return the optimizer that keeps a diagonal normal over the weights; one sample per step."""
     from ivon import IVON
 
     optimizer = IVON(net.parameters(), lr=0.1, ess=DATA_SIZE)
@@ -139,7 +140,7 @@ def ivon(net: nn.Sequential) -> Works:
 
 
 def posteriors(net: nn.Sequential) -> Works:
-    """Variational inference with a diagonal normal and Adam."""
+    """Return variational inference with a diagonal normal and Adam."""
     import torchopt
     from posteriors import diag_normal_log_prob, vi
 
@@ -174,7 +175,7 @@ PEERS: dict[str, Builder] = {
 
 
 def available() -> dict[str, Builder]:
-    """The peers that are installed here."""
+    """Return the peers that are installed here."""
     return {name: peer for name, peer in PEERS.items() if _installed(PACKAGES[name])}
 
 

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from leanbayes.plots import COLOURS, PALE
+from leanbayes.plots import COLORS, PALE
 from research.benchmarks.networks import network_title, whole_title
 from research.benchmarks.peers import PACKAGES
 
@@ -18,14 +18,14 @@ MARKERS = "os^Dv"
 
 
 def figure_of(width: float, height: float) -> Figure:
-    """An empty figure, in inches."""
+    """Return an empty figure, in inches."""
     from matplotlib.figure import Figure  # the peers' environment has none
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def png_of(figure: Figure) -> bytes:
-    """A figure as the content of a file, the same for the same picture."""
+    """Return a figure as the content of a file, the same for the same picture."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
     return file.getvalue()
@@ -34,7 +34,7 @@ def png_of(figure: Figure) -> bytes:
 def methods(
     name: str, title: Callable[[str], str]
 ) -> Callable[[Mapping[str, Any]], dict[str, bytes]]:
-    """Bars of medians with their quartiles, ours and peers, one panel a network."""
+    """Return bars of medians with their quartiles, ours and peers, one panel per network."""
 
     def draw(result: Mapping[str, Any]) -> dict[str, bytes]:
         setups = list(result["branches"]["native"]["setups"])
@@ -59,15 +59,15 @@ def _bars(axes: Axes, result: Mapping[str, Any], setup: str) -> None:
         [m - both[o]["low"] for m, o in zip(medians, order, strict=True)],
         [both[o]["high"] - m for m, o in zip(medians, order, strict=True)],
     ]
-    colours = [COLOURS[1] if method in PACKAGES else COLOURS[0] for method in order]
-    axes.barh(order, medians, xerr=spread, color=colours, error_kw={"ecolor": "#444444"})
+    colors = [COLORS[1] if method in PACKAGES else COLORS[0] for method in order]
+    axes.barh(order, medians, xerr=spread, color=colors, error_kw={"ecolor": "#444444"})
     axes.axvline(1, color=PALE, linestyle="--")
     axes.set_xlabel("× plain network (orange: peers)", fontsize=8)
     axes.tick_params(labelsize=8)
 
 
 def memory_and_cost(result: Mapping[str, Any]) -> dict[str, bytes]:
-    """Cost and memory against size, one panel a thing that grows."""
+    """Return cost and memory against size, one panel a thing that grows."""
     axes = result["branches"]["native"]["axes"]
     kinds = {
         "scale": ("growth", "cost, in steps of a small network"),
@@ -86,11 +86,11 @@ def _panels(axes: Mapping[str, Any], key: str, label: str) -> Figure:
     for panel, axis in zip(panels, axes.values(), strict=False):
         for number, method in enumerate(axis["points"][0][key]):
             values = [point[key][method] for point in axis["points"]]
-            colour = "#000000" if method == "plain" else COLOURS[number - 1]
+            color = "#000000" if method == "plain" else COLORS[number - 1]
             named = method
             if key == "growth":
                 named = f"{method} (exponent {axis['exponents'][method]:.2f})"
-            panel.loglog(axis["sizes"], values, marker=MARKERS[number], color=colour, label=named)
+            panel.loglog(axis["sizes"], values, marker=MARKERS[number], color=color, label=named)
         panel.set_xticks(axis["sizes"], [str(size) for size in axis["sizes"]])
         panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panel.yaxis.set_major_formatter("{x:g}")

@@ -21,7 +21,7 @@ SHARE = {"mlp_1024": 3, "cnn_256": 6}
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Every method, on the perceptron and on the convolutional network."""
+    """Return every method, on the perceptron and on the convolutional network."""
     setups = {name: predictions(name, options) for name in EXAMPLES}
     examples = {name: options.examples(count) for name, count in EXAMPLES.items()}
     known = facts(*PACKAGES.values())
@@ -29,7 +29,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def predictions(setup: str, options: Options) -> dict[str, Any]:
-    """The costs of one network, by method."""
+    """Return the costs of one network, by method."""
     torch.manual_seed(0)
     fresh = SETUPS[setup].fresh
     x, _ = SETUPS[setup].data(options.examples(EXAMPLES[setup]))

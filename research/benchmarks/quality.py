@@ -144,7 +144,7 @@ class Row(NamedTuple):
 
 ROWS = {
     "k-tied 2": Row(partial(_ours, lb.KTied(2, scale=START), lb.estimators.auto), OURS, SHORT),
-    "mean field, one draw a batch": Row(
+    "mean field, one draw per batch": Row(
         partial(_ours, lb.MeanField(START), lb.estimators.weights), OURS, SHORT
     ),
     "torchbnn": Row(partial(_torchbnn, None), USUAL, LONG),
@@ -164,7 +164,7 @@ def train(
     seed: int,
     clock: Callable[[], float] = time.process_time,
 ) -> dict[str, list[float]]:
-    """Seconds of training, and NLL and KL of an example after them.
+    """Return seconds of training, and NLL and KL of an example after them.
 
     Args:
         row: what is trained.
@@ -256,7 +256,7 @@ def measure_quality(seeds: int, out: Path) -> None:
 
 
 def _apart(python: Path, name: str, seed: int, data: Path) -> dict[str, Any]:
-    """One run in a process of the peers' Python, with this leanbayes."""
+    """Return one run in a process of the peers' Python, with this leanbayes."""
     path = os.pathsep.join((str(Path(lb.__file__).parents[1]), str(ROOT)))
     command = [str(python), "-W", "ignore", "-m", "research.benchmarks.quality"]
     command += [name, str(seed), str(data)]

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from leanbayes.plots import COLOURS
+from leanbayes.plots import COLORS
 from research.benchmarks.pictures import figure_of, png_of
 from research.benchmarks.quality import LONG, PEERS, seconds_to
 from research.publishing.tables import markdown_table
@@ -20,30 +20,30 @@ def _curves(result: Result, name: str) -> list[Mapping[str, list[float]]]:
 
 
 def _rows(result: Result) -> list[str]:
-    """The names of what was run, in their order."""
+    """Return the names of what was run, in their order."""
     return list(dict.fromkeys(part["row"] for part in result["parts"].values()))
 
 
 def _last(result: Result, name: str, *keys: str) -> float:
-    """The mean over seeds of what a row ends with."""
+    """Return the mean over seeds of what a row ends with."""
     return statistics.fmean(sum(c[key][-1] for key in keys) for c in _curves(result, name))
 
 
 def _peer(result: Result) -> str:
-    """The peer with the best bound at its end, trained as its documentation has it."""
+    """Return the peer with the best bound at its end, trained as its documentation has it."""
     here = [name for name in PEERS if _curves(result, name)]
     return min(here, key=lambda name: _last(result, name, "nll", "kl"))
 
 
 def _reached(result: Result, name: str, bound: float) -> float | None:
-    """The mean seconds to a bound; ``None`` unless every seed reaches it."""
+    """Return the mean seconds to a bound; ``None`` unless every seed reaches it."""
     found = [seconds_to(curve, bound) for curve in _curves(result, name)]
     known = [seconds for seconds in found if seconds is not None]
     return statistics.fmean(known) if found and len(known) == len(found) else None
 
 
 def say(found: Mapping[str, Result]) -> list[str]:
-    """How much sooner ours has the bound that the best peer ends with."""
+    """Return how much sooner ours has the bound that the best peer ends with."""
     result = found["quality"]
     peer = _peer(result)
     bound, needed = _last(result, peer, "nll", "kl"), _last(result, peer, "seconds")
@@ -58,7 +58,7 @@ def say(found: Mapping[str, Result]) -> list[str]:
 
 
 def section(result: Result) -> list[str]:
-    """A table and a picture."""
+    """Return a table and a picture."""
     peer = _peer(result)
     bound = _last(result, peer, "nll", "kl")
     rows = []
@@ -83,7 +83,7 @@ def section(result: Result) -> list[str]:
     schedule = schedules[OURS]
     return [
         "## Seconds to a bound",
-        "784-400-400-10 on 50 000 digits of MNIST, judged on 10 000 others, under one prior of "
+        "784-400-400-10 on 50,000 digits of MNIST, judged on 10,000 others, under one prior of "
         f"standard deviation {settings['prior']}: the −ELBO and NLL of an example at the end, the "
         "seconds of one processor that training took, and those to the −ELBO that the best peer "
         "ends with.",
@@ -91,7 +91,7 @@ def section(result: Result) -> list[str]:
         "![−ELBO over seconds of training.](performance/quality.png)",
         f"Our start: standard deviations of {settings['start']}. Our schedule: Adam at "
         f"{schedule['lr']:g}, {schedule['scales']:g} times that for standard deviations, falling "
-        f"along a cosine, and a weight of the KL that rises over {100 * schedule['rise']:.0f} % of "
+        f"along a cosine, and a weight of the KL that rises over {100 * schedule['rise']:.0f}% of "
         "the steps. Peers run as their documentation has it, with Adam at 1e-3, and once more from "
         "our start and by our schedule; bayesian-torch averages its KL over weights, which is not "
         "the ELBO, so that its sum is taken here.",
@@ -99,7 +99,7 @@ def section(result: Result) -> list[str]:
 
 
 def draw(result: Result) -> dict[str, bytes]:
-    """−ELBO over seconds, a line a row, the first seed."""
+    """Return −ELBO over seconds, a line a row, the first seed."""
     figure = figure_of(8.4, 4.2)
     axes = figure.subplots()
     for number, name in enumerate(_rows(result)):
@@ -110,7 +110,7 @@ def draw(result: Result) -> dict[str, bytes]:
             curve["seconds"],
             bound,
             style,
-            color=COLOURS[number % len(COLOURS)],
+            color=COLORS[number % len(COLORS)],
             label=name,
         )
     axes.set_xlabel("seconds of one processor")

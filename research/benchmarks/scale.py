@@ -73,12 +73,12 @@ AXES = {
 
 
 def run(options: Options) -> dict[str, Any]:
-    """All axes."""
+    """Return all axes."""
     return {**facts(), "axes": {name: along(axis, options) for name, axis in AXES.items()}}
 
 
 def along(axis: Axis, options: Options) -> dict[str, Any]:
-    """Costs at every size of one axis, and how they grow."""
+    """Return costs at every size of one axis, and how they grow."""
     sizes = axis.sizes[:2] if options.quick else axis.sizes
     points = [point(axis, size, options) for size in sizes]
     names = points[0]["growth"]
@@ -93,7 +93,7 @@ def along(axis: Axis, options: Options) -> dict[str, Any]:
 
 
 def point(axis: Axis, size: int, options: Options) -> dict[str, Any]:
-    """One size: ratios to the plain network, costs in yardsticks, and memory."""
+    """Return one size: ratios to the plain network, costs in yardsticks, and memory."""
     torch.manual_seed(0)
     batch = axis.batch(size)
     x, y = torch.rand(batch, axis.widths(size)[0]), torch.randint(10, (batch,))
@@ -132,7 +132,7 @@ def _yardstick() -> Work:
 
 
 def _standing(works: Works) -> int:
-    """Bytes of parameters and gradients, and of the optimiser's state."""
+    """Return bytes of parameters and gradients, and of the optimizer's state."""
     state = works.optimizer.state.values() if works.optimizer else ()
     moments = [value for kept in state for value in kept.values() if isinstance(value, Tensor)]
     gradients = [p.grad for p in works.model.parameters() if p.grad is not None]

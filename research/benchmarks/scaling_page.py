@@ -25,7 +25,7 @@ PLAIN, TIED, RANK1, FREE = FAMILIES
 
 
 def makers() -> Makers:
-    """What makes the blocks of docs/scaling.md."""
+    """Return what makes the blocks of docs/scaling.md."""
     blocks = {"conclusions": conclusions, "sizes": sizes, "devices": devices, "models": models}
     return {"scaling": lambda name: choose("block", name, blocks)()}
 
@@ -36,7 +36,7 @@ def write(docs: Path) -> Path:
 
 
 def conclusions() -> str:
-    """What follows from the tables."""
+    """Return what follows from the tables."""
     large = MODELS["70 B"]
     tied, free = (parameters(large, family) / parameters(large, PLAIN) for family in (TIED, FREE))
     fits = [_fewest(family) for family in (PLAIN, TIED, RANK1, FREE)]
@@ -47,8 +47,8 @@ def conclusions() -> str:
             "**A k-tied or rank-1 transformer is trained on the machines that train the plain one; "
             "a mean-field transformer needs twice of everything that is stored or sent.**",
             "",
-            f"- Tied scales add {100 * (tied - 1):.2g} % to the parameters of the 70 B model, and "
-            f"so to optimiser state and communication; mean field adds {100 * (free - 1):.0f} %.",
+            f"- Tied scales add {100 * (tied - 1):.2g}% to the parameters of the 70 B model, and "
+            f"so to optimizer state and communication; mean field adds {100 * (free - 1):.0f}%.",
             f"- Under FSDP the 70 B model's state fits devices of {DEVICE_MEMORY} GB from "
             f"{fits[0]} of them on when plain, {fits[1]} when k-tied, {fits[2]} with rank-1 "
             f"factors, and {fits[3]} with mean field.",
@@ -62,7 +62,7 @@ def conclusions() -> str:
 
 
 def _fewest(family: Family) -> int:
-    """Devices, in powers of two, whose memory holds the shards of the largest model."""
+    """Return devices, in powers of two, whose memory holds the shards of the largest model."""
     count, number = parameters(MODELS["70 B"], family), 1
     while memory_per_device(count, number, "FSDP") > DEVICE_MEMORY * 1e9:
         number *= 2
@@ -75,19 +75,19 @@ def _relative_flops(model: str, family: Family, *, local: bool) -> float:
 
 
 def sizes() -> str:
-    """A row for every model and family."""
+    """Return a row for every model and family."""
     rows = []
     for name, model in MODELS.items():
         for family in FAMILIES:
             count = parameters(model, family)
             flops = (_relative_flops(name, family, local=local) for local in (False, True))
             cells = (f"{each:.4f}" for each in flops) if family is not PLAIN else ("1", "1")
-            more = f"{100 * (count / parameters(model, PLAIN) - 1):.2f} %"
+            more = f"{100 * (count / parameters(model, PLAIN) - 1):.2f}%"
             state = f"{2 * 4 * count / 1e9:,.1f}"
             rows.append((name, family.name, f"{count / 1e9:,.3f}", more, state, *cells))
     headings = ("model", "posterior", "parameters, billions", "more than plain")
     return markdown_table(
-        (*headings, "optimiser state, GB", "FLOPs, one draw", "FLOPs, `local`"), rows, text=2
+        (*headings, "optimizer state, GB", "FLOPs, one draw", "FLOPs, `local`"), rows, text=2
     )
 
 
@@ -114,7 +114,7 @@ def _gigabytes(count: float) -> str:
 
 
 def models() -> str:
-    """The shapes of the models."""
+    """Return the shapes of the models."""
     shapes = "; ".join(
         f"{name}: {m.layers} blocks of width {m.width:,}, {m.context:,} positions, "
         f"{parameters(m, PLAIN) / 1e9:.3g} billion parameters"

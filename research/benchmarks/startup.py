@@ -1,6 +1,6 @@
 """What it takes to start: importing leanbayes next to torch, and ``leanbayes --help``.
 
-Every start is a process of its own. Seconds are first quartiles, which a busy machine disturbs
+Every start is a separate process. Seconds are first quartiles, which a busy machine disturbs
 least; ratios are to the import of torch alone.
 """
 
@@ -35,7 +35,7 @@ CLOCKS = {"wall": time.perf_counter, "cpu": _of_children}
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Seconds of every start, in turns, and their ratios to the import of torch."""
+    """Return seconds of every start, in turns, and their ratios to the import of torch."""
     rounds, clock = max(3, options.rounds // 3), CLOCKS[options.clock]
     seconds: dict[str, list[float]] = {name: [] for name in STARTS}
     probes: list[float] = []
@@ -58,7 +58,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def started(code: str, clock: Callable[[], float]) -> float:
-    """Seconds until a new Python has run a line and ended."""
+    """Return seconds until a new Python has run a line and ended."""
     begin = clock()
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
     return clock() - begin

@@ -46,21 +46,21 @@ HEAD_TO_HEAD = ("k-tied 2, auto",)
 
 
 def chosen(options: Options, **more: Builder) -> dict[str, Builder]:
-    """Our methods and more of them, or the peers with one of ours."""
+    """Return our methods and more of them, or the peers with one of ours."""
     if not options.peers:
         return {**METHODS, **more}
     return {**available(), **{name: METHODS[name] for name in HEAD_TO_HEAD}}
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Every method on every network."""
+    """Return every method on every network."""
     methods = chosen(options, **({} if options.quick else COMPILED))
     setups = {name: steps(setup, methods, options) for name, setup in SETUPS.items()}
     return {**facts(*PACKAGES.values()), "setups": setups}
 
 
 def steps(setup: Setup, methods: Mapping[str, Builder], options: Options) -> dict[str, Any]:
-    """The costs of one network, by method."""
+    """Return the costs of one network, by method."""
     torch.manual_seed(0)
     x, y = setup.data(options.examples(setup.batch))
     base = plain(setup.fresh())

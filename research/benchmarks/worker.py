@@ -1,4 +1,4 @@
-"""One benchmark in a process of its own: ``-m research.benchmarks.worker NAME OPTIONS OUT``.
+"""One benchmark in a separate process: ``-m research.benchmarks.worker NAME OPTIONS OUT``.
 
 The peers' environment runs it too, which has torch and safetensors and nothing else.
 """
@@ -11,12 +11,23 @@ from pathlib import Path
 
 import torch
 
-from research.benchmarks import distributed, limits, prediction, scale, startup, step
+from research.benchmarks import (
+    distributed,
+    limits,
+    networks_run,
+    one_pass,
+    prediction,
+    scale,
+    startup,
+    step,
+)
 from research.benchmarks.step import Options
 
 BENCHMARKS = {
     "step": step.run,
     "prediction": prediction.run,
+    "one_pass": one_pass.run,
+    "networks": networks_run.run,
     "limits": limits.run,
     "startup": startup.run,
     "scale": scale.run,

@@ -90,8 +90,9 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
     probe: Callable[[], float] | None = None,
     most: int = MOST_TURNS,
+    repeats: int = 2,
 ) -> dict[str, Cost]:
-    """What every method costs relative to the plain network, all in turns.
+    """Return what every method costs relative to the plain network, all in turns.
 
     Args:
         plain: what ratios refer to.
@@ -100,6 +101,8 @@ def measure(
         clock: tells seconds.
         probe: tells how fast the machine is at the moment.
         most: how many times ``rounds`` turns may be taken.
+        repeats: how often work is done in a turn, of which the last is timed; 1 for work that is
+            long enough to find the caches as it leaves them.
     """
     probe = probe or Probe(clock)
     order = random.Random(0)
@@ -109,7 +112,7 @@ def measure(
     wanted = list(methods)
     for number in range(1, most * rounds + 1):
         for name in order.sample(wanted, len(wanted)):
-            turns[name].append(_turn(plain, methods[name], clock, probe))
+            turns[name].append(_turn(plain, methods[name], clock, probe, repeats))
         if number >= rounds:
             limit = _limit(turn.probe for found in turns.values() for turn in found)
             wanted = [n for n in wanted if len(undisturbed(turns[n], limit)) < rounds]
@@ -120,12 +123,17 @@ def measure(
 
 
 def _turn(
-    plain: Work, method: Work, clock: Callable[[], float], probe: Callable[[], float]
+    plain: Work,
+    method: Work,
+    clock: Callable[[], float],
+    probe: Callable[[], float],
+    repeats: int,
 ) -> Turn:
     before = probe()
     seconds = []
     for work in (plain, method):
-        work()
+        for _ in range(repeats - 1):
+            work()
         start = clock()
         work()
         seconds.append(clock() - start)
@@ -133,17 +141,17 @@ def _turn(
 
 
 def _limit(probes: Iterable[float]) -> float:
-    """What a probe may take: a little more than its first quartile."""
+    """Return what a probe may take: a little more than its first quartile."""
     return (1 + TOLERANCE) * statistics.quantiles([*probes] * 2, method="inclusive")[0]
 
 
 def undisturbed(turns: Sequence[Turn], limit: float) -> list[Turn]:
-    """The turns whose probes were as fast as they should be."""
+    """Return the turns whose probes were as fast as they should be."""
     return [turn for turn in turns if turn.probe <= limit]
 
 
 def cost(turns: Sequence[Turn], limit: float | None = None) -> Cost:
-    """Median and quartiles of the turns that count.
+    """Return median and quartiles of the turns that count.
 
     Example:
         >>> cost([Turn(1.0, 2.0, 0.1), Turn(1.0, 4.0, 0.1), Turn(1.0, 9.0, 0.7)], limit=0.2)
@@ -160,7 +168,7 @@ def cost(turns: Sequence[Turn], limit: float | None = None) -> Cost:
 
 
 def quartiles(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """The first quartile, the median and the third.
+    """Return the first quartile, the median and the third.
 
     Example:
         >>> quartiles([2.0, 3.0, 4.0])
@@ -173,7 +181,7 @@ def quartiles(ratios: Sequence[float]) -> tuple[float, float, float]:
 
 
 def pooled(found: Sequence[Mapping[str, Any]]) -> Cost:
-    """The cost over several processes, each of which has a luck of its own with memory.
+    """Return the cost over several processes, whose timings vary with memory layout.
 
     The median is that of the medians of processes; quartiles are those of all turns.
 
@@ -190,7 +198,7 @@ def pooled(found: Sequence[Mapping[str, Any]]) -> Cost:
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """The slope of a straight line through sizes and costs, both as logarithms.
+    """Return the slope of a straight line through sizes and costs, both as logarithms.
 
     Example:
         >>> round(exponent([1, 2, 4, 8], [3, 12, 48, 192]), 6)
@@ -201,7 +209,7 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 
 
 def peak_memory(work: Work) -> int:
-    """The most bytes of tensors that a piece of work holds beyond what was there before.
+    """Return the most bytes of tensors that a piece of work holds beyond what was there before.
 
     The profiler knows only tensors that were made under its eyes, so the work is done twice and the
     second time counts: what it frees (the gradients of the step before) was made by the first.
@@ -227,7 +235,7 @@ def peak_memory(work: Work) -> int:
 
 
 def as_json(costs: Mapping[str, Cost]) -> dict[str, dict[str, Any]]:
-    """Costs by name, as they are written."""
+    """Return costs by name, as they are written."""
     return {
         name: {key: value for key, value in asdict(found).items() if value not in ((), [])}
         for name, found in costs.items()

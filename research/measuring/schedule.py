@@ -25,7 +25,7 @@ class Schedule:
     falls: bool = False
 
     def rate(self, done: float) -> float:
-        """What rates are multiplied with when a share of the steps is done.
+        """Return what rates are multiplied with when a share of the steps is done.
 
         Example:
             >>> round(Schedule(0.1, falls=True).rate(0.5), 12), Schedule(0.1).rate(0.5)
@@ -34,7 +34,7 @@ class Schedule:
         return 0.5 + 0.5 * math.cos(math.pi * done) if self.falls else 1.0
 
     def weight(self, done: float) -> float:
-        """The weight of the KL when a share of the steps is done.
+        """Return the weight of the KL when a share of the steps is done.
 
         Example:
             >>> Schedule(0.1, rise=0.5).weight(0.25), Schedule(0.1).weight(0.0)

@@ -68,7 +68,7 @@ def count_calls(work: Callable[[], object], package: Path) -> Count:
 
 
 def operations() -> dict[str, Callable[[], object]]:
-    """The operations that are traced, by name."""
+    """Return the operations that are traced, by name."""
     prior = lb.priors.Normal(1.0)
 
     def convert() -> nn.Module:
@@ -97,7 +97,7 @@ def trace() -> str:
 
 
 def table() -> str:
-    """Files and hops of every operation, before and now."""
+    """Return files and hops of every operation, before and now."""
     counts = read_object(FILE, {"counts"}, "a trace", "run python -m research trace")["counts"]
     rows = [
         [title, *map(str, (*BEFORE[name][:2], counts[name]["files"], counts[name]["hops"]))]

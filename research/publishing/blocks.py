@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -29,9 +30,11 @@ from research.publishing.filled_claims import NotMeasuredError, filled
 from research.publishing.pages import Makers
 from research.publishing.paper import Claim, Paper
 from research.publishing.paper_blocks import NOT_RUN, Picture
+from research.publishing.plots import spectra_of
 from research.publishing.results import read_compressed, table, truncations
 from research.publishing.run_commands import ArchivedRuns
 from research.publishing.tables import markdown_table
+from research.publishing.verdicts import Verdict, judged, network_of, terms_of
 
 _RATIOS = {
     "pooled": "E[g²]/Var[g] pooled",
@@ -60,7 +63,7 @@ class Blocks:
         self.pictures: dict[str, bytes] = {}
 
     def makers(self, page: Path) -> Makers:
-        """What makes every kind of block of a page; captions and more come after ``|``."""
+        """Return what makes every kind of block of a page; captions and more come after ``|``."""
         beside = os.path.relpath(self.paper.folder, page.parent)
 
         def drawn(pictures: Iterator[Picture]) -> str:
@@ -92,7 +95,7 @@ class Blocks:
     def _with_commands(
         self, make: Callable[[str], str], names: Callable[[str], list[str]], study: str = ""
     ) -> Callable[[str], str]:
-        """A table with the commands of its rows."""
+        """Return a table with the commands of its rows."""
 
         def made(argument: str) -> str:
             table = make(argument)
@@ -118,7 +121,7 @@ class Blocks:
         return merge_seeds(table(self.paper, [self.results]))
 
     def cell(self, term: str) -> Cell:
-        """The cell that a sentence names.
+        """Return the cell that a sentence names.
 
         It is ``RECIPE METRIC``, ``RECIPE/ROW METRIC`` of a row after training, ``RECIPE/spectra
         LAYER.scale`` (or ``LAYER.mean``) of what the first singular value explains,
@@ -133,29 +136,46 @@ class Blocks:
         if name == "step":
             return self._step(part, column)
         if part == "spectra":
-            layer, _, kind = column.partition(".")
-            return Cell(choose("layer", layer, self._compressed(name)["spectra"])[kind][0])
+            layer, _, kind = column.rpartition(".")
+            shares = choose("layer", layer, self._compressed(name)["spectra"])
+            return Cell(shares[kind][0], seeds=1)
         rows = {row.title: row for row in self._truncations(name)} if part else {}
         row = choose("row", part, rows) if part else self._row(name)
-        return choose("metric", column, row.cells)
+        cell = choose("metric", column, row.cells)
+        return replace(cell, seeds=len(row.seeds)) if row.seeds else cell
 
     def claims(self, _: str) -> str:
-        """What the paper says, what came out, and where to look."""
+        """Return what the paper says, whether it holds, what came out, and where to look."""
         lines = (
-            [filled(claim.says, self.cell), self._came(claim), claim.where]
+            [self.says(claim), str(self.verdict(claim)), self.came(claim), claim.where]
             for claim in self.paper.claims
         )
-        return markdown_table(["what the paper says", "what came out", "where to look"], lines)
+        header = ["what the paper says", "verdict", "result", "where to look"]
+        return markdown_table(header, lines)
 
-    def _came(self, claim: Claim) -> str:
-        """What came out, as far as it was run."""
+    def says(self, claim: Claim) -> str:
+        """Return what the paper says, with its numbers."""
+        return filled(claim.says, self.cell)
+
+    def verdict(self, claim: Claim) -> Verdict:
+        """Return whether it holds."""
+        return judged(claim.conditions, self.cell)
+
+    def budget(self, claim: Claim) -> str:
+        """Epochs of the runs behind a claim, of those that their recipes have as published."""
+        names = dict.fromkeys(network_of(term) for term in terms_of(claim.conditions))
+        epochs = dict.fromkeys(filter(None, map(self._archived.epochs, names)))
+        return f"{', '.join(epochs)} epochs" if epochs else "–"
+
+    def came(self, claim: Claim) -> str:
+        """Return what came out, as far as it was run."""
         try:
             return filled(claim.came, self.cell)
         except NotMeasuredError:
             return NOT_RUN
 
     def table(self, experiment: str) -> str:
-        """The rows of an experiment."""
+        """Return the rows of an experiment."""
         return _rows_table(choose("experiment", experiment, experiments(self.trained)))
 
     def rows(self, names: str) -> str:
@@ -170,7 +190,7 @@ class Blocks:
     def probes(self, names: str) -> str:
         """``RECIPE, …``: −ELBO and ratios of the probed layer at every step: means over seeds.
 
-        What the paper prints stands in brackets; its ratio stands by the pooled one.
+        Printed numbers are in brackets; their ratio is beside the pooled one.
         """
         lines = (line for name in names.split(", ") for line in _probed(name, self._runs(name)))
         return markdown_table(["run", "step", "−ELBO", *_RATIOS.values()], lines)
@@ -182,7 +202,7 @@ class Blocks:
             layer: Spectrum(torch.tensor(shares["scale"]), torch.tensor(shares["mean"]))
             for layer, shares in self._compressed(name)["spectra"].items()
         }
-        yield Picture(f"spectra-{name}", caption, plots.spectra_of(layers))
+        yield Picture(f"spectra-{name}", caption, spectra_of(layers))
 
     def heat_maps(self, argument: str) -> Iterator[Picture]:
         """``RECIPE/LAYER | caption``: the kept part of a matrix, and of it rank 1 and rank 2."""
@@ -193,7 +213,7 @@ class Blocks:
         shown = {"full": scale}
         shown.update({f"rank {k}": (u[:, :k] * s[:k]) @ v[:k] for k in (1, 2)})
         for title, matrix in shown.items():
-            png = plots.heat_map(matrix, f"σ, {title}")
+            png = plots.heat_map(matrix, f"σ, {title}", (0.0, float(scale.max())))
             name = f"{run}-{layer}-{title.replace(' ', '-')}"
             yield Picture(name, f"{caption}: {title}", png)
 
@@ -224,7 +244,7 @@ class Blocks:
         yield Picture(file, caption, png)
 
     def _row(self, name: str) -> Row:
-        """The row of a recipe, of the published settings if they were run."""
+        """Return the row of a recipe, of the published settings if they were run."""
         last = sorted(self.trained, key=lambda row: row.budget == "paper")
         return choose("recipe", name, {row.name: row for row in last})
 
@@ -236,7 +256,7 @@ class Blocks:
         return truncations(self.paper, name, compressed, also)
 
     def _step(self, method: str, setup: str) -> Cell:
-        """A step relative to the plain network's, with what the paper prints of it."""
+        """Return a step relative to the plain network's, with what the paper prints of it."""
         path = self.results.parent / "bench" / "step.json"
         benchmark = read_object(
             path, {"branches"}, "a benchmark", "run python -m research bench run"
@@ -258,7 +278,7 @@ class Blocks:
 
 
 def _names(argument: str) -> list[str]:
-    """The recipes of ``RECIPE, RECIPE = what to call it, … | more``."""
+    """Return the recipes of ``RECIPE, RECIPE = what to call it, … | more``."""
     return [entry.partition(" = ")[0] for entry in argument.partition(" | ")[0].split(", ")]
 
 
@@ -300,7 +320,7 @@ def _probed_layer(recipe: Mapping[str, Any]) -> str:
 
 
 def _rows_table(rows: Sequence[Row]) -> str:
-    """The rows, and what their errors are over."""
+    """Return the rows, and what their errors are over."""
     several = [len(row.seeds) > 1 for row in rows if row.seeds]
     if not several:
         return rows_table(rows)
@@ -311,12 +331,12 @@ def _rows_table(rows: Sequence[Row]) -> str:
 
 
 def _numbers(column: Iterable[float | None]) -> list[float]:
-    """The values; what was not finite, and is not in the file, is not a number."""
+    """Return the values; what was not finite, and is not in the file, is not a number."""
     return [math.nan if value is None else value for value in column]
 
 
 def _ylabel(column: str) -> str:
-    """A column of the metrics in words."""
+    """Return a column of the metrics in words."""
     kind, _, name = column.partition("/")
     if kind == "scale":
         return f"mean σ of {name.removeprefix('model.')}"

@@ -23,6 +23,7 @@ class Cell:
         error: its standard error, over seeds if there are several and over test examples if there
             is one, as far as it is known.
         published: what the paper prints, if it does.
+        seeds: how many trained networks it is of; ``None`` if nothing was trained for it.
 
     Example:
         >>> str(Cell(0.1312, 0.0034, 0.129))
@@ -32,6 +33,7 @@ class Cell:
     ours: float | None = None
     error: float | None = None
     published: float | None = None
+    seeds: int | None = None
 
     def __str__(self) -> str:
         if self.ours is None:
@@ -50,7 +52,7 @@ class Cell:
         return f"{measured} ({printed})"
 
     def percent(self, digits: int | None = None) -> Cell:
-        """The same shares in percent, perhaps rounded to significant digits.
+        """Return the same shares in percent, perhaps rounded to significant digits.
 
         Example:
             >>> str(Cell(0.9876, published=0.99).percent())
@@ -60,17 +62,30 @@ class Cell:
         percents = (None if value is None else 100 * value for value in values)
         if digits is not None:
             percents = (v if v is None else float(f"{v:.{digits}g}") for v in percents)
-        return Cell(*percents)
+        ours, error, published = percents
+        return replace(self, ours=ours, error=error, published=published)
 
 
 def count(number: int) -> str:
-    """The number with its thousands apart.
+    """Return the number with commas between thousands.
 
     Example:
         >>> count(484008)
-        '484 008'
+        '484,008'
     """
-    return f"{number:,}".replace(",", " ")
+    return f"{number:,}"
+
+
+def with_error(value: float, error: float, digits: int) -> str:
+    """Return a value and its standard error, which is never rounded to zero.
+
+    Example:
+        >>> with_error(0.3714, 0.0002, 3), with_error(200.0, 0.0, 1)
+        ('0.371 ± <0.001', '200.0 ± 0')
+    """
+    least = 10.0**-digits
+    shown = f"{error:.{digits}f}" if error >= least / 2 else f"<{least:.{digits}f}"
+    return f"{value:.{digits}f} ± {shown if error else 0}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +116,7 @@ class Row:
 
 
 def seeds_of(seeds: Sequence[int | None]) -> str:
-    """Seeds in a few words.
+    """Return seeds in a few words.
 
     Example:
         >>> seeds_of([1, 2, 42]), seeds_of([42])
@@ -111,7 +126,7 @@ def seeds_of(seeds: Sequence[int | None]) -> str:
 
 
 def experiments(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The rows of every experiment, which is what stands before the comma of a title.
+    """Return the rows of every experiment, which is what stands before the comma of a title.
 
     Example:
         >>> list(experiments([Row("a", "MLP on MNIST, full"), Row("b", "LSTM on IMDB, full")]))
@@ -140,14 +155,14 @@ def _merged(rows: Sequence[Row]) -> Row:
 
 
 def _over_seeds(cells: Sequence[Cell]) -> Cell:
-    """The mean, if every seed has the number."""
+    """Return the mean, if every seed has the number."""
     if any(cell.ours is None for cell in cells):
         return Cell()
     return averaged([cell.ours for cell in cells], [cell.error for cell in cells])
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """The mean, if all values are known.
+    """Return the mean, if all values are known.
 
     Example:
         >>> mean_of([1.0, 2.0]), mean_of([1.0, None])
@@ -168,12 +183,12 @@ def averaged(values: Iterable[float | None], errors: Iterable[float | None] = ()
     """
     known = [value for value in values if value is not None]
     if len(known) < 2:
-        return Cell(known[0], next(iter(errors), None)) if known else Cell()
-    return Cell(mean_of(known), stdev(known) / math.sqrt(len(known)))
+        return Cell(known[0], next(iter(errors), None), seeds=1) if known else Cell()
+    return Cell(mean_of(known), stdev(known) / math.sqrt(len(known)), seeds=len(known))
 
 
 def rows_table(rows: Sequence[Row]) -> str:
-    """The rows as a table: ours ± standard error, the published value in brackets."""
+    """Return the rows as a table: ours ± standard error, the published value in brackets."""
     shown = {name for row in rows for name, cell in row.cells.items() if cell != Cell()}
     metrics = [name for name in _METRICS if name in shown]
     metrics += sorted(shown.difference(_METRICS), key=_by_step)

@@ -2,8 +2,7 @@
 
 ``{KIND: TERM}`` or ``{KIND: TERM / TERM}`` stands for a number of ours, ``{printed KIND: …}`` for
 what the paper prints. ``{compared: TERM / TERM}`` is a word: higher, lower, or about the same if
-two numbers of ours differ by less than two standard errors. ``{trained: TERM / TERM}`` of two
-accuracies says whether one training failed, so that nothing follows from its other numbers.
+two numbers of ours differ by less than two standard errors.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from leanbayes.errors import choose
 from research.publishing.cells import Cell, count
 
 _NUMBER = re.compile(r"\{(?P<printed>printed )?(?P<kind>\w+): (?P<terms>[^}]*)\}")
-_FAILED = 0.9
-"""A training failed whose accuracy is below this share of the other one's."""
 
 
 class NotMeasuredError(ValueError):
@@ -25,7 +22,7 @@ class NotMeasuredError(ValueError):
 
 
 def filled(sentence: str, cell: Callable[[str], Cell]) -> str:
-    """The sentence with its numbers.
+    """Return the sentence with its numbers.
 
     Args:
         sentence: what is to be said.
@@ -34,15 +31,13 @@ def filled(sentence: str, cell: Callable[[str], Cell]) -> str:
     Example:
         >>> cells = {"tied": Cell(0.5, None, 0.4), "full": Cell(2.0, None, 0.5)}
         >>> filled("{value: tied}, {ratio: full / tied}; {printed change: tied / full}", cells.get)
-        '0.500, 4; −20.0 %'
+        '0.500, 4; −20.0%'
     """
 
     def number(match: re.Match[str]) -> str:
         terms, printed = match["terms"].split(" / "), bool(match["printed"])
         if match["kind"] == "compared":
             return _compared(*((cell(term), term) for term in terms))
-        if match["kind"] == "trained":
-            return _trained(*(_known(term, cell(term), printed=False) for term in terms))
         kind = "printed" if printed and match["kind"] == "value" else match["kind"]
         values = [_known(term, cell(term), printed) for term in terms]
         return choose("kind of number", kind, _KINDS)(*values)
@@ -59,7 +54,7 @@ def _known(term: str, cell: Cell, printed: bool) -> float:
 
 
 def _compared(first: tuple[Cell, str], second: tuple[Cell, str]) -> str:
-    """How the first number is, seen from the second."""
+    """Return how the first number is, seen from the second."""
     ours, other = (_known(term, cell, printed=False) for cell, term in (first, second))
     errors = (cell.error or 0.0 for cell, _ in (first, second))
     if abs(ours - other) <= 2 * math.hypot(*errors):
@@ -67,19 +62,8 @@ def _compared(first: tuple[Cell, str], second: tuple[Cell, str]) -> str:
     return "higher" if ours > other else "lower"
 
 
-def _trained(accuracy: float, other: float) -> str:
-    """The beginning of a sentence about two networks.
-
-    Example:
-        >>> _trained(0.86, 0.63), _trained(0.86, 0.84)
-        ('Undecided, because one training failed', 'Both networks learned')
-    """
-    failed = min(accuracy, other) < _FAILED * max(accuracy, other)
-    return "Undecided, because one training failed" if failed else "Both networks learned"
-
-
 def _value(value: float) -> str:
-    """Three digits, or all before the point; with a typographic minus."""
+    """Return three digits, or all before the point; with a typographic minus."""
     if isinstance(value, int):
         return count(value)
     written = f"{value:#.3g}".removesuffix(".") if abs(value) < 1000 else f"{value:.0f}"
@@ -87,21 +71,21 @@ def _value(value: float) -> str:
 
 
 def _printed(value: float) -> str:
-    """All digits that the paper has."""
-    return f"{value:g}"
+    """Return all digits that the paper has."""
+    return f"{value:,g}" if abs(value) >= 10_000 else f"{value:g}"
 
 
 def _ratio(value: float, other: float) -> str:
     """Two digits are enough for a factor."""
-    return f"{float(f'{value / other:.2g}'):,g}".replace(",", " ")
+    return f"{float(f'{value / other:.2g}'):,g}"
 
 
 def _percent(value: float, whole: float = 1.0) -> str:
-    return f"{100 * value / whole:.4g} %"
+    return f"{100 * value / whole:.4g}%"
 
 
 def _change(value: float, other: float) -> str:
-    return f"{100 * (value / other - 1):+.1f} %".replace("-", "−")
+    return f"{100 * (value / other - 1):+.1f}%".replace("-", "−")
 
 
 _KINDS: Mapping[str, Callable[..., str]] = {

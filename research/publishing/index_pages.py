@@ -11,16 +11,25 @@ from research.publishing.pages import Makers
 from research.publishing.paper import DOCS, RECIPES, ROOT, Item, Paper
 from research.publishing.tables import markdown_table
 from research.publishing.trust_table import attempts_table
+from research.publishing.what_holds import WhatHolds
+from research.trust.page import trust_makers
 
 
 def list_makers(papers: Iterable[Paper], page: Path) -> Makers:
-    """What makes the blocks of a page about all papers."""
+    """Return what makes the blocks of a page about all papers."""
     up = "../" * len(page.relative_to(DOCS).parents)
     tests = tests_by_id(ROOT / "tests")
+    papers = list(papers)
+    holds = WhatHolds(papers)
     return {
         "papers": lambda _: "\n\n".join(_entry(paper, up) for paper in papers),
-        "checklist": lambda _: "\n\n".join(_checklist(paper, tests, up) for paper in papers),
+        "checklist": lambda _: "\n\n".join(
+            _checklist(paper, holds.checked(paper, tests), tests, up) for paper in papers
+        ),
+        "what-holds": lambda _: holds.table(),
+        "verdicts": lambda _: holds.summary(),
         "attempts": lambda folder: attempts_table(ROOT / folder, up),
+        **trust_makers(),
     }
 
 
@@ -43,7 +52,7 @@ def _marked(source: str) -> Iterator[str]:
 
 
 def _entry(paper: Paper, up: str) -> str:
-    """A paper in a few lines: its texts with their names in citations, and where to look."""
+    """Return a paper in a few lines: its texts with their names in citations, and where to look."""
     works = [
         f"- **[{work.cited}]** {work.authors} ({work.year}). *{work.title}.* {work.venue}."
         for work in paper.works
@@ -60,12 +69,17 @@ def _entry(paper: Paper, up: str) -> str:
     return "\n".join([f"## {paper.subject}", "", *works, "", " · ".join(links)])
 
 
-def _checklist(paper: Paper, tests: Mapping[str, Mapping[Path, int]], up: str) -> str:
+def _checklist(
+    paper: Paper, verdicts: Mapping[str, str], tests: Mapping[str, Mapping[Path, int]], up: str
+) -> str:
     lines = (
-        [key, item.claim, item.where, ", ".join(_shown_by(item, tests.get(key, {}), up)) or "–"]
+        [
+            *(key, item.claim, item.where, verdicts[key]),
+            ", ".join(_shown_by(item, tests.get(key, {}), up)) or "–",
+        ]
         for key, item in paper.checklist.items()
     )
-    header = ["id", "claim", "in the paper", "shown by"]
+    header = ["id", "claim", "in the paper", "verdict", "shown by"]
     return f"## {paper.subject}\n\n{markdown_table(header, lines)}"
 
 

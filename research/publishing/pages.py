@@ -20,7 +20,7 @@ _BLOCK = re.compile(r"(<!-- (?P<kind>[\w-]+): (?P<argument>.*?) -->\n).*?(<!-- e
 
 
 def refreshed(text: str, makers: Makers) -> str:
-    r"""The text with every block made anew.
+    r"""Return the text with every block made anew.
 
     Example:
         >>> page = "Sum:\n<!-- add: 1 2 -->\nold\n<!-- end -->\n"

@@ -35,17 +35,21 @@ class Work:
 
 @dataclass(frozen=True)
 class Claim:
-    """A row of the table that a paper's page begins with; see :mod:`.filled_claims`.
+    """A row of the table that a paper's page begins with.
 
     Args:
-        says: what the paper says.
+        says: what the paper says; its numbers and those below are of :mod:`.filled_claims`.
         came: what came out here.
         where: the page behind it, as a Markdown link.
+        conditions: what must be the case for it to hold; see :mod:`.verdicts`.
+        items: ids of the checklist that it decides.
     """
 
     says: str
     came: str
     where: str
+    conditions: str
+    items: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,10 @@ class Item:
 
 def read_claims(file: Path) -> tuple[Claim, ...]:
     """Read the claims of a paper from a Markdown table."""
-    return tuple(Claim(*row) for row in _rows(file))
+    return tuple(
+        Claim(says, came, where, conditions, tuple(items.split()))
+        for says, came, where, conditions, items in _rows(file)
+    )
 
 
 def read_checklist(file: Path) -> dict[str, Item]:
@@ -77,7 +84,7 @@ def read_checklist(file: Path) -> dict[str, Item]:
 
 
 def _rows(file: Path) -> list[list[str]]:
-    """The cells of a table below its header."""
+    """Return the cells of a table below its header."""
     _, _, *lines = file.read_text(encoding="utf-8").splitlines()
     return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines]
 

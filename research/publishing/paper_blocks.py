@@ -53,10 +53,10 @@ MakeBlocks = Callable[[Path], OwnBlocks]
 
 
 def where_run(make: MakeBlocks) -> MakeBlocks:
-    """The same blocks for a page that is written before all of its results are there.
+    """Return the same blocks for a page that is written before all of its results are there.
 
     Where a file of results is missing, a table says so, a picture is left out, and a number is not
-    known. What is misspelt is an error as ever.
+    known. What is misspelled is an error as ever.
     """
 
     def patient(results: Path) -> OwnBlocks:

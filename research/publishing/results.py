@@ -52,7 +52,7 @@ def table(paper: Paper, runs: Iterable[str | Path]) -> list[Row]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A file of results, with the recipe inside it or beside it in a run folder."""
+    """Return a file of results, with the recipe inside it or beside it in a run folder."""
     result = read_result(path, "run its recipe again")
     beside, values = path.with_name("recipe.yaml"), result.pop("recipe", None)
     recipe = None if values is None else check_recipe(values, str(path))
@@ -71,7 +71,7 @@ def _rows(folder: Path, results: Mapping[str, list[dict[str, Any]]]) -> Iterator
 
 
 def recipes_by_budget(file: Path) -> Mapping[Budget, Recipe]:
-    """A recipe under every budget; its YAML is parsed once, until the file changes."""
+    """Return a recipe under every budget; its YAML is parsed once, until the file changes."""
     return _recipes_by_budget(file, file.stat().st_mtime_ns)
 
 
@@ -106,7 +106,7 @@ def _row(budgets: Mapping[Budget, Recipe], result: Mapping[str, Any] | None) -> 
 def _cells(
     measured: Metrics, printed: Mapping[str, float], names: Iterable[str]
 ) -> dict[str, Cell]:
-    """The cells of these metrics, and of all that is printed."""
+    """Return the cells of these metrics, and of all that is printed."""
     return {
         name: Cell(
             measured.get(name, {}).get("value"),
@@ -133,7 +133,7 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
 def truncations(
     paper: Paper, name: str, compressed: Mapping[str, Any] | None, also: Sequence[str] = ()
 ) -> list[Row]:
-    """The rows of a trained mean field, its truncations and its tied versions.
+    """Return the rows of a trained mean field, its truncations and its tied versions.
 
     Args:
         paper: where published rows stand.
@@ -156,13 +156,13 @@ def truncations(
 
 
 def compressed_runs(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """What ``research papers compress`` wrote below a folder, by recipe."""
+    """Return what ``research papers compress`` wrote below a folder, by recipe."""
     files = [*sorted(folder.rglob("compress.json")), *sorted(folder.glob("post_training/*.json"))]
     return {run["name"]: run for run in map(read_compressed, files)}
 
 
 def read_compressed(file: Path) -> Mapping[str, Any]:
-    """What ``research papers compress`` wrote to this file."""
+    """Return what ``research papers compress`` wrote to this file."""
     keys, what = (
         {"name", "rows", "seed", "spectra", "maps"},
         "what python -m research papers compress writes",
@@ -170,5 +170,5 @@ def read_compressed(file: Path) -> Mapping[str, Any]:
     compressed = read_object(file, keys, what, "compress its run")
     rows = compressed["rows"].values() if isinstance(compressed["rows"], dict) else [None]
     whole = (isinstance(row, dict) and {"metrics", "parameters"} <= row.keys() for row in rows)
-    require(all(whole), f"{file} is not {what}: its rows are no metrics; compress its run")
+    require(all(whole), f"{file} is not {what}: its rows are not metrics; compress its run")
     return compressed

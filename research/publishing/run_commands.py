@@ -40,13 +40,20 @@ class ArchivedRuns:
                 found.setdefault(recipe.name, []).append(recipe)
         return found
 
+    def epochs(self, name: str) -> str:
+        """Return epochs of the longest run of a recipe, of those that it plans: ``30 of 200``."""
+        ran = max((recipe.training.epochs for recipe in self.by_name.get(name, ())), default=0)
+        file = self.recipes / f"{name}.yaml"
+        planned = recipes_by_budget(file)["paper"].training.epochs if file.is_file() else ran
+        return f"{ran} of {planned}" if ran < planned else str(ran or "")
+
     @cached_property
     def _files(self) -> list[tuple[Path, Any]]:
         files = sorted(self.results.rglob("*.json"))
         return [(file, json.loads(file.read_text(encoding="utf-8"))) for file in files]
 
     def _studied(self, name: str, study: str) -> str:
-        """The command that measures a run, with the options that the archived study had."""
+        """Return the command that measures a run, with the options that the archived study had."""
         options: tuple[str, ...] = ()
         for file, content in self._files:
             if file.stem == name or file.stem.startswith(f"{name}-seed"):
@@ -54,7 +61,7 @@ class ArchivedRuns:
         return " ".join((f"python -m research papers {study} runs/{name}", *options))
 
     def commands(self, names: Iterable[str], study: str = "") -> str:
-        """Shell commands for these recipes, folded; empty if none of them was run.
+        """Return shell commands for these recipes, folded; empty if none of them was run.
 
         Args:
             names: of recipes; others are ignored.
@@ -69,7 +76,7 @@ class ArchivedRuns:
 
 
 def folded(lines: Iterable[str]) -> str:
-    """Commands below a table, which a reader unfolds; empty if there are none."""
+    """Return commands below a table, which a reader unfolds; empty if there are none."""
     text = "\n".join(lines)
     start = "<details><summary>Commands</summary>"
     return f"{start}\n\n```sh\n{text}\n```\n\n</details>" if text else ""
@@ -99,7 +106,7 @@ def _study_options(content: Mapping[str, Any], study: str) -> Iterator[str]:
 
 
 def training_commands(folder: Path, runs: Iterable[Recipe]) -> list[str]:
-    """One line for the seeds of every recipe.
+    """Return one line for the seeds of every recipe.
 
     Args:
         folder: of the paper's recipes.
@@ -128,7 +135,7 @@ def _with_seeds(command: str, seeds: list[int]) -> str:
 
 
 def _command(folder: Path, recipe: Recipe) -> str:
-    """Program, recipe, budget, and the settings in which the run differs from both."""
+    """Return program, recipe, budget, and the settings in which the run differs from both."""
     file = _file(folder, recipe.name)
     budgets = recipes_by_budget(file)
     changes = {budget: _changes(known, recipe) for budget, known in budgets.items()}
@@ -145,7 +152,7 @@ def _command(folder: Path, recipe: Recipe) -> str:
 
 
 def _file(folder: Path, name: str) -> Path:
-    """The recipe of this name, or the one whose name it begins with."""
+    """Return the recipe of this name, or the one whose name it begins with."""
     alike = [path for path in folder.glob("*.yaml") if name.startswith(path.stem)]
     if not alike:
         raise FileNotFoundError(f"{folder} has no recipe for {name}; give it one of that name")
@@ -153,7 +160,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _changes(known: Recipe, run: Recipe) -> dict[str, Any]:
-    """Dotted keys that a run has otherwise, and its values."""
+    """Return dotted keys that a run has otherwise, and its values."""
     before, after = (each.model_dump(mode="json", exclude=_NOT_TRAINED) for each in (known, run))
     return dict(_different(before, after))
 
@@ -173,10 +180,10 @@ def _different(
 
 
 def _alike(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether keys can be set one by one: none is to go, and the kind stays."""
+    """Return whether keys can be set one by one: none is to go, and the kind stays."""
     return old.keys() <= new.keys() and old.get("kind") == new.get("kind")
 
 
 def _yaml(value: Any) -> str:
-    """One line of YAML, which JSON is."""
+    """Return one line of YAML, which JSON is."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -11,7 +11,7 @@ PER_CLASS, CLASSES = 100, 100
 
 
 def classes_seen(images: int, preprocessing: str | None) -> int:
-    """How many classes of CIFAR-100 the first test images of a study have.
+    """Return how many classes of CIFAR-100 the first test images of a study have.
 
     Args:
         images: how many were taken.
@@ -25,7 +25,7 @@ def classes_seen(images: int, preprocessing: str | None) -> int:
 
 
 def slice_note(rows: str, images: int, classes: int) -> str:
-    """What stands below a table with such numbers.
+    """Return what stands below a table with such numbers.
 
     Args:
         rows: the numbers, as the beginning of a sentence: ``"These rows are"``.

@@ -116,7 +116,7 @@ def _title(column: str) -> str:
 
 
 def _number(value: Any) -> str:
-    """A score as its value, a curve as its last point."""
+    """Return a score as its value, a curve as its last point."""
     if isinstance(value, Mapping):
         value = value["value"]
     if isinstance(value, list):

@@ -49,7 +49,7 @@ def _attempt(mark: ast.Call, file: Path, test: str) -> Attempt:
 
 
 def attempts_table(folder: Path, up: str) -> str:
-    """A table for every area, in alphabetical order."""
+    """Return a table for every area, in alphabetical order."""
     by_area: dict[str, list[Attempt]] = {}
     for attempt in attempts(folder):
         by_area.setdefault(attempt.area, []).append(attempt)

@@ -10,20 +10,26 @@ import torch
 import typer
 
 from leanbayes.errors import choose
+from leanbayes.lab.files import read_object
 from research.options import Out, OutFolder, Seeds, with_settings
 from research.publishing.pages import refresh
 from research.publishing.paper import DOCS, RESULTS, ROOT
 from research.publishing.study_file import read_study, show
-from research.studies.defaults.page import makers as default_makers
 from research.studies.defaults.study import Settings as DefaultSettings
 from research.studies.defaults.study import study_defaults
 from research.studies.kl_weight.page import write as write_kl_weight
 from research.studies.kl_weight.study import TASKS, everything
+from research.studies.leaderboard.page import makers as leaderboard_makers
+from research.studies.leaderboard.study import study_leaderboard
+from research.studies.one_pass.page import write as write_one_pass
+from research.studies.one_pass.study import Settings as OnePassSettings
+from research.studies.one_pass.study import study_one_pass
 from research.studies.overview.page import write as write_overview
 from research.studies.overview.study import Settings, study_costs, study_methods
 from research.studies.starts.page import write as write_starts
 from research.studies.starts.study import Settings as StartSettings
 from research.studies.starts.study import study_starts
+from research.studies.train_well import makers as train_well_makers
 from research.studies.uci.published import SETS
 from research.studies.uci.study import Row, fit_splits
 from research.studies.uci.tables import makers
@@ -31,7 +37,9 @@ from research.studies.uci.tables import makers
 app = typer.Typer(no_args_is_help=True, help="Value of defaults and choices, on real data.")
 _UCI, _KL_WEIGHT = RESULTS / "uci", RESULTS / "kl_weight"
 _OVERVIEW, _STARTS = RESULTS / "overview.json", RESULTS / "starts.json"
+_LEADERBOARD = RESULTS / "leaderboard"
 _LORA = RESULTS / "lora" / "minilm.json"
+_ONE_PASS, _ONE_PASS_COSTS = RESULTS / "one_pass.json", RESULTS / "bench" / "one_pass.json"
 _SEARCH, _DEFAULTS = RESULTS / "defaults.json", RESULTS / "defaults_by_library.json"
 
 
@@ -43,7 +51,7 @@ def uci(
     posterior: Annotated[
         list[str] | None, typer.Option(help="May be repeated. k-tied, mean-field, matrix-normal.")
     ] = None,
-    noise: Annotated[str, typer.Option(help="learnt or predicted.")] = "learnt",
+    noise: Annotated[str, typer.Option(help="learned or predicted.")] = "learned",
     splits: Annotated[int | None, typer.Option(min=1, help="Number of splits; all.")] = None,
     out: OutFolder = _UCI,
 ) -> None:
@@ -134,20 +142,74 @@ def defaults(settings: DefaultSettings, seeds: Seeds = 3, out: Out = _DEFAULTS) 
     print(f"Written to {out}")
 
 
+@app.command(epilog="Example: python -m research studies leaderboard --tasks mlp,lstm --seeds 0,1")
+def leaderboard(
+    tasks: Annotated[str, typer.Option(help="Names of tasks, separated by commas. All.")] = "",
+    methods: Annotated[
+        str, typer.Option(help="Names of methods, separated by semicolons. All installed.")
+    ] = "",
+    seeds: Annotated[str, typer.Option(help="Seeds, for UCI sets splits.")] = "0,1,2",
+    states: Annotated[Path, typer.Option(help="Folder of networks that methods share.")] = Path(
+        "runs/leaderboard"
+    ),
+    only_costs: Annotated[
+        bool, typer.Option("--only-costs", help="Measure steps alone, on a quiet machine.")
+    ] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of every measured step.")] = 20,
+    out: OutFolder = _LEADERBOARD,
+) -> None:
+    """Train every method on every task: docs/leaderboard.md."""
+    if only_costs:
+        from research.studies.leaderboard.costs import measure_costs
+
+        print(f"Written to {measure_costs(out, rounds=rounds, tell=print)}")
+        return
+    torch.set_num_threads(1)
+    names = [name for name in tasks.split(",") if name]
+    chosen = [name.strip() for name in methods.split(";") if name.strip()]
+    numbers = [int(seed) for seed in seeds.split(",")]
+    study_leaderboard(out, states, seeds=numbers, tasks=names, methods=chosen)
+    print(f"Written to {out}")
+
+
+@app.command(epilog="Example: python -m research studies one-pass --seeds 3")
+@with_settings(OnePassSettings)
+def one_pass(
+    settings: OnePassSettings,
+    seeds: Seeds = 3,
+    states: Annotated[Path, typer.Option(help="Folder of trained networks.")] = Path(
+        "runs/one_pass"
+    ),
+    out: Out = _ONE_PASS,
+) -> None:
+    """Predict with trained networks by 200 samples and by one pass: NLL, ECE and AUROC."""
+    torch.set_num_threads(1)
+    study_one_pass(settings, out, seeds=seeds, states=states, tell=show("nll", "ece", "auroc"))
+    print(f"Written to {out}")
+
+
 def write_pages() -> None:
     """Update the pages of all studies from the files of results."""
     if _UCI.is_dir():
         print(f"Written to {refresh(DOCS / 'uci.md', makers(_UCI))}")
     if _SEARCH.exists():
-        search = read_study(_SEARCH, "studies defaults")
-        again = read_study(_DEFAULTS, "studies defaults") if _DEFAULTS.exists() else None
-        print(f"Written to {refresh(DOCS / 'train_well.md', default_makers(search, again))}")
+        print(f"Written to {refresh(DOCS / 'train_well.md', train_well_makers(RESULTS))}")
+    if _LEADERBOARD.is_dir():
+        print(f"Written to {refresh(DOCS / 'leaderboard.md', leaderboard_makers(_LEADERBOARD))}")
     if _OVERVIEW.exists():
         print(f"Written to {write_overview(_OVERVIEW, ROOT / 'README.md', DOCS / 'overview.png')}")
     if _STARTS.exists():
         print(f"Written to {write_starts(read_study(_STARTS, 'studies starts'), DOCS)}")
     if _KL_WEIGHT.is_dir():
         print(f"Written to {write_kl_weight(_KL_WEIGHT, DOCS)}")
+    if _ONE_PASS.exists():
+        costs = (
+            read_object(_ONE_PASS_COSTS, {"branches"}, "a benchmark", "run it")
+            if _ONE_PASS_COSTS.exists()
+            else None
+        )
+        study = read_study(_ONE_PASS, "studies one-pass")
+        print(f"Written to {write_one_pass(study, costs, DOCS)}")
     if _LORA.exists():
         from research.studies.lora.page import write_page  # peft takes seconds to import
 

@@ -28,9 +28,7 @@ with without_collector():
     from leanbayes.kernels import kernels
     from leanbayes.models.ensemble import DeepEnsemble
     from leanbayes.models.mc_dropout import mc_dropout
-    from leanbayes.models.members import tile
-    from leanbayes.models.model_kl import kl, named_kl
-    from leanbayes.models.noise_switches import held, using
+    from leanbayes.models.random_maps import held, kl, named_kl, tile, using
     from leanbayes.posteriors import KTied, MeanField, Rank1
     from leanbayes.prediction.predict import Prediction, predict, predict_batches
     from leanbayes.saving import load, save

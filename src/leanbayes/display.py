@@ -30,7 +30,7 @@ class DisplayTable(NamedTuple):
     left: Sequence[int] = (0,)
 
     def text(self) -> str:
-        """The table in a font of fixed width."""
+        """Return the table in a font of fixed width."""
         lines = [self.head, *self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         at_left = [i in self.left or i - len(widths) in self.left for i in range(len(widths))]
@@ -44,7 +44,7 @@ class DisplayTable(NamedTuple):
         return "\n".join([*[self.title] * bool(self.title), *shown, *self.notes])
 
     def html(self) -> str:
-        """The table for a notebook."""
+        """Return the table for a notebook."""
         head, *rows = (
             "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in line)
             for tag, line in [("th", self.head), *(("td", row) for row in self.rows)]
@@ -59,7 +59,7 @@ class HasTable(Protocol):
     """A result with rows that people read."""
 
     def table(self) -> DisplayTable:
-        """The rows."""
+        """Return the rows."""
 
 
 T = TypeVar("T", bound=HasTable)
@@ -80,7 +80,7 @@ def shown_as_table(kind: type[T]) -> type[T]:
 
 
 def short_repr(value: Any) -> str:
-    """A dataclass without the fields that have their defaults; functions by their names.
+    """Return a dataclass without the fields that have their defaults; functions by their names.
 
     Example:
         >>> from leanbayes import KTied, MeanField, priors

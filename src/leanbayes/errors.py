@@ -58,7 +58,7 @@ class UntiledWarning(UserWarning):
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """A closing phrase that names the nearest right word, for error messages.
+    """Return a closing phrase that names the nearest right word, for error messages.
 
     Example:
         >>> nearest("locl", ["local", "mean"])
@@ -73,7 +73,7 @@ def nearest(given: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, given: object, known: Iterable[str]) -> UnknownNameError:
-    """An error for a name that nothing of a kind has.
+    """Return an error for a name that nothing of a kind has.
 
     Example:
         >>> print(unknown("data set", "minst", ["mnist", "imdb"]))
@@ -83,14 +83,14 @@ def unknown(kind: str, given: object, known: Iterable[str]) -> UnknownNameError:
 
 
 def choose(kind: str, given: str, table: Mapping[str, T]) -> T:
-    """The entry of a table, or an error with the nearest name."""
+    """Return the entry of a table, or an error with the nearest name."""
     if given not in table:
         raise unknown(kind, given, table)
     return table[given]
 
 
 def first_line(error: BaseException) -> str:
-    """The message of an exception in one line of readable length; its type if it has none."""
+    """Return the message of an exception in one short line, or else its type."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
 
@@ -144,7 +144,7 @@ def require_count(name: str, value: int, least: int) -> None:
 
 
 def require_seed(seed: int) -> int:
-    """The seed, if it is one that every generator takes: a whole number from 0 to 2⁶⁴ − 1.
+    """Return the seed, if it is one that every generator takes: a whole number from 0 to 2⁶⁴ − 1.
 
     Example:
         >>> require_seed(42)

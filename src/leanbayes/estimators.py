@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.distributions import FRESH, Map, WeightDistribution
-from leanbayes.distributions.base import rows_for
+from leanbayes.distributions.base import dispatch, rows_for
 from leanbayes.errors import require
 from leanbayes.ops import LinearOp, Usage
 from leanbayes.registry import Registry
@@ -39,6 +39,15 @@ def register_estimator(estimator: E) -> E:
     """Make an estimator known by its function's name, so that files and recipes can name it.
 
     ``docs/extending/estimator.py`` is one to copy.
+
+    Args:
+        estimator: Function of a distribution, an op and its usage.
+
+    Returns:
+        The function.
+
+    Raises:
+        ValueError: If the function has no name.
     """
     require(
         callable(estimator) and getattr(estimator, "__name__", "").isidentifier(),
@@ -49,30 +58,68 @@ def register_estimator(estimator: E) -> E:
 
 @register_estimator
 def mean(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
-    """No noise: propagate the posterior mean (of each member)."""
+    """No noise: propagate the posterior mean (of each member).
+
+    Args:
+        q: Distribution of the weights.
+        op: Linear operation of the layer.
+        usage: Batch size and reuse of weights.
+
+    Returns:
+        The map of the mean weights.
+    """
     return q.mean_map(op)
 
 
 @register_estimator
 def weights(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
-    """One draw of the weights for the whole batch (one a member)."""
-    return q.weight_map(op)
+    """Return one draw of the weights for the whole batch (one a member).
+
+    Args:
+        q: Distribution of the weights.
+        op: Linear operation of the layer.
+        usage: Batch size and reuse of weights.
+
+    Returns:
+        The drawn map from inputs to outputs.
+    """
+    return _weight_map(q, op, usage)
 
 
 @register_estimator
 def local(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
-    """Noise of its own for every output: the local reparameterization.
+    """Return separate noise for every output: the local reparameterization.
 
     Exact only where a weight is used once per example. For convolutions and sequences every output
     keeps its law, but the correlation between positions is lost. Bernoulli and uniform weights are
     matched by their first two moments. Rank-one factors are drawn per example, exactly, everywhere.
+
+    Args:
+        q: Distribution of the weights.
+        op: Linear operation of the layer.
+        usage: Batch size and reuse of weights.
+
+    Returns:
+        The drawn map from inputs to outputs.
     """
     return q.local_map(op, usage.batch, usage.noise or FRESH)
 
 
 @register_estimator
 def flipout(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
-    """One draw for the batch, decorrelated by random signs per example and channel."""
+    """Return one draw for the batch, decorrelated by random signs per example and channel.
+
+    Args:
+        q: Distribution of the weights.
+        op: Linear operation of the layer.
+        usage: Batch size and reuse of weights.
+
+    Returns:
+        The drawn map from inputs to outputs.
+
+    Raises:
+        ValueError: If no dimension counts examples, or the noise is not symmetric around the mean.
+    """
     if usage.batch is None:
         raise ValueError(
             "flipout draws signs for every example, and here nothing counts examples, so there is "
@@ -96,10 +143,27 @@ def flipout(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
 
 @register_estimator
 def auto(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
-    """The default: ``local`` where it is exact, ``weights`` elsewhere."""
+    """Return the default: ``local`` where it is exact, ``weights`` elsewhere.
+
+    Args:
+        q: Distribution of the weights.
+        op: Linear operation of the layer.
+        usage: Batch size and reuse of weights.
+
+    Returns:
+        The drawn map from inputs to outputs.
+    """
     if usage.batch is not None and q.local_is_exact(op, reused=usage.reused):
         return q.local_map(op, usage.batch, usage.noise or FRESH)
-    return q.weight_map(op)
+    return _weight_map(q, op, usage)
+
+
+def _weight_map(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
+    """One draw of the weights; of a table only the entries that are looked up, if that is known."""
+    found: Map | None = None
+    if usage.entries is not None:
+        found = dispatch("entries", q, op, usage.entries)
+    return q.weight_map(op) if found is None else found
 
 
 @dataclass(frozen=True, eq=False)

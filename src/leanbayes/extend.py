@@ -8,11 +8,10 @@ from leanbayes.compression.prune import register_criterion
 from leanbayes.estimators import register_estimator
 from leanbayes.layers import Affine, Layer, LayerSpec, RandomMap, register_layer
 from leanbayes.likelihoods import Likelihood, register_likelihood
-from leanbayes.models.map_posteriors import map_posteriors
-from leanbayes.models.members import members
-from leanbayes.models.random_maps import random_maps
+from leanbayes.models.random_maps import map_posteriors, members, random_maps
 from leanbayes.parameters.learned import Learned, Stored
 from leanbayes.posteriors import Posterior, register_posterior
+from leanbayes.prediction.one_pass import Uncertain, register_moments
 from leanbayes.priors import Prior, register_prior
 from leanbayes.training.schedules import register_schedule
 
@@ -26,6 +25,7 @@ __all__ = [
     "Prior",
     "RandomMap",
     "Stored",
+    "Uncertain",
     "map_posteriors",
     "members",
     "ops",
@@ -34,6 +34,7 @@ __all__ = [
     "register_estimator",
     "register_layer",
     "register_likelihood",
+    "register_moments",
     "register_posterior",
     "register_prior",
     "register_schedule",

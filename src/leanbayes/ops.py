@@ -38,11 +38,13 @@ class Usage(NamedTuple):
             for an input in which no dimension counts examples.
         reused: whether a weight meets the same example more than once (positions, time steps).
         noise: a :class:`~leanbayes.distributions.NoiseSource`; ``None`` for fresh noise.
+        entries: indices of a table that will be looked up; ``None``: any column may be used.
     """
 
     batch: int | None
     reused: bool
     noise: Any = None
+    entries: Tensor | None = None
 
 
 class LinearOp(ABC):
@@ -71,7 +73,7 @@ class LinearOp(ABC):
 
     @abstractmethod
     def is_batched(self, x: Tensor) -> bool:
-        """Whether dimension ``batch_dim`` of ``x`` counts examples."""
+        """Return whether dimension ``batch_dim`` of ``x`` counts examples."""
 
     @abstractmethod
     def matrix(self, weight: Tensor) -> Tensor:
@@ -82,7 +84,7 @@ class LinearOp(ABC):
         """Bring ``[..., out, in]`` back to torch's own shape."""
 
     def skinny(self, x: Tensor, a: Tensor) -> Tensor:
-        """The same as ``op(x, a)`` for a matrix of few rows; the layout in memory may differ."""
+        """Compute ``op(x, a)`` for a matrix of few rows; the memory layout may differ."""
         return self(x, a)
 
     @abstractmethod
@@ -90,15 +92,15 @@ class LinearOp(ABC):
         """Raise a sentence if ``x`` cannot be an input with so many channels."""
 
     def square(self, x: Tensor) -> Tensor:
-        """The input whose op with a variance matrix gives the output variance: ``x²``."""
+        """Return the input whose op with a variance matrix gives the output variance: ``x²``."""
         return x * x
 
     def input_channels(self, columns: int) -> int:
-        """How many input channels a matrix with so many columns reads."""
+        """Return how many input channels a matrix with so many columns reads."""
         return columns
 
     def fan_in(self, columns: int) -> int:
-        """How many weights are added up in one output of a matrix with so many columns."""
+        """Return how many weights are added up in one output of a matrix with so many columns."""
         return columns
 
     def column_factor(self, s: Tensor, rows: int) -> Tensor:
@@ -115,11 +117,11 @@ class LinearOp(ABC):
         return v.reshape(sizes)
 
     def scaled(self, x: Tensor, s: Tensor, a: Tensor) -> Tensor:
-        """``op(x ∘ s, a)`` for a factor ``s [batch, channels]`` on the input channels."""
+        """Return ``op(x ∘ s, a)`` for a factor ``s [batch, channels]`` on the input channels."""
         return self(x * self.spread(s, x.ndim), a)
 
     def shifted(self, x: Tensor, s: Tensor, a: Tensor) -> Tensor:
-        """``op(x + s, a)`` for a shift ``s [batch, channels]`` of the input channels."""
+        """Return ``op(x + s, a)`` for a shift ``s [batch, channels]`` of the input channels."""
         return self(x + self.spread(s, x.ndim), a)
 
     def silence(self, x: Tensor, y: Tensor) -> Tensor:
@@ -151,14 +153,13 @@ class Linear(LinearOp):
         return F.linear(x, a, bias) if own else super().affine(x, a, bias)
 
     def skinny(self, x: Tensor, a: Tensor) -> Tensor:
-        """The small dimension goes first, which is several times faster on a CPU."""
+        """Multiply with the small dimension first, which is several times faster on a CPU."""
         return (a @ x.t()).t() if x.ndim == 2 else F.linear(x, a)
 
     def check_input(self, x: Tensor, channels: int) -> None:
-        shape = x.shape
-        if not shape or shape[-1] != channels:
+        if not x.ndim or x.shape[-1] != channels:
             raise ValueError(
-                f"the input has shape {tuple(shape)}; its last dimension must be {channels}"
+                f"the input has shape {tuple(x.shape)}; its last dimension must be {channels}"
             )
 
     def usage(self, x: Tensor) -> Usage:
@@ -189,10 +190,12 @@ class _Convolution(LinearOp):
     def __post_init__(self) -> None:
         dims = self.dims
         require(dims in (1, 2, 3), f"kernel_size has {dims} dimensions; 1, 2 or 3 are possible")
-        defaults = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
-        for name, default in defaults.items():
+        for name in ("stride", "padding", "dilation", "output_padding"):
             if getattr(self, name, None) == ():
-                object.__setattr__(self, name, (default,) * dims)
+                object.__setattr__(self, name, (0 if "padding" in name else 1,) * dims)
+
+    def __call__(self, x: Tensor, a: Tensor) -> Tensor:
+        return self.affine(x, a, None)
 
     @property
     def dims(self) -> int:
@@ -223,16 +226,12 @@ class _Convolution(LinearOp):
 
     def column_factor(self, s: Tensor, rows: int) -> Tensor:
         columns = s.unflatten(-1, (self.groups, -1)).repeat_interleave(prod(self.kernel_size), -1)
-        if self.groups == 1:
-            return columns
-        return columns.repeat_interleave(rows // self.groups, -2)
+        return columns if self.groups == 1 else columns.repeat_interleave(rows // self.groups, -2)
 
     def _kernel(self, a: Tensor) -> Tensor:
-        rows = a.shape[-2]
         require(
-            rows % self.groups == 0,
-            f"{rows} rows cannot be shared among {self.groups} groups; "
-            "give a multiple of the groups",
+            a.shape[-2] % self.groups == 0,
+            f"{a.shape[-2]} rows cannot be shared among {self.groups} groups; give a multiple",
         )
         return a.reshape(*a.shape[:-1], -1, *self.kernel_size)
 
@@ -240,6 +239,14 @@ class _Convolution(LinearOp):
 @dataclass(frozen=True)
 class Conv(_Convolution):
     """A 1-, 2- or 3-dimensional convolution; the matrix is ``[out, in/groups · kernel]``.
+
+    Args:
+        kernel_size: Size of the kernel by dimension.
+        stride: Stride by dimension; 1 if empty.
+        padding: Padding by dimension, ``"same"`` or ``"valid"``.
+        dilation: Dilation by dimension; 1 if empty.
+        groups: Number of groups of channels.
+        padding_mode: Padding mode of ``torch.nn.Conv2d``.
 
     Example:
         >>> x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
@@ -250,9 +257,6 @@ class Conv(_Convolution):
 
     padding_mode: str = "zeros"
 
-    def __call__(self, x: Tensor, a: Tensor) -> Tensor:
-        return self.affine(x, a, None)
-
     def affine(self, x: Tensor, a: Tensor, bias: Tensor | None) -> Tensor:
         padding = self.padding
         if self.padding_mode != "zeros":
@@ -262,7 +266,7 @@ class Conv(_Convolution):
         return conv(x, self._kernel(a), bias, self.stride, padding, self.dilation, self.groups)
 
     def pad_widths(self) -> list[int]:
-        """The padding in the order of :func:`torch.nn.functional.pad`: last dimension first."""
+        """Return the padding in the order of :func:`torch.nn.functional.pad`."""
         if isinstance(self.padding, tuple):
             return [width for p in reversed(self.padding) for width in (p, p)]
         if self.padding == "valid":
@@ -281,6 +285,14 @@ class Conv(_Convolution):
 class ConvTranspose(_Convolution):
     """A transposed convolution; the matrix is ``[out, in/groups · kernel]`` all the same.
 
+    Args:
+        kernel_size: Size of the kernel by dimension.
+        stride: Stride by dimension; 1 if empty.
+        padding: Padding by dimension.
+        dilation: Dilation by dimension; 1 if empty.
+        groups: Number of groups of channels.
+        output_padding: Extra size of the output by dimension.
+
     Example:
         >>> x, w = torch.randn(2, 3, 8), torch.randn(3, 4, 5)
         >>> op = ConvTranspose(kernel_size=(5,), stride=(2,))
@@ -291,15 +303,12 @@ class ConvTranspose(_Convolution):
 
     output_padding: tuple[int, ...] = ()
 
-    def __call__(self, x: Tensor, a: Tensor) -> Tensor:
-        return self.affine(x, a, None)
-
     def affine(self, x: Tensor, a: Tensor, bias: Tensor | None) -> Tensor:
         options = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
         return _TRANSPOSED[self.dims - 1](x, self.unmatrix(a), bias, *options)
 
     def with_output_size(self, x: Tensor, output_size: Sequence[int]) -> ConvTranspose:
-        """The op whose output for ``x`` has this size, which the stride leaves open."""
+        """Return the op whose output for ``x`` has this size, which the stride leaves open."""
         size = tuple(output_size)[-self.dims :]
         assert not isinstance(self.padding, str)
         shape = x.shape[-self.dims :]
@@ -333,6 +342,10 @@ class Lookup(LinearOp):
 
     Positions that hold ``padding_index`` give zero, without noise.
 
+    Args:
+        padding_index: Index whose row is zero.
+        batch_dim: Dimension that counts examples.
+
     Example:
         >>> table = torch.randn(10, 4)
         >>> op = Lookup()
@@ -356,14 +369,14 @@ class Lookup(LinearOp):
         return x
 
     def fan_in(self, columns: int) -> int:
-        """A one-hot input picks one column."""
+        """Return a one-hot input picks one column."""
         return 1
 
     def check_input(self, x: Tensor, channels: int) -> None:
         """Indices are checked by the look-up itself."""
 
     def usage(self, x: Tensor) -> Usage:
-        return Usage(x.shape[self.batch_dim], x.ndim > 1)
+        return Usage(x.shape[self.batch_dim], x.ndim > 1, entries=x)
 
     def is_batched(self, x: Tensor) -> bool:
         return x.ndim > self.batch_dim
@@ -376,11 +389,10 @@ class Lookup(LinearOp):
 
     def scaled(self, x: Tensor, s: Tensor, a: Tensor) -> Tensor:
         if s.shape[0] == 1:
-            factor = s[0][x]
-        else:
-            index = x.movedim(self.batch_dim, 0)
-            factor = s.gather(1, index.reshape(len(index), prod(index.shape[1:])))
-            factor = factor.reshape(index.shape).movedim(0, self.batch_dim)
+            return self(x, a) * s[0][x].unsqueeze(-1)
+        index = x.movedim(self.batch_dim, 0)
+        factor = s.gather(1, index.reshape(len(index), prod(index.shape[1:])))
+        factor = factor.reshape(index.shape).movedim(0, self.batch_dim)
         return self(x, a) * factor.unsqueeze(-1)
 
     def shifted(self, x: Tensor, s: Tensor, a: Tensor) -> Tensor:

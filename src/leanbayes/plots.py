@@ -1,6 +1,6 @@
 """Pictures of predictions and weights, drawn on an axis of yours or on a new one.
 
-Colours are those of Okabe and Ito, which colour-blind people can tell apart. Matplotlib is needed:
+Colors are those of Okabe and Ito, which color-blind readers can distinguish. Matplotlib is needed:
 ``pip install 'leanbayes[plots]'``.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["coverage", "densities", "entropies", "rejection", "reliability", "spectra"]
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 PALE = "#BBBBBB"
 DASHED: dict[str, Any] = {"color": "#666666", "linestyle": "--"}
 _STYLES = ("-", "--", ":", "-.")
@@ -30,13 +30,16 @@ _ROUNDING = 1e-12
 
 
 def reliability(bins: Bins, axes: Axes | None = None) -> Axes:
-    """Accuracy over confidence, bin by bin, with its 95 % interval and the share of examples.
+    """Plot accuracy over confidence, bin by bin, with its 95% interval and the share of examples.
 
     Below the diagonal a model is overconfident, above it underconfident.
 
     Args:
         bins: what ``prediction.calibration(y)`` says of classes; empty bins are left out.
         axes: where to draw; by default on a new figure.
+
+    Returns:
+        The axes.
 
     Example:
         >>> import leanbayes as lb
@@ -54,7 +57,7 @@ def reliability(bins: Bins, axes: Axes | None = None) -> Axes:
     low, high = (end[filled] for end in bins.interval)
     reach = torch.stack([accuracy - low, high - accuracy]).clamp_min(0)
     axes.errorbar(
-        middle, accuracy, yerr=reach, fmt="o-", color=COLOURS[0], capsize=2, label="this model"
+        middle, accuracy, yerr=reach, fmt="o-", color=COLORS[0], capsize=2, label="this model"
     )
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
     add_legend(axes, 3)
@@ -62,13 +65,16 @@ def reliability(bins: Bins, axes: Axes | None = None) -> Axes:
 
 
 def coverage(curve: Coverage, axes: Axes | None = None) -> Axes:
-    """How much intervals hold over what they promise; grey is two standard errors of chance.
+    """Plot observed over nominal coverage; gray is two standard errors of chance.
 
     Below the diagonal intervals are too narrow, above it too wide.
 
     Args:
         curve: what ``prediction.calibration(y)`` says of numbers.
         axes: where to draw; by default on a new figure.
+
+    Returns:
+        The axes.
     """
     axes = style(axes, "nominal level of the interval", "share of targets inside")
     level = torch.linspace(0, 1, 101)
@@ -76,7 +82,7 @@ def coverage(curve: Coverage, axes: Axes | None = None) -> Axes:
     band = axes.fill_between(level, level - chance, level + chance, color=PALE)
     band.set(alpha=0.6, linewidth=0, label="calibrated, ± 2 s.e.")
     axes.plot([0, 1], [0, 1], **DASHED)
-    axes.plot(curve.nominal, curve.observed, "o-", markersize=4, color=COLOURS[0])
+    axes.plot(curve.nominal, curve.observed, "o-", markersize=4, color=COLORS[0])
     axes.lines[-1].set_label("this model")
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
     add_legend(axes, 2)
@@ -89,12 +95,18 @@ def rejection(
     *,
     of: str = "accuracy",
 ) -> Axes:
-    """What is left when the least certain examples are rejected, of one model or of several.
+    """Plot the metric of what is left when the least certain examples are rejected.
 
     Args:
         curves: what ``prediction.rejection(y)`` gives, or several of them by name.
         axes: where to draw; by default on a new figure.
         of: what the average is of: ``"accuracy"``, or an error.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If there are no curves.
     """
     named = {"this model": curves} if isinstance(curves, Rejection) else curves
     require(bool(named), "there are no curves to draw; give at least one")
@@ -107,15 +119,18 @@ def rejection(
 
 
 def entropies(groups: Mapping[str, Prediction | Tensor], axes: Axes | None = None) -> Axes:
-    """Entropies of several groups of examples, such as familiar and foreign ones.
+    """Plot entropies of several groups of examples, such as test images and OOD images.
 
     Args:
         groups: predictions, or entropies in nats, by name.
         axes: where to draw; by default on a new figure.
 
+    Returns:
+        The axes.
+
     Example:
-        >>> familiar, foreign = Prediction(5 * torch.randn(20, 50, 3)), torch.ones(50)
-        >>> entropies({"test images": familiar, "foreign images": foreign}).get_xlabel()
+        >>> familiar, ood = Prediction(5 * torch.randn(20, 50, 3)), torch.ones(50)
+        >>> entropies({"test images": familiar, "OOD images": ood}).get_xlabel()
         'entropy (nats)'
     """
     values = {n: g.entropy if isinstance(g, Prediction) else g for n, g in groups.items()}
@@ -125,13 +140,19 @@ def entropies(groups: Mapping[str, Prediction | Tensor], axes: Axes | None = Non
 def densities(
     groups: Mapping[str, Tensor], xlabel: str, axes: Axes | None = None, *, bins: int = 30
 ) -> Axes:
-    """Outlined densities of several groups over common bins; what is not finite is left out.
+    """Plot outlined densities of several groups over common bins; what is not finite is left out.
 
     Args:
         groups: numbers, by name.
         xlabel: what they are.
         axes: where to draw; by default on a new figure.
         bins: how many bins.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If no number is finite.
     """
     finite = {name: g.flatten().float()[g.flatten().isfinite()] for name, g in groups.items()}
     require(
@@ -159,13 +180,19 @@ def spectra(
     *,
     of: Literal["scale", "mean"] = "scale",
 ) -> Axes:
-    """The share of the sum of squares that each singular value explains, by layer.
+    """Plot the share of the sum of squares that each singular value explains, by layer.
 
     Args:
         values: what :func:`leanbayes.analysis.spectrum` gives, or shares ``[values]``, by name of
             the layer; members of a mixture are averaged.
         axes: where to draw; by default on a new figure.
         of: whether to draw standard deviations or means.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If there are no spectra.
 
     Example:
         >>> import leanbayes as lb
@@ -185,7 +212,7 @@ def spectra(
 
 
 def _shares(value: Spectrum | Tensor, of: str) -> Tensor:
-    """Shares that are not rounding, averaged over members."""
+    """Return shares that are not rounding, averaged over members."""
     if isinstance(value, Spectrum):
         value = value.scale if of == "scale" else value.mean
     average = value.reshape(-1, value.shape[-1]).mean(0)
@@ -193,7 +220,7 @@ def _shares(value: Spectrum | Tensor, of: str) -> Tensor:
 
 
 def style(axes: Axes | None, xlabel: str, ylabel: str) -> Axes:
-    """An axis with names, a pale grid and no frame; a new one, if none is given."""
+    """Return an axis with names, a pale grid and no frame; a new one, if none is given."""
     if axes is None:
         axes = _new_axes()
     axes.set(xlabel=xlabel, ylabel=ylabel, axisbelow=True)
@@ -220,18 +247,18 @@ def whole_numbers(axes: Axes) -> None:
 
 def line_style(index: int, name: str) -> dict[str, Any]:
     """Label and style of a line: colors first, then dashes, for 28 lines that differ."""
-    rounds, colour = divmod(index, len(COLOURS))
+    rounds, color = divmod(index, len(COLORS))
     line = _STYLES[rounds % len(_STYLES)]
-    return {"label": label_text(name), "color": COLOURS[colour], "linestyle": line}
+    return {"label": label_text(name), "color": COLORS[color], "linestyle": line}
 
 
 def label_text(name: str) -> str:
-    """A label as it is written; matplotlib hides a leading underscore and typesets dollars."""
+    """Escape a label; matplotlib hides a leading underscore and typesets dollars."""
     return name.replace("$", r"\$").lstrip("_") or "layer"
 
 
 def add_legend(axes: Axes, entries: int) -> None:
-    """A legend, if there is more than one thing to tell apart."""
+    """Add a legend if there are several entries."""
     if entries > 1:
         columns = 1 if entries <= 6 else 2
         axes.legend(fontsize="small", edgecolor="none", framealpha=0.85, ncols=columns)

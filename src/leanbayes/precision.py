@@ -14,12 +14,12 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 instead of a half; any other dtype itself."""
+    """Return float32 instead of a half; any other dtype itself."""
     return torch.float32 if dtype in HALVES else dtype
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """The same numbers as float32 if they are halves.
+    """Return the same numbers as float32 if they are halves.
 
     Example:
         >>> wide(torch.ones(2, dtype=torch.bfloat16)).dtype, wide(torch.ones(2).double()).dtype
@@ -37,17 +37,17 @@ def _autocasts(device: torch.device) -> bool:
 
 
 def is_rounded(x: Tensor) -> bool:
-    """Whether torch would compute with ``x`` in half precision: it has it, or autocast is on."""
+    """Return whether torch would compute with ``x`` in half precision (autocast too)."""
     return x.dtype in HALVES or _autocasts(x.device)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """A ``with`` block without autocast; nothing is entered where there is none."""
+    """Return a ``with`` block without autocast; nothing is entered where there is none."""
     return torch.autocast(device.type, enabled=False) if _autocasts(device) else _AS_IT_IS
 
 
 def output_dtype(x: Tensor, weight: torch.dtype) -> torch.dtype:
-    """The dtype of torch's own product of ``x`` with a weight of this dtype, autocast included."""
+    """Return the dtype of torch's product of ``x`` and such a weight, with autocast."""
     if x.is_floating_point() and x.dtype != torch.float64 and _autocasts(x.device):
         return torch.get_autocast_dtype(x.device.type)
     return weight

@@ -74,7 +74,7 @@ class Registry(Mapping[str, T]):
             raise ValueError(f"{self.kind} {name!r} cannot be made: {error}") from error
 
     def name_of(self, value: object) -> str:
-        """The name of the class that a value is an instance of."""
+        """Return the name of the class that a value is an instance of."""
         for name, thing in self.items():
             if type(value) is thing:
                 return name
@@ -84,7 +84,7 @@ class Registry(Mapping[str, T]):
         )
 
     def is_missing(self, name: str) -> bool:
-        """Whether a name is that of an extension which was not imported."""
+        """Return whether a name is that of an extension which was not imported."""
         return name in self.checkout_only and name not in self._things
 
     def require_installed(self, name: str) -> None:
@@ -107,7 +107,7 @@ class Registry(Mapping[str, T]):
 
 
 def argument_names(made: Callable[..., Any]) -> list[str]:
-    """The arguments that a class or function takes.
+    """Return the arguments that a class or function takes.
 
     Example:
         >>> argument_names(Registry)

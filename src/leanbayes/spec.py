@@ -38,7 +38,7 @@ class Spec:
             cls.__repr__ = short_repr  # type: ignore[method-assign]
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as JSON-ready values, with its class name under ``kind``."""
+        """Return the spec as JSON-ready values, with its class name under ``kind``."""
         values: dict[str, Any] = {"kind": type(self).__name__}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -76,7 +76,7 @@ class Spec:
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """The types of a spec's fields; none where they cannot be known, as in a local class."""
+    """Return the types of a spec's fields; none where they cannot be known, as in a local class."""
     try:
         hints = get_type_hints(kind)
     except NameError:
@@ -85,7 +85,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value read from JSON is of a type; types that JSON has not are let pass."""
+    """Return whether a value read from JSON is of a type; types that JSON has not are let pass."""
     origin, options = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, option) for option in options)
@@ -104,7 +104,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _words(hint: Any) -> str:
-    """A type in words.
+    """Return a type in words.
 
     Example:
         >>> _words(float | Literal["fan_in"] | None)

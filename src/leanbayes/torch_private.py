@@ -120,7 +120,7 @@ def outside_vmap(
 ) -> Tensor:
     """Call a function that handles the axis of the innermost ``torch.func.vmap`` itself.
 
-    A ``torch.autograd.Function`` with a ``vmap`` of its own takes three times as long.
+    A ``torch.autograd.Function`` that defines ``vmap`` takes three times as long.
 
     Args:
         x: input, seen with or without the axis.

@@ -1,8 +1,7 @@
-"""The ``leanbayes`` command: a door.
+"""The ``leanbayes`` command.
 
-It stands beside the package, because a module of the package can only be imported with the package
-itself, and that with torch. So help, versions and mistakes in a command come at once; what a
-command needs is imported when it runs.
+It is not part of the package, because importing a module of the package imports torch. Help,
+version and wrong arguments are printed at once; a command imports what it needs when it runs.
 """
 
 import sys
@@ -33,7 +32,7 @@ def main() -> None:
 
 
 def run_app(make: "Callable[[], typer.Typer]") -> None:
-    """Run an application; without the extra that it needs, say how to get it."""
+    """Run an application; print how to install an extra that is missing."""
     try:
         make()()
     except ImportError as error:
@@ -49,7 +48,13 @@ def app() -> "typer.Typer":
     import typer
 
     from leanbayes_cli.commands import register
+    from leanbayes_cli.help import Group
 
-    application = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
+    application = typer.Typer(
+        cls=Group,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     register(application)
     return application

@@ -1,4 +1,4 @@
-"""Messages of a command: results, mistakes in one sentence, and how to resume."""
+"""Messages of a command: errors in one sentence, how to resume, and the next command."""
 
 import functools
 import os
@@ -6,6 +6,8 @@ import shlex
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from leanbayes_cli.names import check_names, printable
 
 if TYPE_CHECKING:
     from leanbayes.lab.console import PlainConsole
@@ -15,20 +17,26 @@ _RESEARCH = ["python", "-m", "research.lab"]
 
 
 def console(**options: Any) -> "PlainConsole":
-    """Where a command prints."""
+    """Make the console that a command prints to."""
     from leanbayes.lab.console import PlainConsole
 
     return PlainConsole(**options)
 
 
+def say_next(*words: object) -> None:
+    """Print the command that usually follows."""
+    print(f"Next: {printable(shlex.join(['leanbayes', *map(str, words)]))}")
+
+
 def in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
-    """What a user can mend comes as one sentence instead of a traceback."""
+    """Print one sentence instead of a traceback for errors that a user can correct."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
+        check_names(kwargs)
         from leanbayes.lab.console import one_line
-        from leanbayes.lab.files import DiskFullError
         from leanbayes.lab.interrupts import exit_code, interruptible, stopped_by
+        from leanbayes.saving.files import DiskFullError
 
         try:
             with interruptible():
@@ -47,7 +55,7 @@ def in_a_sentence(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _in_a_checkout(error: Exception) -> str:
-    """How to run in a checkout what needs one; empty if it is another error."""
+    """Return how to run in a checkout what needs one; empty if it is another error."""
     missing = getattr(error, "missing", "")  # of a CheckoutOnlyError
     return missing and f"{missing}; there, run: {shlex.join([*_RESEARCH, *sys.argv[1:]])}"
 
@@ -63,7 +71,7 @@ def _way_on(command: str) -> str:
 
 
 def _program() -> list[str]:
-    """How this process was started: as ``leanbayes``, or as a module of a checkout."""
+    """Return how this process was started: as ``leanbayes``, or as a module of a checkout."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     module = "" if spec is None else spec.name.removesuffix(".__main__")
     in_checkout = module.partition(".")[0] == _RESEARCH[-1].partition(".")[0]

@@ -1,72 +1,79 @@
-"""The command ``evaluate`` and its table of metrics.
+"""The commands ``evaluate`` and ``compare``, and the table of metrics.
 
 Annotations are read by typer, so they are ordinary objects here.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from leanbayes_cli.errors import console
-
-Run = Annotated[Path, typer.Argument(help="A run folder, as train writes it.")]
-Samples = Annotated[int, typer.Option(min=1, help="Predictive draws (of every member).")]
+from leanbayes_cli.errors import console, say_next
+from leanbayes_cli.options import Json, Run, Samples
 
 
 def evaluate(
     run: Run,
     samples: Samples = 100,
-    data: Annotated[str | None, typer.Option(help="Another data set, or your CSV or NPZ.")] = None,
-    corrupt: Annotated[
-        str | None, typer.Option(help="A corruption of the images, or all of them.")
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="DATA", help="Another data set, or your CSV or NPZ file."),
     ] = None,
-    severity: Annotated[int, typer.Option(min=1, max=5, help="How strong one is.")] = 3,
-    foreign: Annotated[
-        str | None, typer.Option(help="A data set to tell from the run's own, by uncertainty.")
+    ood: Annotated[
+        str | None,
+        typer.Option(
+            "--ood", "--foreign", metavar="DATA", help="Data set for OOD detection by entropy."
+        ),
     ] = None,
-    baseline: Annotated[
-        Path | None, typer.Option(help="Errors that mCE is relative to, with --corrupt all.")
-    ] = None,
-    json: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Also write the results to this file.")
-    ] = None,
+    json: Json = None,
 ) -> None:
-    """Evaluate a trained run, also on other or corrupted data."""
+    """Evaluate a trained run on its test set or on other data."""
     from leanbayes.lab.evaluation import evaluate_run, foreign_scores
     from leanbayes.lab.files import write_json
-    from leanbayes.lab.robustness import evaluate_corruptions
     from leanbayes.lab.runs import Run as Folder
 
     Folder(run).check_result()
-    if baseline is not None and corrupt != "all":
-        raise ValueError("a baseline is for mCE, an average; give --corrupt all with it")
-    if corrupt == "all":
-        found = evaluate_corruptions(
-            run, samples=samples, data=data, baseline=baseline, tell=_show_corruption
-        )
-        _show_corruption("mean", found.of())
-        console().print(found.coverage, soft_wrap=True)
-        if json is not None:
-            write_json(json, found.to_dict())
-        return
-    metrics = evaluate_run(run, samples=samples, data=data, corrupt=corrupt, severity=severity)
-    if foreign is not None:
-        metrics |= foreign_scores(run, foreign, samples=samples)
+    metrics = evaluate_run(run, samples=samples, data=data)
+    if ood is not None:
+        metrics |= foreign_scores(run, ood, samples=samples)
     show_metrics(metrics, str(run))
     if json is not None:
         write_json(json, metrics)
+    say_next("report", run)
 
 
-def _show_corruption(name: str, means: Mapping[str, float]) -> None:
-    numbers = "   ".join(f"{metric} {value:.4f}" for metric, value in means.items())
-    console().print(f"{name:<18} {numbers}", soft_wrap=True)
+def compare(
+    run: Run,
+    other: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder to compare with it.")],
+    samples: Samples = 100,
+    json: Json = None,
+) -> None:
+    """Compare two runs on the same test set: paired differences with standard errors."""
+    from leanbayes.lab.evaluation import compare_runs
+    from leanbayes.lab.files import write_json
+
+    found = compare_runs(run, other, samples=samples)
+    shown = Table("metric", str(run), str(other), "difference")
+    for name, scores in found.items():
+        star = " *" if scores.is_significant else ""
+        shown.add_row(name, str(scores.first), str(scores.second), f"{scores.difference!r}{star}")
+    console().print(shown)
+    console().print(
+        "Difference: second less first, paired by test example, ± one standard error; * exceeds "
+        "two. The error covers test examples, not seeds.",
+        soft_wrap=True,
+    )
+    if json is not None:
+        write_json(
+            json,
+            {n: {k: s._asdict() for k, s in c._asdict().items()} for n, c in found.items()},
+        )
+    say_next("report", run, other)
 
 
 def show_metrics(metrics: dict[str, dict[str, float]], title: str) -> None:
-    """A table of metrics with their standard errors."""
+    """Print a table of metrics with their standard errors."""
     units = "Numbers are in the units that the network was trained on."
     caption = units if "squared_error" in metrics else None
     shown = Table("metric", "value", "± standard error", title=title, caption=caption)

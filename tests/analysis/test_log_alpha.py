@@ -23,7 +23,7 @@ CLOSED = [name for name in ORDINARY if name != "matrix_normal_plus_diagonal"]
 
 
 def layer(posterior, shape=(4, 3), shrink=1.0):
-    """A converted layer with numbers that no initialisation gives, in double precision."""
+    """A converted layer with numbers that no initialization gives, in double precision."""
     out, columns = shape
     spec = POSTERIORS[posterior] if isinstance(posterior, str) else posterior
     model = lb.convert(nn.Linear(columns, out, bias=False).double(), spec, suitable_prior(spec))

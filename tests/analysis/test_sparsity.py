@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import leanbayes as lb
 from leanbayes.analysis.sparsity import Remaining, multiply_adds
 from leanbayes.lab.architectures import ARCHITECTURES
+from research import extensions  # noqa: F401
 
 FAMILIES = [
     lb.MeanField(),
@@ -50,7 +51,7 @@ def test_weights_rows_and_columns_are_those_of_the_mask(posterior):
 
 @pytest.mark.checklist("MN9")
 def test_the_published_network_has_the_published_totals():
-    """62 270 weights; at twice the width 4 527 inputs and 540 outputs of twelve convolutions."""
+    """62,270 weights; at twice the width 4,527 inputs and 540 outputs of twelve convolutions."""
     vgg = ARCHITECTURES["vgg-small"]
     once = lb.analysis.sparsity_report(lb.convert(vgg(width=1), lb.KTied(), lb.priors.Normal(1.0)))
     assert once.total.weights == (62270, 62270)
@@ -75,9 +76,9 @@ def test_percentages_are_printed_as_in_the_paper():
     assert report.dropped("columns") == "0-60"
     assert str(report).splitlines() == [
         "layer     weights  dropped      rows  dropped   columns  dropped  multiply-adds",
-        "0       70 of 100     30 %   7 of 10     30 %  10 of 10      0 %              –",
-        "1       39 of 100     61 %  10 of 10      0 %   4 of 10     60 %              –",
-        "all    109 of 200     46 %  17 of 20     15 %  14 of 20     30 %              –",
+        "0       70 of 100      30%   7 of 10      30%  10 of 10       0%              –",
+        "1       39 of 100      61%  10 of 10       0%   4 of 10      60%              –",
+        "all    109 of 200      46%  17 of 20      15%  14 of 20      30%              –",
     ]
 
 

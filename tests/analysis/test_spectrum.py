@@ -8,7 +8,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.analysis.spectrum import explained_shares
-from leanbayes.lab import plots
+from research.publishing.plots import spectra_of
 
 
 def shares(matrix):
@@ -105,7 +105,7 @@ def test_the_first_values_are_found_without_the_others():
 def test_spectra_are_drawn():
     net = nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 4))
     for posterior in (lb.MeanField(), lb.Rank1(2), lb.posteriors.ZeroMean()):
-        picture = plots.spectra_of(
+        picture = spectra_of(
             lb.analysis.spectrum(lb.convert(net, posterior, lb.priors.Normal(1.0)))
         )
         assert picture.startswith(b"\x89PNG")

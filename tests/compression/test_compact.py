@@ -13,8 +13,8 @@ from torch import nn
 import leanbayes as lb
 from leanbayes.analysis.sparsity import sparsity_report
 from leanbayes.compression.compaction.cut_layers import LayerWithWeights
-from leanbayes.lab.architectures import build
 from leanbayes.testing import threshold
+from research.networks import build
 
 FAMILIES = {
     "mean_field": lb.MeanField(0.1),
@@ -512,7 +512,7 @@ def test_one_layer_is_its_own_input_and_output(posterior):
     small, report = lb.compact(model)
     assert "it is one layer" in str(report)
     assert small is not model
-    with pytest.raises(ValueError, match=re.escape("3 is no model; give an nn.Module")):
+    with pytest.raises(ValueError, match=re.escape("3 is not a model; give an nn.Module")):
         lb.compact(3)
 
 
@@ -643,7 +643,7 @@ def test_a_random_bias_is_no_constant_and_takes_none():
 
 @pytest.mark.parametrize("family", ["k_tied", "matrix_normal"])
 def test_samples_of_both_networks_have_one_law(family):
-    """Means and variances of 3 000 draws each; a unit that is lost would move them by far more."""
+    """Means and variances of 3,000 draws each; a unit that is lost would move them by far more."""
     model = two_layers(FAMILIES[family], lb.priors.Normal(0.5))
     small, _ = lb.compact(model)
     x = torch.randn(2, 4).double()
@@ -702,9 +702,9 @@ def test_the_report_is_a_table():
     report = lb.compact(net, torch.randn(5, 30)).report
     assert str(report).splitlines() == [
         "layer   before    after  multiply-adds  after",
-        "0      40 × 30  20 × 30          1 200    600",
+        "0      40 × 30  20 × 30          1,200    600",
         "2       2 × 40   2 × 20             80     40",
-        "all                              1 280    640",
+        "all                              1,280    640",
     ]
     assert lb.compact(net).report.multiply_adds is None
 

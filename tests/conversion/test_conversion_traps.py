@@ -264,7 +264,7 @@ def test_a_part_of_a_layer_under_a_second_name_is_refused():
         lb.convert(net, POSTERIOR, PRIOR)
 
 
-class Standardised(nn.Conv2d):
+class Standardized(nn.Conv2d):
     def _conv_forward(self, x, weight, bias):
         return super()._conv_forward(x, weight - weight.mean(), bias)
 
@@ -317,8 +317,8 @@ def _replace_out_proj(module):
 
 CUSTOM = {
     "_conv_forward of a subclass": (
-        lambda: Standardised(3, 4, 3),
-        "Standardised overrides the _conv_forward of Conv2d",
+        lambda: Standardized(3, 4, 3),
+        "Standardized overrides the _conv_forward of Conv2d",
     ),
     "__call__ of a subclass": (lambda: Called(3, 4), "Called overrides the __call__ of Linear"),
     "weight as a property": (lambda: WeightProperty(3, 4), "overrides the weight of Linear"),
@@ -355,7 +355,7 @@ CUSTOM = {
         ),
         "it has hooks on loading a state dict",
     ),
-    "parametrised out_proj": (
+    "parametrized out_proj": (
         lambda: _attention(lambda m: parametrizations.weight_norm(m.out_proj)),
         "its out_proj has parametrizations",
     ),
@@ -369,7 +369,7 @@ CUSTOM = {
     ),
     "out_proj of another kind": (
         lambda: _attention(_replace_out_proj(nn.Sequential(nn.Linear(4, 4)))),
-        "its out_proj is no linear layer but a Sequential",
+        "out_proj must be nn.Linear, got Sequential",
     ),
 }
 
@@ -380,7 +380,7 @@ CUSTOM = {
     holds="refused: the sentence names the layer, the part and what would be lost",
 )
 @pytest.mark.parametrize("case", CUSTOM)
-def test_custom_behaviour_is_refused_by_name(case):
+def test_custom_behavior_is_refused_by_name(case):
     make, phrase = CUSTOM[case]
     net = nn.Sequential(nn.Linear(3, 3), make())
     types_before = [type(m) for m in net.modules()]
@@ -525,7 +525,7 @@ def test_plain_biases_follow_the_number_of_members(kind):
 
 @pytest.mark.tried(
     "Conversion",
-    what="He() on an embedding of 10 000 entries",
+    what="He() on an embedding of 10,000 entries",
     holds="a variance of 2: one row is looked up, so the fan-in is 1 for a table of any size",
 )
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -369,3 +371,9 @@ def test_a_conversion_needs_no_choice():
 )
 def test_families_have_a_recommended_prior(posterior, prior):
     assert lb.convert(nn.Linear(3, 2), posterior).prior.spec == prior
+
+
+def test_a_pattern_that_matches_nothing_names_the_wider_one_that_does():
+    net = nn.Sequential(OrderedDict(body=nn.ModuleDict({"lora_A": nn.Linear(3, 2)})))
+    with pytest.raises(ValueError, match=r"'\*\*lora_A\*\*' matches 1, such as 'body.lora_A'"):
+        lb.plan(net, include=["*lora_A*"])

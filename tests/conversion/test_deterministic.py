@@ -61,9 +61,9 @@ def test_options_that_no_weight_shows_come_back(options):
 def test_trained_means_become_weights():
     model = lb.convert(mlp(), POSTERIOR, PRIOR)
     x = torch.randn(5, 3, dtype=torch.float64)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     (model(x).square().mean() + lb.kl(model)).backward()
-    optimiser.step()
+    optimizer.step()
     with lb.using(model, lb.estimators.mean):
         torch.testing.assert_close(lb.deterministic(model)(x), model(x), rtol=1e-12, atol=1e-12)
 

@@ -74,7 +74,7 @@ def test_a_network_is_converted_called_by_keywords_trained_and_turned_back(name)
     model = lb.convert(net, POSTERIOR, PRIOR, exclude=exclude)
     assert type(model) is type(net)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # the ViT reads weight.dtype, which is no mistake
+        warnings.simplefilter("error")  # the ViT reads weight.dtype, which is not a mistake
         noisy = model(**inputs)
     assert type(noisy) is type(net(**inputs))
     assert not torch.allclose(noisy.logits, model(**inputs).logits)
@@ -122,7 +122,7 @@ def test_a_plan_counts_every_parameter_and_byte(name, posterior):
     assert planned.memory == size(model) - size(net)
     text = str(planned)
     for layer in planned.kept:
-        assert f"{layer.numbers:,} ({100 * layer.share:.1f} %)" in text
+        assert f"{layer.numbers:,} ({100 * layer.share:.1f}%)" in text
     assert "Memory added: " in text
 
 
@@ -180,7 +180,7 @@ class Experts(nn.Module):
 
 
 def test_a_conversion_that_leaves_most_weights_is_told():
-    with pytest.warns(UserWarning, match=r"91 % of the parameters stay.*the model \(Experts\)"):
+    with pytest.warns(UserWarning, match=r"91% of the parameters stay.*the model \(Experts\)"):
         lb.convert(Experts(), POSTERIOR, PRIOR)
     planned = lb.plan(Experts(), POSTERIOR, PRIOR)
     assert [(k.name, k.numbers, k.chosen) for k in planned.kept] == [("", 144, False)]

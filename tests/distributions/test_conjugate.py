@@ -119,8 +119,8 @@ def regression(_seed, _float64) -> Regression:
 
 
 def train(regression: Regression, layer: lb.extend.Affine) -> Tensor:
-    """Maximise the ELBO from where the layer is, and say how far it got."""
-    optimiser = torch.optim.LBFGS(
+    """Maximize the ELBO from where the layer is, and say how far it got."""
+    optimizer = torch.optim.LBFGS(
         [p for p in layer.parameters() if p.requires_grad],
         max_iter=200,
         history_size=50,
@@ -130,12 +130,12 @@ def train(regression: Regression, layer: lb.extend.Affine) -> Tensor:
     )
 
     def closure():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = -regression.elbo(layer)
         loss.backward()
         return loss
 
-    optimiser.step(closure)
+    optimizer.step(closure)
     return regression.elbo(layer).detach()
 
 

@@ -128,10 +128,10 @@ def test_batch_ensemble_is_its_published_formula():
     assert_same(y, torch.cat(blocks))
 
 
-def minimised(function, start):
+def minimized(function, start):
     """The minimum of a function over a tensor, by L-BFGS to machine precision."""
     at = start.clone().requires_grad_()
-    optimiser = torch.optim.LBFGS(
+    optimizer = torch.optim.LBFGS(
         [at],
         max_iter=500,
         tolerance_grad=1e-13,
@@ -140,17 +140,17 @@ def minimised(function, start):
     )
 
     def closure():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = function(at)
         value.backward()
         return value
 
-    optimiser.step(closure)
+    optimizer.step(closure)
     return function(at).detach(), at.detach()
 
 
 @pytest.mark.parametrize("posterior", EXACT)
-def test_learnt_ard_is_the_closed_form_at_its_optimum(posterior):
+def test_learned_ard_is_the_closed_form_at_its_optimum(posterior):
     learned = moved(DENSE[posterior](randn(4, 3), Linear())).requires_grad_(False)
     q, (mean, covariance) = learned(), dense(learned, Linear())
     second = (covariance.diagonal() + mean.square()).reshape(4, 3)
@@ -158,14 +158,14 @@ def test_learnt_ard_is_the_closed_form_at_its_optimum(posterior):
     def kl(log_scale):
         return kl_divergence(q, td.Normal(torch.zeros(4, 3).double(), log_scale.exp()))
 
-    least, log_scale = minimised(kl, 0.5 * second.log() + 0.3 * randn(4, 3))
+    least, log_scale = minimized(kl, 0.5 * second.log() + 0.3 * randn(4, 3))
     torch.testing.assert_close((2 * log_scale).exp(), second, rtol=1e-5, atol=0.0)
     closed = kl_divergence(q, lb.distributions.RelevanceNormal())
     torch.testing.assert_close(closed, least, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("posterior", ["mean_field", "k_tied_2", "matrix_normal", "zero_mean"])
-def test_one_learnt_scale_is_the_root_mean_square_at_its_optimum(posterior):
+def test_one_learned_scale_is_the_root_mean_square_at_its_optimum(posterior):
     learned = moved(POSTERIORS[posterior](randn(4, 3), Linear())).requires_grad_(False)
     mean, covariance = dense(learned, Linear())
     prior = lb.priors.Normal(1.0, learn="layer")(randn(4, 3))
@@ -173,7 +173,7 @@ def test_one_learnt_scale_is_the_root_mean_square_at_its_optimum(posterior):
     def kl(log_scale):
         return kl_divergence(learned(), torch.func.functional_call(prior, {"scale": log_scale}, ()))
 
-    _, log_scale = minimised(kl, torch.zeros((), dtype=torch.float64))
+    _, log_scale = minimized(kl, torch.zeros((), dtype=torch.float64))
     mean_square = (covariance.diagonal() + mean.square()).mean()
     torch.testing.assert_close((2 * log_scale).exp(), mean_square, rtol=1e-6, atol=0.0)
 

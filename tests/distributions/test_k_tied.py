@@ -105,9 +105,9 @@ def test_scale_starts_at_one_hundredth_for_any_rank(rank):
     assert_mean(means, mean_of_log_normal, "first scale")
     for name in ("u", "v"):
         logs = torch.cat([absolute(each)[name].detach().flatten() for each in starts])
-        centre = 0.5 * (math.log(0.01) - math.log(rank))
-        assert_mean(logs, centre, f"first log {name}")
-        assert_mean((logs - centre).square(), 0.1**2, f"jitter of log {name}")
+        center = 0.5 * (math.log(0.01) - math.log(rank))
+        assert_mean(logs, center, f"first log {name}")
+        assert_mean((logs - center).square(), 0.1**2, f"jitter of log {name}")
 
 
 @pytest.mark.checklist("KT2")
@@ -403,14 +403,14 @@ def test_tied_lstm_learns_to_remember_the_first_step():
     labels = (x[:, 0, 0] > 0).long()
     lstm = lb.convert(nn.LSTM(1, 16, batch_first=True), lb.KTied(2), lb.priors.Normal(0.3))
     head = nn.Linear(16, 2)
-    optimiser = torch.optim.Adam([*lstm.parameters(), *head.parameters()], lr=0.02)
+    optimizer = torch.optim.Adam([*lstm.parameters(), *head.parameters()], lr=0.02)
     for step in range(100):
         logits = head(lstm(x)[0][:, -1])
         weight = lb.training.schedules.LinearRamp(1000)(step)
         loss = lb.elbo(F.cross_entropy(logits, labels), lb.kl(lstm), data_size=512, weight=weight)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.loss.backward()
-        optimiser.step()
+        optimizer.step()
     assert (head(lstm(x)[0][:, -1]).argmax(-1) == labels).double().mean() > 0.9
 
 

@@ -15,7 +15,7 @@ from leanbayes.ops import Usage
 from leanbayes.testing import assert_mean
 
 SAMPLES = 6_000
-"""Two variances then differ by 2.6 % at random, and an error of 20 % is caught almost surely."""
+"""Two variances then differ by 2.6% at random, and an error of 20% is caught almost surely."""
 
 SAMPLED = (
     "linear",
@@ -106,7 +106,7 @@ def test_weights_applies_one_draw_to_the_whole_batch(posterior, op, request):
 
 
 def _between_positions(y):
-    """Products of one channel's outputs at two neighbouring positions, ``[samples, members]``."""
+    """Products of one channel's outputs at two neighboring positions, ``[samples, members]``."""
     return y[:, :, 0, 0, 0] * y[:, :, 0, 1, 0]
 
 

@@ -18,7 +18,7 @@ OUT, RANK, COLUMNS = 3, 2, 4
 
 
 def product():
-    """Factors with numbers that no initialisation gives."""
+    """Factors with numbers that no initialization gives."""
     shapes = (OUT, RANK), (RANK, COLUMNS)
     return LowRankProduct(
         *(LocationScale(torch.randn(s).double(), torch.rand(s).double() + 0.1) for s in shapes)

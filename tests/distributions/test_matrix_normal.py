@@ -41,8 +41,8 @@ def close(a, b, tolerance=1e-10):
     torch.testing.assert_close(a, torch.as_tensor(b), rtol=tolerance, atol=tolerance)
 
 
-def minimise(loss: Callable[[], Tensor], parameters: list[nn.Parameter]) -> None:
-    optimiser = torch.optim.LBFGS(
+def minimize(loss: Callable[[], Tensor], parameters: list[nn.Parameter]) -> None:
+    optimizer = torch.optim.LBFGS(
         parameters,
         max_iter=500,
         tolerance_grad=1e-11,
@@ -51,12 +51,12 @@ def minimise(loss: Callable[[], Tensor], parameters: list[nn.Parameter]) -> None
     )
 
     def closure():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = loss()
         value.backward()
         return value
 
-    optimiser.step(closure)
+    optimizer.step(closure)
 
 
 def random_factor(kind: str, n: int) -> list[Tensor]:
@@ -166,8 +166,8 @@ def test_samples_have_the_mean_and_the_kronecker_covariance(kind, diagonal):
     case = Case(kind, diagonal=diagonal)
     w = case.q.rsample((SAMPLES,)).detach()
     assert_mean(w, case.loc.detach(), "mean of samples")
-    centred = (w - case.loc.detach()).flatten(1)
-    products = centred[:, :, None] * centred[:, None, :]
+    centered = (w - case.loc.detach()).flatten(1)
+    products = centered[:, :, None] * centered[:, None, :]
     assert_mean(products, case.covariance.detach(), "covariance of samples")
     close(case.q.covariance(), case.covariance)
     close(case.q.variance.flatten(), case.covariance.diagonal())
@@ -253,8 +253,8 @@ def test_outputs_of_a_dense_layer_have_covariance_quadratic_form_times_rows(kind
         close(moments.covariance(Linear()), quadratic[:, None, None] * case.rows)
     y = case.q.moments(x.expand(SAMPLES, 2, 3), Linear()).rsample(Linear()).detach()
     assert_mean(y, moments.mean.detach(), "mean of local outputs")
-    centred = y - moments.mean.detach()
-    products = centred[..., :, None] * centred[..., None, :]
+    centered = y - moments.mean.detach()
+    products = centered[..., :, None] * centered[..., None, :]
     assert_mean(products, case.outputs_covariance(x).detach(), "covariance of local outputs")
 
 
@@ -331,7 +331,7 @@ def layer_with_group_prior() -> lb.extend.Affine:
 @pytest.mark.checklist("MN5")
 def test_gradient_and_block_updates_agree():
     model = layer_with_group_prior()
-    minimise(model.kl, list(model.prior.parameters()))
+    minimize(model.kl, list(model.prior.parameters()))
     by_gradient, kl_by_gradient = model.prior().scale, model.kl()
     for start in (0.1, 1.0, 30.0):
         model.prior = lb.priors.GroupARD(scale=start)(torch.zeros(4, 3))
@@ -467,8 +467,8 @@ def test_one_column_or_row_is_the_full_multivariate_normal(shape):
     close(q.entropy(), mvn.entropy())
     standard = MultivariateNormal(torch.zeros(5), torch.eye(5))
     close(kl_divergence(q, Normal(0.0, torch.tensor(1.0))), kl_divergence(mvn, standard))
-    centred = q.rsample((SAMPLES,)).flatten(1) - loc
-    assert_mean(centred[:, :, None] * centred[:, None, :], lower @ lower.mT, "covariance")
+    centered = q.rsample((SAMPLES,)).flatten(1) - loc
+    assert_mean(centered[:, :, None] * centered[:, None, :], lower @ lower.mT, "covariance")
 
 
 @pytest.mark.checklist("MN13")
@@ -482,7 +482,7 @@ def test_numbers_per_latent_matrix_are_the_published_ones(shape, published):
     assert numbers == published + (shape[1] == 1)
 
 
-# one learnt prior variance
+# one learned prior variance
 
 
 @pytest.mark.checklist("MN14")
@@ -499,6 +499,6 @@ def test_the_optimal_prior_variance_is_the_mean_second_moment(learn):
         second = [torch.cat([s.flatten() for s in second])] * 2
     log_scales = list({layer.prior.get_parameter("scale") for layer in layers})
     assert len(log_scales) == (2 if learn == "layer" else 1)
-    minimise(lambda: lb.kl(model), log_scales)
+    minimize(lambda: lb.kl(model), log_scales)
     for layer, expected in zip(layers, second, strict=True):
         close(layer.prior().scale ** 2, expected.mean(), 1e-6)

@@ -14,6 +14,7 @@ from torch import distributions as td
 import leanbayes as lb
 from leanbayes.distributions import Rank1Mixture
 from leanbayes.kernels import NormalFactor
+from leanbayes.kernels.rank1 import TableMap
 from leanbayes.ops import Linear, Usage
 from leanbayes.testing import FAILURE_RATE, assert_mean
 
@@ -90,7 +91,10 @@ def test_a_layer_acts_as_the_weight_written_out(name, estimator):
         nn.init.normal_(model.bias)
         biases = per_example(model.bias.detach())
     y = model(x)
-    rs = zip(per_example(drawn[0].r), per_example(drawn[0].s), biases, strict=True)
+    s = drawn[0].s
+    if isinstance(drawn[0], TableMap):  # it draws the factors of the entries it is asked for
+        s = drawn[0].of_entries(s, torch.arange(5).expand(BATCH, 5))
+    rs = zip(per_example(drawn[0].r), per_example(s), biases, strict=True)
     for n, (r, s, bias) in enumerate(rs):
         close(y[n], written_out(layer, r, s, bias)(x[n : n + 1])[0])
 
@@ -439,8 +443,8 @@ def test_the_prior_of_the_shared_weights_counts_once(kl):
     recipes = (
         replace(RECIPE, factors="fixed", signs=0.0, kl=kl, weight_scale=w) for w in (None, 0.5)
     )
-    plain, penalised = (lb.convert(layer, recipe, lb.priors.Cauchy(1.0)) for recipe in recipes)
-    close(lb.kl(penalised) - lb.kl(plain), -td.Normal(0.0, 0.5).log_prob(layer.weight).sum())
+    plain, penalized = (lb.convert(layer, recipe, lb.priors.Cauchy(1.0)) for recipe in recipes)
+    close(lb.kl(penalized) - lb.kl(plain), -td.Normal(0.0, 0.5).log_prob(layer.weight).sum())
 
 
 # theorem 1
@@ -568,7 +572,7 @@ def test_an_embedding_reads_a_shifted_one_hot_vector_and_keeps_its_padding(paddi
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("half", [False, True])
 def test_cauchy_factors_have_their_law_and_finite_gradients(half, dtype):
-    """By the test of Kolmogorov and Smirnov, which sees a scale that is 5 % off."""
+    """By the test of Kolmogorov and Smirnov, which sees a scale that is 5% off."""
     loc, scale = (torch.tensor([[value]], dtype=dtype, requires_grad=True) for value in (1.0, 0.3))
     factor = td.HalfCauchy(scale) if half else td.Cauchy(loc, scale)
     drawn = Rank1Mixture(torch.ones(1, 1, dtype=dtype), factor, None, clip=None).rsample((200_000,))

@@ -18,7 +18,7 @@ from leanbayes.ops import Conv, Linear
 from leanbayes.testing import FAILURE_RATE, assert_mean
 
 LOG_ALPHAS = np.linspace(-8.0, 8.0, 33)
-UNNORMALISED = -0.5 * math.log(2 * math.pi * math.e) - 0.5 * (np.euler_gamma + math.log(2))
+UNNORMALIZED = -0.5 * math.log(2 * math.pi * math.e) - 0.5 * (np.euler_gamma + math.log(2))
 OPS = {
     "dense": (Linear(), (4, 6), (2, 6)),
     "conv": (Conv((2, 3), stride=(2, 1), padding=(1, 0)), (4, 1, 2, 3), (2, 1, 4, 4)),
@@ -224,7 +224,7 @@ def test_exact_kl_is_the_series_and_the_integral_and_its_slope_is_dawsons(log_al
     stored = torch.full((1, 1), log_alpha, dtype=torch.float64, requires_grad=True)
     q = LocationScale.multiplicative(torch.full_like(stored, 0.3), stored)
     value = kl_divergence(q, LogUniformDensity(exact=True))
-    integral = expectation(lambda w: np.log(np.abs(w)), q) - q.entropy().item() - UNNORMALISED
+    integral = expectation(lambda w: np.log(np.abs(w)), q) - q.entropy().item() - UNNORMALIZED
     assert value.item() == pytest.approx(integral, abs=1e-10)
     assert value.item() == pytest.approx(exact_kl(log_alpha), rel=1e-10, abs=1e-10)
     root = math.sqrt(0.5 * math.exp(-log_alpha))
@@ -256,7 +256,7 @@ def student(df):
 def test_student_t_tends_to_the_log_uniform_plus_a_constant(log_alpha):
     df, q = 1e-16, of_alpha(log_alpha, shape=(200, 200))
     one_sample = (cross_entropy(student(df), q) - q.entropies()).flatten()
-    expected = exact_kl(log_alpha) + UNNORMALISED + math.log(2 / df)
+    expected = exact_kl(log_alpha) + UNNORMALIZED + math.log(2 / df)
     assert_mean(one_sample, expected, "one-sample KL")
     assert kl_divergence(q, student(df)) != kl_divergence(q, student(df))
 
@@ -351,8 +351,8 @@ def test_kl_decreases_in_alpha_and_depends_on_nothing_else(prior):
 @pytest.mark.parametrize("std", [1e-4, 0.1, 1.0, 30.0])
 def test_zero_mean_weight_costs_the_same_for_any_variance(std):
     q = normal(0.0, std)
-    unnormalised = expectation(lambda w: np.log(np.abs(w)), q) - q.entropy().item()
-    assert unnormalised == pytest.approx(-2.05412, abs=1e-5)
+    unnormalized = expectation(lambda w: np.log(np.abs(w)), q) - q.entropy().item()
+    assert unnormalized == pytest.approx(-2.05412, abs=1e-5)
     w = normal(0.0, std, (200, 200)).rsample().flatten()
     log_ratio = torch.from_numpy(stats.norm(0, std).logpdf(w)) - LogUniformDensity().log_prob(w)
     assert_mean(log_ratio, 0.0, "KL with the library's constant")
@@ -508,7 +508,7 @@ def test_tanh_network_without_biases_is_odd_in_its_noise(activation, bias, odd):
 
 @pytest.mark.parametrize("prior", [lb.priors.LogUniform(), lb.priors.ARD()])
 def test_a_scale_that_is_exactly_zero_has_no_kl_and_no_nan(prior):
-    """A signed scale that an optimiser moves through zero may land on it."""
+    """A signed scale that an optimizer moves through zero may land on it."""
     layer = lb.convert(nn.Linear(3, 2), lb.posteriors.ZeroMean(), prior)
     with torch.no_grad():
         layer.posterior.scale[0] = 0.0

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.export.outputs import OutputGraph, OutputSpec
+from leanbayes.export.graph import OutputGraph, OutputSpec
 from leanbayes.export.tracing import sized, traced_pass
 
 np = pytest.importorskip("numpy")
@@ -24,7 +24,7 @@ def run(file, **inputs):
 
 
 LIKELIHOODS = {
-    "learnt": (lb.likelihoods.Gaussian(0.3, "learnt"), 1),
+    "learned": (lb.likelihoods.Gaussian(0.3, "learned"), 1),
     "predicted": (lb.likelihoods.Gaussian(0.3, "predicted"), 2),
     "heavy tails": (lb.likelihoods.StudentTNoise(0.3, df=5.0), 1),
     "counts": (lb.likelihoods.Poisson(), 1),
@@ -49,7 +49,7 @@ def test_answers_are_those_of_a_prediction(name):
     assert torch.allclose(said["standard_deviation"], p.variance.sqrt())
     assert torch.allclose(said["aleatoric"], p.aleatoric)
     assert torch.allclose(said["epistemic"], p.epistemic)
-    assert ("quantiles" in said) == (name in ("learnt", "predicted"))
+    assert ("quantiles" in said) == (name in ("learned", "predicted"))
     if "quantiles" in said:
         assert torch.allclose(said["quantiles"], p.quantiles(levels).detach(), atol=1e-5)
 

@@ -60,6 +60,21 @@ def test_a_tied_step_takes_no_more_arithmetic_than_a_mean_field_one(layer, estim
         assert max(tied) <= 1.06 * min(free)
 
 
+@pytest.mark.checklist("MN15")
+def test_a_matrix_normal_step_takes_less_than_twice_the_arithmetic_of_a_mean_field_one():
+    """Of a dense layer. A convolution of few images takes more: its factors do not get smaller."""
+    local = lb.estimators.local
+    steps = {
+        layer: [
+            sum(relative_flops(posterior, local, layer))
+            for posterior in (lb.posteriors.MatrixNormal(), lb.MeanField())
+        ]
+        for layer in LAYERS
+    }
+    assert steps["dense"][0] < 1.5 * steps["dense"][1]
+    assert steps["convolution"][0] > 2 * steps["convolution"][1]
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_local_k_tied_takes_two_skinny_products(layer, rank):
@@ -191,7 +206,7 @@ def test_nothing_but_parameters_is_stored(posterior):
 
 
 @pytest.mark.parametrize(("learn", "extra"), [(None, 0), ("layer", 2), ("model", 1)])
-def test_a_learnt_prior_adds_one_scale_a_layer_or_one_a_model(learn, extra):
+def test_a_learned_prior_adds_one_scale_a_layer_or_one_a_model(learn, extra):
     net = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Linear(3, 2, bias=False))
     model = lb.convert(net, lb.MeanField(), lb.priors.Normal(0.5, learn=learn))
     assert lb.count_parameters(model) == (18, 18, extra)

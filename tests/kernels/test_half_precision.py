@@ -62,7 +62,7 @@ def assert_same_gradients(half, full, loss, expected, dtype, steps=4):
 @pytest.mark.tried(
     "Half precision",
     what="the KL of float16 and bfloat16 models, every posterior against every prior",
-    holds="that of float32 with the same parameters; within 1 % (2 %) of the unrounded model's",
+    holds="that of float32 with the same parameters; within 1% (2%) of the unrounded model's",
 )
 def test_the_kl_of_halves_is_that_of_float32(name, dtype):
     posterior = POSTERIORS[name]
@@ -153,7 +153,7 @@ SCALED = {
 @pytest.mark.tried(
     "Half precision",
     what="standard deviations from 1e-4 to 1e2 under `local`, parameters or autocast in halves",
-    holds="the spread of outputs is within 5 % of the law",
+    holds="the spread of outputs is within 5% of the law",
 )
 def test_noise_has_its_size_from_small_to_large(name, std, autocast, dtype):
     net = nn.Linear(3, 4, bias=False)
@@ -174,7 +174,7 @@ def test_noise_has_its_size_from_small_to_large(name, std, autocast, dtype):
 @pytest.mark.parametrize("name", SOME)
 @pytest.mark.tried(
     "Half precision",
-    what="float16 inputs of 300 to 60 000 under `local`",
+    what="float16 inputs of 300 to 60,000 under `local`",
     holds="no infinity where the result is a float16",
 )
 def test_squares_of_large_inputs_do_not_overflow(name, layer, size):
@@ -240,7 +240,7 @@ def test_a_held_draw_of_halves_is_one_function(name):
 @pytest.mark.tried(
     "Half precision",
     what="twenty steps of training with bfloat16 parameters, and under autocast",
-    holds="every loss is finite, and the last is within 5 % of float32's",
+    holds="every loss is finite, and the last is within 5% of float32's",
 )
 def test_training_ends_near_float32(name, autocast):
     torch.manual_seed(0)
@@ -253,15 +253,15 @@ def test_training_ends_near_float32(name, autocast):
 
     def train(model, x, **options):
         torch.manual_seed(1)
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         losses = []
         for _ in range(20):
             with torch.autocast("cpu", torch.bfloat16, **options):
                 nll = F.cross_entropy(model(lb.tile(x, count)).float(), lb.tile(y, count))
                 loss = lb.elbo(nll, lb.kl(model), data_size=1000).loss
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             losses.append(loss.item())
         assert all(map(math.isfinite, losses))
         return losses[-1]

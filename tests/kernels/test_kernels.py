@@ -235,7 +235,7 @@ def test_the_kl_of_free_normals(centered, sigma, prior):
 @pytest.mark.usefixtures("branch")
 @pytest.mark.parametrize("scale", [0.2, 2.0])
 @pytest.mark.parametrize("family", ["tied", "tied_logs", "free", "centered"])
-def test_the_kl_from_a_prior_that_is_learnt(family, scale):
+def test_the_kl_from_a_prior_that_is_learned(family, scale):
     loc, u, v = inputs("draw_k_tied")
     _, free = inputs("draw")
     prior = torch.tensor(scale, requires_grad=True)
@@ -338,14 +338,21 @@ def test_what_is_not_finite_shows(which, bad):
 
 @pytest.mark.parametrize(
     "name",
-    ["scaled_kl", "k_tied_kl", "k_tied_kl_logs", "relevance_kl", "scaled_learnt", "k_tied_learnt"],
+    [
+        "scaled_kl",
+        "k_tied_kl",
+        "k_tied_kl_logs",
+        "relevance_kl",
+        "scaled_learned",
+        "k_tied_learned",
+    ],
 )
 def test_kls_pass_gradcheck_once_and_twice(name):
     shapes = ((3, 4), (2, 3), (2, 4)) if "k_tied" in name else ((3, 4), (3, 4))
-    shapes += ((),) if "learnt" in name else ()
+    shapes += ((),) if "learned" in name else ()
     function = {
-        "scaled_learnt": lambda m, s, p: scaled_kl(m, s, 0.1, p),
-        "k_tied_learnt": lambda m, u, v, p: k_tied_kl(m, u, v, 0.1, p),
+        "scaled_learned": lambda m, s, p: scaled_kl(m, s, 0.1, p),
+        "k_tied_learned": lambda m, u, v, p: k_tied_kl(m, u, v, 0.1, p),
         "scaled_kl": lambda *t: scaled_kl(*t, 0.1, 0.5),
         "k_tied_kl": lambda *t: k_tied_kl(*t, 0.1, 0.5),
         "k_tied_kl_logs": lambda *t: k_tied_kl(*t, 0.1, 0.5, log_unit=0.0),

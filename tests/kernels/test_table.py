@@ -21,9 +21,19 @@ from leanbayes.distributions import (
 )
 from leanbayes.distributions.base import STAND_INS
 from leanbayes.distributions.kl import divergence, total_divergence
-from leanbayes.kernels import EAGER, FORMULA, GRAPH, Sharing, kernel, mode_of, without_native
+from leanbayes.kernels import (
+    EAGER,
+    FORMULA,
+    GRAPH,
+    Sharing,
+    independent,
+    k_tied_kl,
+    kernel,
+    mode_of,
+    without_native,
+)
 from leanbayes.kernels.dispatch import TABLE
-from leanbayes.ops import Conv, ConvTranspose, Linear
+from leanbayes.ops import Conv, ConvTranspose, Linear, Lookup, Usage
 from leanbayes.testing.assertions import assert_mean
 
 OUT, IN, DRAWS = 3, 8, 20_000
@@ -32,14 +42,16 @@ OTHERS = {
     Linear: Linear,
     Conv: lambda: Conv((2, 2)),
     ConvTranspose: lambda: ConvTranspose((2, 2)),
+    Lookup: Lookup,
     Normal: lambda: Normal(torch.tensor(0.1), torch.tensor(0.5)),
     RelevanceNormal: RelevanceNormal,
     LogUniformDensity: LogUniformDensity,
 }
 
 
-def family(kind, dtype=torch.float32):
+def family(kind, dtype=torch.float32, op=None):
     """A member of a family that has kernels."""
+    op = op or Linear()
     torch.manual_seed(0)
     loc, scale = torch.randn(OUT, IN).to(dtype), (0.2 + torch.rand(OUT, IN)).to(dtype)
     if kind is LocationScale:
@@ -48,8 +60,9 @@ def family(kind, dtype=torch.float32):
         u, v = (0.3 * torch.randn(2, n) - 0.5 for n in (OUT, IN))
         return KTiedNormal(loc, u.to(dtype), v.to(dtype), log_unit=0.0)
     if kind is Rank1Mixture:
-        r, s = (Normal(torch.ones(1, n, dtype=dtype), 0.3) for n in (OUT, IN))
-        return Rank1Mixture(loc, r, s)
+        sizes = OUT, op.input_channels(IN)
+        r, s = (Normal(torch.ones(1, n, dtype=dtype), 0.3) for n in sizes)
+        return Rank1Mixture(loc, r, s, op)
     assert kind is FreshNoise, f"{kind.__name__} has a kernel; say here how one is made"
     return FRESH
 
@@ -62,6 +75,8 @@ def formula_of(q):
 
 
 def inputs(op, batch):
+    if isinstance(op, Lookup):
+        return torch.tensor([[6, 1, 6]]).expand(batch, 3)
     shape = {Linear: (IN,), Conv: (2, 3, 3), ConvTranspose: (2, 3, 3)}[type(op)]
     return (0.5 + torch.rand(1, *shape)).expand(batch, *shape)
 
@@ -83,7 +98,8 @@ def assert_same_law(found, expected, what):
 
 
 def test_questions_are_known_and_every_kernel_has_a_test_here():
-    assert {question for question, _, _ in TABLE} == {"draw", "local", "samples", "kl", "noise"}
+    questions = {"draw", "local", "samples", "entries", "kl", "noise"}
+    assert {question for question, _, _ in TABLE} == questions
     for _, kind, other in TABLE:
         family(kind)
         OTHERS[other]()
@@ -100,8 +116,8 @@ def test_draws_have_the_law_of_the_formula(key):
 @pytest.mark.usefixtures("branch")
 @keys("local")
 def test_outputs_have_the_law_of_the_formula(key):
-    q, op = family(key[1]), OTHERS[key[2]]()
-    x, bias = inputs(op, DRAWS), torch.randn(OUT)
+    op = OTHERS[key[2]]()
+    q, x, bias = family(key[1], op=op), inputs(op, DRAWS), torch.randn(OUT)
     bias = None if key[1] is Rank1Mixture else bias
     found, expected = (
         each.local_map(op, DRAWS)(x) if bias is None else each.local(x, op, bias)
@@ -120,6 +136,40 @@ def test_samples_of_predictions_have_the_law_of_the_formula(key):
     found = drawn.unflatten(0, (samples, 2))[:, 0]
     expected = formula_of(q).local(x, op, bias)
     assert_same_law(found, expected, "a sample")
+
+
+@pytest.mark.usefixtures("branch")
+@keys("entries")
+def test_entries_have_the_law_of_a_table_that_is_drawn_whole(key):
+    q, op, x = family(key[1]), Lookup(), torch.tensor([[6, 1], [1, 6]])
+    usage = op.usage(x)
+    found = torch.stack([lb.estimators.weights(q, op, usage)(x) for _ in range(DRAWS // 8)])
+    whole = formula_of(q).rsample((DRAWS // 8,)).mT
+    assert torch.equal(found[:, 0, 0], found[:, 1, 1])  # one draw of an entry for all its uses
+    assert_same_law(found[:, 0], whole[:, [6, 1]], "an entry")
+
+
+@keys("entries")
+def test_entries_that_follow_leave_those_that_were_drawn(key):
+    q, op, x = family(key[1]), Lookup(padding_index=1), torch.tensor([6, 1])
+    drawn = lb.estimators.weights(q, op, op.usage(x))
+    first, everything = drawn(x), drawn(torch.arange(IN))
+    assert torch.equal(everything[[6, 1]], first)
+    assert not first[1].any()
+    assert torch.equal(everything, drawn(torch.arange(IN)))
+    assert torch.equal(op(x, drawn.weight), first)
+
+
+@keys("entries")
+def test_entries_are_drawn_alone_and_have_the_gradient_of_the_whole_table(key):
+    """A table of which few entries are used costs what these cost."""
+    q, op, x = family(key[1]), Lookup(), torch.tensor([3, 3, 5])
+    loc = q.loc.requires_grad_()
+    drawn = lb.estimators.auto(q, op, Usage(None, reused=False, entries=x))
+    assert drawn.drawn.numel() == 2 * OUT
+    (slope,) = torch.autograd.grad(drawn(x).sum(), loc)
+    counts = torch.zeros(IN).index_add_(0, x, torch.ones(3))
+    assert torch.equal(slope, counts.expand(OUT, IN))
 
 
 @pytest.mark.usefixtures("branch")
@@ -243,3 +293,17 @@ def test_the_report_names_native_kernels_and_reasons_against_them():
     assert (row.kernel, row.reason.split(", got ")[1]) == ("torch", "torch.float64 on cpu")
     signs = lb.convert(nn.Linear(3, 4), lb.posteriors.ZeroMean("bernoulli"), lb.priors.Flat())
     assert rows(signs)["", "draw"].reason == "formula: no kernel for bernoulli noise"
+
+
+@pytest.mark.skipif(not lb.kernels().native, reason="native kernels were not built")
+@pytest.mark.parametrize("module", [k_tied_kl, independent])
+def test_the_kl_of_a_table_has_a_native_kernel(module, monkeypatch):
+    """Its means lie in memory as torch stores them, transposed."""
+    monkeypatch.setattr(module, "squares", None)  # what the kernel of torch's operations calls
+    kind = KTiedNormal if module is k_tied_kl else LocationScale
+    q, p = family(kind), OTHERS[Normal]()
+    q.loc = q.loc.t().contiguous().requires_grad_().t()
+    total = total_divergence([(q, p)])
+    torch.testing.assert_close(total, divergence(formula_of(q), p), rtol=1e-5, atol=1e-5)
+    (slope,) = torch.autograd.grad(total, q.loc)
+    torch.testing.assert_close(slope, (q.loc - p.loc) / p.scale**2)

@@ -1,4 +1,4 @@
-"""Scales go on being learnt after the KL has its full weight [k-tied suppl., appendix C]."""
+"""Scales go on being learned after the KL has its full weight [k-tied suppl., appendix C]."""
 
 import csv
 

@@ -12,6 +12,7 @@ from leanbayes.lab.data import PadCropFlip, augmentation, load_dataset
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lightning import BayesianModule
 from leanbayes.testing import assert_mean
+from research import extensions  # noqa: F401
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

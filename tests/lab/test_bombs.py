@@ -17,9 +17,11 @@ import pytest
 import torch
 
 from leanbayes.lab.checkpoints import read_checkpoint
-from leanbayes.lab.data import files, formats, load_dataset
+from leanbayes.lab.data import files, load_dataset
+from leanbayes.lab.data.images import read_idx
 from leanbayes.lab.predictions import _read_npz
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
+from research.data import binarized_mnist, formats
 
 
 @contextmanager
@@ -63,9 +65,9 @@ def test_a_packed_file_that_unpacks_to_too_much(packer, tmp_path):
     path = tmp_path / f"train-images.{'gz' if packer is gzip else 'xz'}"
     path.write_bytes(packer.compress(bytes(20 * 2**20)))
     with refused("unpacks to more than"):
-        formats.read_idx(path)
+        read_idx(path)
     with refused("unpacks to more than"):
-        formats.read_amat(path)
+        binarized_mnist.read_amat(path)
     assert files._digest(path, "content-sha256") == ""
 
 

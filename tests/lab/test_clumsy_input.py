@@ -18,7 +18,7 @@ from leanbayes.lab.data import Dataset, Examples, load_dataset
 from leanbayes.lab.data.sources import SOURCES, Source, register_dataset
 from leanbayes.lab.path_names import path_name
 from leanbayes.lab.recipe import check_recipe
-from leanbayes.lab.recipe_files import recipe_names
+from leanbayes.lab.recipe_names import recipe_names
 from leanbayes.lab.report import write_report
 from leanbayes.lab.result_files import write_result
 from leanbayes.lab.runs import Run
@@ -98,7 +98,7 @@ def test_a_name_cannot_be_a_path(name):
         check_recipe(values(name=name))
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="file or folder"):
-        register_dataset(name, task="regression", licence="", source="")(lambda: None)
+        register_dataset(name, task="regression", license="", source="")(lambda: None)
 
 
 def test_names_that_are_good():
@@ -253,7 +253,7 @@ TABLES = {
     "one class": (b"a,b,y\n1,2,cat\n3,4,cat\n5,6,cat\n", "has the one class 'cat'"),
     "UTF-16": ("a,b,y\n1,2,3\n".encode("utf-16"), "is UTF-16; save it as text in UTF-8"),
     "UTF-16 without a mark": ("a,b,y\n1,2,3\n".encode("utf-16-le"), "has NUL bytes"),
-    "Latin-1": ("a,b,y\n1,2,ä\n".encode("latin-1"), "line 2 is no UTF-8"),
+    "Latin-1": ("a,b,y\n1,2,ä\n".encode("latin-1"), "line 2 is not UTF-8"),
     "a NUL byte": (b"a,b,y\n1,2,\x003\n", "has NUL bytes"),
     "an endless cell": (b'a,b,y\n"' + b"x" * 200_000, "cannot be read as a table"),
     "numbers with words": (
@@ -373,7 +373,7 @@ def test_data_sets_that_teach_nothing(tmp_path, registered, targets, kind, sente
     assert not (tmp_path / "run" / "recipe.yaml").exists()
 
 
-def normalised() -> Chain:
+def normalized() -> Chain:
     layers = {"dense": nn.Linear(2, 3), "norm": nn.BatchNorm1d(3), "out": nn.Linear(3, 4)}
     return Chain(
         layers, (2,), {"*": lambda parameter, fan_in, generator: parameter.data.fill_(0.1)}
@@ -386,9 +386,9 @@ def normalised() -> Chain:
     holds="refused before training: the sentence gives a batch size that works",
 )
 def test_a_last_batch_of_one_with_batch_norm(tmp_path, registered):
-    registered(ARCHITECTURES, "normalised", normalised)
+    registered(ARCHITECTURES, "normalized", normalized)
     data = table(tmp_path / "t.csv", "abcd" * 8 + "a")  # 33 rows, 17 of them for training
-    recipe = values(data, architecture={"name": "normalised"}, posterior="MeanField")
+    recipe = values(data, architecture={"name": "normalized"}, posterior="MeanField")
     with pytest.raises(ValueError, match="17 training examples in batches of 8") as caught:
         train(check_recipe(recipe), tmp_path / "run", progress=False)
     assert "set training.batch_size: 7 or training.limit: 16" in str(caught.value)
@@ -431,7 +431,7 @@ def test_the_largest_seed_is_one(tmp_path):
         ("optimizer.betas=[2, 0.9]", "optimizer.betas.0: Input should be less than 1"),
         ("posterior={kind: [1]}", "posterior: "),
         ("budgets=3", "budgets: "),
-        ("training.epochs=[", "has a value that is no YAML"),
+        ("training.epochs=[", "has a value that is not valid YAML"),
     ],
 )
 def test_settings_of_a_wrong_kind(tmp_path, setting, sentence):
@@ -567,4 +567,4 @@ def test_a_metric_that_is_no_number_is_shown_as_such(copied, tmp_path):
     write_result(copied / "result.json", result)
     code, said = command("report", copied, "-o", tmp_path / "r.html")
     assert code == 0
-    assert "negative log likelihood is nan" in said
+    assert "On the test set NLL is nan" in said

@@ -2,15 +2,27 @@
 
 import csv
 import json
+import math
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from leanbayes.lab.recipe_files import recipe_names, recipe_path
+from leanbayes.lab.data import listing
+from leanbayes.lab.data.sources import SOURCES
+from leanbayes.lab.evaluation import compare_runs
+from leanbayes.lab.recipe_names import RECIPES, recipe_names, recipe_path
+from leanbayes.lab.runs import Run
 from leanbayes.lightning import BayesianModule
+from leanbayes.prediction.predict import predict
 from leanbayes_cli import app
+from research import extensions  # noqa: F401
+from research.publishing.recipe_minutes import recipe_minutes
 
+MINUTES = str(json.loads((RECIPES / "minutes.json").read_text())["k_tied/mnist-mlp-k2"])
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
 RECIPE = """
@@ -59,13 +71,6 @@ def test_evaluate_prints_every_metric(folder):
         assert name in result.output
 
 
-def test_evaluate_on_corrupted_images_is_worse(folder):
-    clean = run("evaluate", folder)
-    noisy = run("evaluate", folder, "--corrupt", "gaussian-noise", "--severity", 5)
-    assert noisy.exit_code == 0, noisy.output
-    assert noisy.output != clean.output
-
-
 def test_predict_writes_a_table(folder, tmp_path):
     inputs, output = tmp_path / "new.npy", tmp_path / "predictions.csv"
     np.save(inputs, np.zeros((4, 1, 8, 8), dtype=np.float32))
@@ -82,20 +87,90 @@ def test_report(folder, tmp_path):
     assert "digits-small" in page.read_text(encoding="utf-8")
 
 
-def test_data_list_names_licences():
+def test_data_list_says_what_is_absent_and_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("LEANBAYES_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     result = run("data", "list")
     assert result.exit_code == 0
-    assert "digits" in result.output
+    places = {entry.name: entry.place for entry in listing()}
+    assert places["digits"] == "comes with scikit-learn"
+    assert places["cifar10"] == "not here; leanbayes data fetch cifar10"
+    assert places["imagenet"].startswith("not here and not downloadable")
+    assert result.output.splitlines()[-1].startswith("Next: leanbayes data fetch ")
+
+
+def test_a_run_compared_with_itself_differs_by_nothing(folder, tmp_path):
+    result = run("compare", folder, folder, "--samples", 3, "--json", tmp_path / "found.json")
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert set(found) == {"nll", "accuracy", "brier"}
+    trained = run("evaluate", folder, "--samples", 3, "--json", tmp_path / "metrics.json")
+    assert trained.exit_code == 0
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    for name, scores in found.items():
+        assert scores["difference"] == {"value": 0.0, "error": 0.0}
+        assert scores["first"]["value"] == pytest.approx(metrics[name]["value"], abs=1e-5)
+
+
+def test_paired_differences_are_those_of_the_examples(recipe, folder, tmp_path):
+    other = tmp_path / "other"
+    assert run("train", recipe, "-o", other, "--set", "seed=4").exit_code == 0
+    nlls = []
+    for each in (folder, other):
+        model, _ = Run(each).load()
+        test = Run(each).dataset.test
+        drawn = predict(model, test.x, samples=5, seed=Run(each).recipe.seed, batch_size=1000)
+        nlls.append(-drawn.samples.log_softmax(-1).logsumexp(0) + math.log(5))
+        nlls[-1] = nlls[-1].gather(-1, test.y[:, None])[:, 0].double()
+    gap = nlls[1] - nlls[0]
+    found = compare_runs(folder, other, samples=5)["nll"].difference
+    assert found.value == pytest.approx(float(gap.mean()), abs=1e-5)
+    assert found.error == pytest.approx(float(gap.std(correction=0)) / len(gap) ** 0.5, rel=1e-3)
+
+
+def test_a_mistyped_name_is_refused_without_torch():
+    code = (
+        "import sys, leanbayes_cli\n"
+        "sys.argv = ['leanbayes', 'train', 'k_tied/mnist-mlp-k22']\n"
+        "try:\n    leanbayes_cli.main()\n"
+        "except SystemExit as end:\n    print(end.code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "did you mean 'k_tied/mnist-mlp-k2'?" in done.stdout
+    assert done.stdout.strip().endswith("False")
+
+
+def test_minutes_are_those_of_the_archived_results():
+    assert json.loads((RECIPES / "minutes.json").read_text()) == recipe_minutes()
+
+
+def test_data_list_names_what_needs_a_checkout(monkeypatch):
+    monkeypatch.setattr(SOURCES, "checkout_only", {"digits", "elsewhere"})
+    line = run("data", "list").output.splitlines()[-2]
+    assert line == "Not here: elsewhere. In a checkout: python -m research.lab data list"
+
+
+def test_help_has_panels_in_the_order_of_a_project():
+    panels = re.findall(r"─ ([A-Z]\w+) ─", run("--help").output)
+    assert panels == ["Options", "Start", "Run", "Tune", "Library"]
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_shows_no_type_of_flags(option):
+    shown = run("train", option).output
+    assert "<bool>" not in shown
+    assert "--output" in shown
 
 
 def test_recipes_are_listed_by_name():
     everything, some = run("recipes"), run("recipes", "k_tied/mnist-mlp-k")
     assert everything.exit_code == some.exit_code == 0
     assert all(name in everything.output for name in recipe_names())
-    lines = some.output.splitlines()[2:]
+    *lines, _, following = some.output.splitlines()[2:]
     assert [line.split()[0] for line in lines] == recipe_names("k_tied/mnist-mlp-k")
     (line,) = [line for line in lines if line.startswith("k_tied/mnist-mlp-k2 ")]
-    assert line.split()[1:] == ["mnist", "mlp", "KTied", "80", "of", "300", "epochs,", "4", "more"]
+    assert line.split()[1:] == [*["MLP", "on", "MNIST,", "k", "=", "2"], "80", "of", "300", MINUTES]
+    assert following == "Next: leanbayes train k_tied/mnist-mlp-k1-decay"
 
 
 def test_a_recipe_is_shown_as_it_is():
@@ -124,7 +199,8 @@ def test_ctrl_c_says_how_to_go_on(recipe, tmp_path, monkeypatch):
         (("train", "{recipe}", "--set", "optimizer.lrr=1"), "did you mean 'lr'?"),
         (("train", "{recipe}", "--set", "seed"), "is not of the form key=value"),
         (("train", "{recipe}", "--out", "{folder}"), "resume it with --resume"),
-        (("evaluate", "no-such-run"), "holds no finished run"),
+        (("evaluate", "no-such-run"), "no-such-run is not a run folder (no recipe.yaml)"),
+        (("compare", "{folder}", "no-such-run"), "no-such-run is not a run folder"),
         (("data", "fetch", "mnst"), "did you mean 'mnist'?"),
         (("report", "no-such-run"), "no-such-run"),
     ],
@@ -140,7 +216,8 @@ def test_mistakes_get_one_sentence(arguments, sentence, recipe, folder):
 
 
 @pytest.mark.parametrize(
-    "command", ["recipes", "train", "evaluate", "predict", "sweep", "report", "demo"]
+    "command",
+    ["recipes", "train", "evaluate", "predict", "sweep", "report", "demo", "selfcheck"],
 )
 def test_every_command_has_an_example(command):
     assert f"Example: leanbayes {command}" in run(command, "--help").output

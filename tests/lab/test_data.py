@@ -13,7 +13,8 @@ from leanbayes.lab import data
 from leanbayes.lab.data import catalogue, mnist
 from leanbayes.lab.data.files import File, Form
 from leanbayes.lab.data.sources import SOURCES, Source
-from leanbayes.lab.data.uci import FACTS
+from research import extensions  # noqa: F401
+from research.data.uci import FACTS
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_digits_are_those_of_scikit_learn():
     theirs = torch.tensor(np.column_stack([bunch.data, bunch.target])).float()
     assert sorted(map(tuple, ours.tolist())) == sorted(map(tuple, theirs.tolist()))
     assert not torch.equal(ours, theirs)  # it was shuffled
-    assert digits.licence
+    assert digits.license
     assert digits.data_size == 1257
 
 
@@ -226,7 +227,7 @@ def test_the_list_has_every_data_set_and_its_state(own, rng):
     entries = {entry.name: entry for entry in data.listing()}
     assert tuple(entries) == data.names()
     assert len(entries) == 19
-    assert all(entry.licence and entry.source for entry in entries.values())
+    assert all(entry.license and entry.source for entry in entries.values())
     assert entries["digits"].state == "embedded"
     assert entries["kmnist"].state == "absent"
     assert entries["kmnist"].size == 21_240_888

@@ -47,12 +47,12 @@ def test_the_order_depends_on_seed_and_epoch_alone(images, seed):
     assert torch.equal(torch.get_rng_state(), state)  # the global generator was not touched
 
 
-def test_neighbouring_epochs_are_unrelated():
+def test_neighboring_epochs_are_unrelated():
     numbers = Examples(torch.arange(2000))
     epochs = torch.stack([Batches(numbers, 10, seed=0).order(e) for e in range(200)]).double()
-    centred = epochs - 999.5
-    products = (centred[1:] * centred[:-1]).mean(1) / (2000**2 / 12)
-    assert_mean(products, 0.0, "correlation of neighbouring epochs")
+    centered = epochs - 999.5
+    products = (centered[1:] * centered[:-1]).mean(1) / (2000**2 / 12)
+    assert_mean(products, 0.0, "correlation of neighboring epochs")
 
 
 def test_the_first_example_is_uniform():

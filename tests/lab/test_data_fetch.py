@@ -13,6 +13,7 @@ from leanbayes.lab import data
 from leanbayes.lab.data import mnist
 from leanbayes.lab.data.files import File, Form
 from leanbayes.lab.data.sources import SOURCES, Source
+from research import extensions  # noqa: F401
 
 NAMES = [file.path for file in mnist.MNIST[0].files]
 

@@ -1,6 +1,8 @@
 """Your own CSV and NPZ files."""
 
 import csv
+import io
+import zipfile
 
 import numpy as np
 import pytest
@@ -191,6 +193,19 @@ def test_a_damaged_table_of_contents_is_one_sentence(tmp_path, flaw):
     path.write_bytes(content)
     with pytest.raises(ValueError, match="truncated or damaged") as caught:
         data.load_dataset(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_open_bracket_in_the_header_of_an_array_is_one_sentence(tmp_path):
+    """NumPy reads headers of its first version as Python, which ends in an error of tokens."""
+    path, array = tmp_path / "t.npy", io.BytesIO()
+    np.lib.format.write_array(array, np.zeros((9, 2)), version=(1, 0))
+    content = array.getvalue().replace(b"'shape': (9, 2), }", b"'shape': ((9, 2, ,")
+    with zipfile.ZipFile(path.with_suffix(".npz"), "w") as archive:
+        archive.writestr("x.npy", content)
+        archive.writestr("y.npy", content)
+    with pytest.raises(ValueError, match="truncated or damaged") as caught:
+        data.load_dataset(str(path.with_suffix(".npz")))
     assert "\n" not in str(caught.value)
 
 

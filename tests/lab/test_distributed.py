@@ -1,4 +1,4 @@
-"""Lightning on two processes: one KL, noise of their own, the gradient of one process."""
+"""Lightning on two processes: one KL, separate noise, the gradient of one process."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def relevances():
 
 
 class Watch(L.Callback):
-    """Keeps gradients as the optimiser gets them, and what the noise does to one input."""
+    """Keeps gradients as the optimizer gets them, and what the noise does to one input."""
 
     def __init__(self):
         self.gradients, self.outputs = [], []

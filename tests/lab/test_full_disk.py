@@ -42,8 +42,8 @@ def reference(recipe, tmp_path_factory):
 def fill(path):
     """Let the next write of a file end in the kernel's device that is always full."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    neighbour = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    neighbour.symlink_to("/dev/full")
+    neighbor = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    neighbor.symlink_to("/dev/full")
 
 
 def checkpoints(folder):

@@ -7,7 +7,7 @@ from dense import absolute
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.lab.keep_best import KeepBest
+from leanbayes.lab.callbacks import KeepBest
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
@@ -66,7 +66,7 @@ def test_a_run_that_is_resumed_ends_with_the_same(kept, tmp_path):
 
 
 def test_without_validation_there_is_no_best(tmp_path):
-    with pytest.raises(ValueError, match="there are no validation examples to tell by; set some"):
+    with pytest.raises(ValueError, match="there are no validation examples; hold some out"):
         train(recipe("best", validation=0), tmp_path, progress=False)
 
 

@@ -3,11 +3,11 @@
 import pytest
 
 from leanbayes.lab.measurements import MEASUREMENTS, Measurement
-from leanbayes.lab.measurements.probe import Probe
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
+from research.papers.k_tied.probe import Probe
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 

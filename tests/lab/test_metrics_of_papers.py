@@ -16,11 +16,12 @@ from sklearn.metrics import (
 
 import leanbayes as lb
 from leanbayes import metrics
-from leanbayes.lab.corruptions import CORRUPTIONS, SEVERITIES
 from leanbayes.lab.data import Examples
-from leanbayes.lab.evaluation import corrupted_means, evaluate, mean_corruption_error
+from leanbayes.lab.evaluation import evaluate
 from leanbayes.prediction.predict import Prediction
 from leanbayes.testing import assert_mean, threshold
+from research.corruptions import CORRUPTIONS, SEVERITIES
+from research.corruptions.means import corrupted_means, mean_corruption_error
 
 EXAMPLES, CLASSES = 400, 5
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from leanbayes.lab.data import Dataset, Examples, Scaling
-from leanbayes.lab.evaluation import as_learnt
+from leanbayes.lab.evaluation import as_learned
 
 
 def dataset(classes=(), shift=0.0, scale=1.0, y=(0, 1)) -> Dataset:
@@ -20,15 +20,15 @@ def dataset(classes=(), shift=0.0, scale=1.0, y=(0, 1)) -> Dataset:
 )
 def test_classes_are_compared_by_name_and_inputs_by_unit():
     own = dataset(("a", "b", "c"), shift=1.0, scale=2.0)
-    examples = as_learnt(dataset(("c", "b"), shift=4.0, scale=0.5), own)
+    examples = as_learned(dataset(("c", "b"), shift=4.0, scale=0.5), own)
     assert examples.y.tolist() == [2, 1]
     torch.testing.assert_close(examples.x, own.test.x)
 
 
-def test_a_class_that_was_not_learnt_is_refused():
-    with pytest.raises(ValueError, match=r"the class \['d'\], which the run has not learnt"):
-        as_learnt(dataset(("a", "d")), dataset(("a", "b")))
+def test_a_class_that_was_not_learned_is_refused():
+    with pytest.raises(ValueError, match=r"the class \['d'\], which the run has not learned"):
+        as_learned(dataset(("a", "d")), dataset(("a", "b")))
 
 
 def test_classes_of_which_none_is_known_keep_their_numbers():
-    assert as_learnt(dataset(("x", "y")), dataset(("a", "b"))).y.tolist() == [0, 1]
+    assert as_learned(dataset(("x", "y")), dataset(("a", "b"))).y.tolist() == [0, 1]

@@ -1,4 +1,4 @@
-"""One's own table from ``new`` to ``predict`` and ``export``, and tables that cannot be learnt."""
+"""One's own table from ``new`` to ``predict`` and ``export``, and tables that cannot be learned."""
 
 import csv
 import json
@@ -14,7 +14,7 @@ from leanbayes_cli import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
-NAMES = ["Größe, m²", "colour: door", "year #1", "country", "note", "price (k€)"]
+NAMES = ["Größe, m²", "color: door", "year #1", "country", "note", "price (k€)"]
 
 
 def run(*arguments):
@@ -32,10 +32,10 @@ def houses(count, seed=0):
     draw = random.Random(seed)
     rows = [NAMES]
     for number in range(count):
-        size, colour = draw.uniform(30, 200), draw.choice(["red", "blue", "sea green"])
-        price = 1000 + 30 * size + 400 * (colour == "red") + draw.gauss(0, 100)
+        size, color = draw.uniform(30, 200), draw.choice(["red", "blue", "sea green"])
+        price = 1000 + 30 * size + 400 * (color == "red") + draw.gauss(0, 100)
         cell = "NA" if draw.random() < 0.1 else f"{size:.1f}"
-        rows.append([cell, colour, draw.randint(1900, 2020), "DE", f"house {number}", price])
+        rows.append([cell, color, draw.randint(1900, 2020), "DE", f"house {number}", price])
     return rows
 
 
@@ -55,11 +55,11 @@ def trained(tmp_path_factory):
 def test_new_says_what_the_columns_are(trained):
     told = trained[3]
     assert "150 rows; the target 'price (k€)' is a number, from 3 columns (6 numbers)." in told
-    assert "Categories are 'colour: door'." in told
+    assert "Categories are 'color: door'." in told
     assert "never vary: 'country'" in told
     assert "many different texts: 'note'" in told
     assert "Numbers are missing in 'Größe, m²'" in told
-    assert "go on with: leanbayes train" in told
+    assert "Next: leanbayes train" in told
 
 
 def test_new_writes_sizes_and_likelihood(trained):
@@ -69,8 +69,8 @@ def test_new_writes_sizes_and_likelihood(trained):
     assert recipe.likelihood.kind == "gaussian"
     dataset = load_data(recipe)
     parts = [part for column in dataset.columns for part in column.parts]
-    colours = [f"colour: door={name}" for name in ("blue", "red", "sea green")]
-    assert parts == ["Größe, m²", "Größe, m² is missing", *colours, "year #1"]
+    colors = [f"color: door={name}" for name in ("blue", "red", "sea green")]
+    assert parts == ["Größe, m²", "Größe, m² is missing", *colors, "year #1"]
     known = [float(row[0]) for row in houses(150)[1:] if row[0] != "NA"]
     assert dataset.columns[0].fill == pytest.approx(np.mean(known), rel=0.1)
 
@@ -177,12 +177,12 @@ BAD = {
     "constant inputs": ("a,b\n1,1\n1,2\n1,4\n", "no column to learn from: 'a' never vary"),
     "no target": ("a,b\n1,0.5\n2,\n3,1.5\n", "targets are never missing; delete these"),
     "two rows": ("a,b\n1,0.5\n2,1.5\n", "has 2 rows; train and test need at least three"),
-    "a number of bytes": ("a,b\n\0,1\n", "has NUL bytes, so it is no table of text"),
+    "a number of bytes": ("a,b\n\0,1\n", "has NUL bytes, so it is not a text table"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_tables_that_cannot_be_learnt(case, tmp_path, monkeypatch):
+def test_tables_that_cannot_be_learned(case, tmp_path, monkeypatch):
     text, sentence = BAD[case]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.csv").write_text(text, encoding="utf-8")
@@ -198,7 +198,7 @@ def test_tables_that_cannot_be_learnt(case, tmp_path, monkeypatch):
     ("arguments", "sentence"),
     [
         (("absent.csv",), "absent.csv does not exist"),
-        (("good.txt",), "is no .csv file"),
+        (("good.txt",), "is not a .csv file"),
         (("good.csv", "--target", "prise"), "did you mean 'price'?"),
         (("good.csv", "--out", "good.txt"), "exists already; delete it"),
     ],

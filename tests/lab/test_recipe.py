@@ -10,9 +10,8 @@ from leanbayes.lab.recipe_files import (
     apply_settings,
     parse_yaml,
     read_recipe,
-    recipe_names,
-    recipe_path,
 )
+from leanbayes.lab.recipe_names import recipe_names, recipe_path
 
 TEXT = """
 name: mnist-mlp-k2
@@ -58,6 +57,16 @@ def test_budgets_and_settings_change_single_keys(file):
     assert read_recipe(file, budget="cpu").training.epochs == 30
     changed = read_recipe(file, budget="cpu", settings={"training.epochs": 2, "seed": 7})
     assert (changed.training.epochs, changed.seed) == (2, 7)
+
+
+def test_a_recipe_with_the_earlier_spelling_of_learned_reads_as_the_new_one(file):
+    likelihood = "\nlikelihood: {kind: gaussian, scale: 0.5, noise: %s}\n"
+    read = []
+    for spelling in ("learnt", "learned"):
+        file.write_text(TEXT + likelihood % spelling, encoding="utf-8")
+        read.append(read_recipe(file))
+    assert read[0] == read[1]
+    assert read[0].likelihood.make().noise == "learned"
 
 
 def test_a_written_recipe_reads_back_the_same(file):

@@ -37,8 +37,8 @@ def recipe_of(**changes):
     ("section", "made"),
     [
         (
-            {"kind": "gaussian", "noise": "learnt", "scale": 1.0},
-            lb.likelihoods.Gaussian(1.0, "learnt"),
+            {"kind": "gaussian", "noise": "learned", "scale": 1.0},
+            lb.likelihoods.Gaussian(1.0, "learned"),
         ),
         ({"kind": "student_t", "df": 3}, lb.likelihoods.StudentTNoise(df=3.0)),
         ({"kind": "negative_binomial", "dispersion": 0.5}, lb.likelihoods.NegativeBinomial(0.5)),
@@ -128,8 +128,8 @@ def test_a_run_is_trained_evaluated_and_predicts(kind, tmp_path, registered):
     for checkpoint in (tmp_path / "run/checkpoints").glob("*.ckpt"):
         checkpoint.unlink()
     _, likelihood = Run(tmp_path / "run").load()
-    (learnt,) = likelihood.parameters()
-    assert float(learnt.detach()) != 0.0
+    (learned,) = likelihood.parameters()
+    assert float(learned.detach()) != 0.0
     again = evaluate_run(tmp_path / "run", samples=5)
     assert again["nll"]["value"] == pytest.approx(result["metrics"]["nll"]["value"], rel=1e-5)
     out = predict_file(tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv", samples=5)

@@ -13,16 +13,16 @@ from torch import nn
 import leanbayes as lb
 import research.extensions  # noqa: F401
 from leanbayes.conversion.convert import plan
-from leanbayes.lab import recipe_files
+from leanbayes.lab import recipe_files, recipe_names
 from leanbayes.lab.architectures import build
 from leanbayes.lab.data import names
 from leanbayes.lab.from_recipe import build_model, likelihood_of
 from leanbayes.lab.train import build_module
 
 read_recipe = cache(recipe_files.read_recipe)
-RECIPES = recipe_files.RECIPES
-IDS = recipe_files.recipe_names()
-FILES = [recipe_files.recipe_path(name) for name in IDS]
+RECIPES = recipe_names.RECIPES
+IDS = recipe_names.recipe_names()
+FILES = [recipe_names.recipe_path(name) for name in IDS]
 BUDGETS = ("paper", "cpu")
 NARROW = {
     "wrn-28": {"width": 1, "depth": 10},

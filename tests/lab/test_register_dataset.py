@@ -13,7 +13,7 @@ from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.from_recipe import build_model, load_data
 from leanbayes.lab.recipe import check_recipe
 
-FACTS = {"task": "regression", "licence": "CC0", "source": "made up"}
+FACTS = {"task": "regression", "license": "CC0", "source": "made up"}
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_function_is_a_data_set(forget):
     define()
     dataset = data.load_dataset("line", points=7)
     assert (len(dataset.train), dataset.name, dataset.task) == (7, "line", "regression")
-    assert (dataset.licence, dataset.source) == ("CC0", "made up")
+    assert (dataset.license, dataset.source) == ("CC0", "made up")
     (entry,) = [entry for entry in data.listing(checksums=True) if entry.name == "line"]
     assert (entry.where, entry.size, entry.state) == (None, 0, "embedded")
     assert data.check("line") == ()
@@ -51,7 +51,7 @@ def test_a_definition_may_run_again_and_a_name_is_taken_once(forget):
     again = define()
     assert SOURCES["line"].build is again
     with pytest.raises(ValueError, match="there is a data set 'line' already"):
-        define(licence="MIT")
+        define(license="MIT")
 
 
 def test_a_function_with_files_gets_their_content(forget, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from io import BytesIO
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy
 import pytest
@@ -30,10 +31,11 @@ mpl = pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
 CHROMIUM = Path("/usr/bin/chromium")
-EVERYWHERE = ("What was run", "Results", "Learning curves")
+EVERYWHERE = ("Results", "Learning curves")
+FACTS = "What was run"
 FROM_DATA = (
     "Calibration",
-    "In and out of distribution",
+    "OOD detection",
     "Most and least certain images",
 )
 
@@ -106,7 +108,7 @@ def report(run, tmp_path):
 def test_two_runs_share_a_page_with_every_section_that_applies(both):
     page = Page(both)
     each = [*EVERYWHERE, *FROM_DATA, "Standard deviations of the weights"]
-    assert page.headings == ["All runs", *each, *each, "Dropout rates"]
+    assert page.headings == ["All runs", *each, FACTS, *each, "Dropout rates", FACTS]
     targets = {value for tag, key, value in page.attributes if (tag, key) == ("h2", "id")}
     links = {value for tag, key, value in page.attributes if (tag, key) == ("a", "href")}
     assert links == {f"#{target}" for target in targets}
@@ -153,16 +155,13 @@ def test_a_plain_network_is_judged_too(tmp_path):
     values = {"posterior": None, "prior": None, "training": {"epochs": 1, "batch_size": 400}}
     train(recipe(**values), tmp_path / "run", progress=False)
     page = report(tmp_path / "run", tmp_path)
-    assert page.headings == [*EVERYWHERE, *FROM_DATA]
+    assert page.headings == [*EVERYWHERE, *FROM_DATA, FACTS]
     assert len(page.notices) == 1  # that it was cut
 
 
-def test_a_page_may_have_a_title_and_an_opening(copied, tmp_path):
-    (copied / "result.json").unlink()  # nothing to predict: soon written
-    opening = [element("p", "first words")]
-    path = write_report([copied], tmp_path / "report.html", title="A title", opening=opening)
-    text = Page(path).text
-    assert text.index("A title") < text.index("first words") < text.index("What was run")
+def test_a_page_begins_with_title_and_verdict_and_ends_with_facts(copied, tmp_path):
+    text = Page(write_report([copied], tmp_path / "report.html", title="A title")).text
+    assert text.index("A title") < text.index("On the test set: accuracy") < text.index(FACTS)
 
 
 def test_a_section_is_one_function(copied, tmp_path):
@@ -210,7 +209,10 @@ def test_every_image_decodes_and_shows_something(both):
 
     images = Page(both).images()
     assert len(images) > 15
-    for png in images:
+    drawings = [ElementTree.fromstring(svg) for svg in images if b"<svg" in svg]
+    assert len(drawings) > 10
+    assert all(len(list(drawing.iter())) > 50 for drawing in drawings)
+    for png in (image for image in images if b"<svg" not in image):
         pixels = imread(BytesIO(png))
         assert min(pixels.shape[:2]) > 300
         assert pixels[..., :3].std() > 0.01
@@ -267,7 +269,7 @@ def test_an_unfinished_run_is_reported_so_far(copied, tmp_path):
     page = report(copied, tmp_path)
     assert "not finished" in page.notices[0]
     assert "model could not be read" in page.notices[1]
-    assert page.headings == [*EVERYWHERE]
+    assert page.headings == [*EVERYWHERE, FACTS]
 
 
 def test_a_run_that_has_only_a_recipe_is_said_to_be_one(copied, tmp_path):
@@ -293,7 +295,7 @@ def test_a_damaged_model_costs_its_sections(copied, tmp_path):
     model.write_bytes(model.read_bytes()[:100])
     page = report(copied, tmp_path)
     assert any("model could not be read" in notice for notice in page.notices)
-    assert page.headings == [*EVERYWHERE]
+    assert page.headings == [*EVERYWHERE, FACTS]
 
 
 def test_missing_data_cost_their_sections_and_one_sentence(copied, tmp_path):
@@ -303,7 +305,7 @@ def test_missing_data_cost_their_sections_and_one_sentence(copied, tmp_path):
     said = [notice for notice in page.notices if "data set could not be read" in notice]
     assert len(said) == 1
     assert "gone.npz does not exist" in said[0]
-    assert page.headings == [*EVERYWHERE, "Standard deviations of the weights"]
+    assert page.headings == [*EVERYWHERE, "Standard deviations of the weights", FACTS]
 
 
 def test_a_report_downloads_nothing(tied, tmp_path, monkeypatch):
@@ -316,7 +318,7 @@ def test_a_report_downloads_nothing(tied, tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_no_run_is_refused_in_one_sentence(tied, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"is no run folder: it has no recipe\.yaml"):
+    with pytest.raises(FileNotFoundError, match=r"is not a run folder \(no recipe\.yaml\)"):
         write_report([tied, tmp_path], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
@@ -328,7 +330,10 @@ def test_no_run_is_refused(tmp_path):
 
 def test_elements_escape_text_and_attributes():
     assert element("a", "<&>", href='"') == '<a href="&quot;">&lt;&amp;&gt;</a>'
-    assert "<td>&lt;b&gt;</td>" in table(["h"], [["<b>"]], "caption")
+    shown = table(["h"], [["<b>", "1"]], "caption")
+    assert '<th scope="row">&lt;b&gt;</th><td class="number">1</td>' in shown.replace("\n", "")
+    assert "<caption>caption</caption>" in shown
+    assert '<th scope="col">h</th>' in shown
 
 
 def test_bins_give_the_calibration_error_of_torchmetrics():

@@ -35,7 +35,7 @@ def parsed(html, tmp_path):
 def studied(prediction, y, *, target_scaling=None, model=None):
     """The study of predictions for these targets."""
     examples = Examples(torch.zeros(len(y), 2), y)
-    facts = {"licence": "", "source": "", "preprocessing": "", "target_scaling": target_scaling}
+    facts = {"license": "", "source": "", "preprocessing": "", "target_scaling": target_scaling}
     task = (
         "regression" if isinstance(prediction.likelihood, lb.likelihoods.Gaussian) else "sequence"
     )
@@ -72,7 +72,7 @@ def trained(table, folder, noise):
     return folder
 
 
-@pytest.mark.parametrize("noise", ["learnt", "predicted"])
+@pytest.mark.parametrize("noise", ["learned", "predicted"])
 def test_a_run_that_predicts_numbers_shows_its_intervals(table, tmp_path, noise):
     run = trained(table, tmp_path / "run", noise)
     shown = Page(write_report([run], tmp_path / "report.html"))
@@ -85,12 +85,12 @@ def test_a_run_that_predicts_numbers_shows_its_intervals(table, tmp_path, noise)
     root = math.sqrt(squared) * float(found.target_scaling.scale)
     assert f"it is {root:.4f} over all" in caption
     assert "in the units of the raw targets" in caption
-    assert "squared error (standardised targets)" in shown.text
-    assert "negative log likelihood (standardised targets)" in shown.text
+    assert "squared error (standardized targets)" in shown.text
+    assert "NLL (standardized targets)" in shown.text
 
 
-def test_learnt_noise_is_the_trained_one(table, tmp_path):
-    run = trained(table, tmp_path / "run", "learnt")
+def test_learned_noise_is_the_trained_one(table, tmp_path):
+    run = trained(table, tmp_path / "run", "learned")
     likelihood = study.study(Run(run)).test.likelihood
     assert float(likelihood.log_scale) != pytest.approx(math.log(0.5), abs=1e-6)
     assert not likelihood.log_scale.requires_grad
@@ -150,7 +150,7 @@ def test_yes_and_no_are_two_classes(shape, tmp_path):
     right = float(((on > 0.5) == y.flatten().bool()).double().mean())
     assert f"expected calibration error {error:.4f}" in shown.text
     assert f"Accuracy is {right:.4f} on all examples" in shown.text
-    assert any("Entropy of right and of wrong" in caption for caption in shown.captions())
+    assert any("Entropy of correct and incorrect" in caption for caption in shown.captions())
     assert certain_images(None, found) is None
     assert regression(None, found) is None
 
@@ -185,16 +185,16 @@ def test_numbers_have_no_classes():
 
 @pytest.mark.parametrize(
     ("options", "units"),
-    [({}, "standardised"), ({"target_scaling": "raw"}, "raw")],
-    ids=["standardised", "raw"],
+    [({}, "standardized"), ({"target_scaling": "raw"}, "raw")],
+    ids=["standardized", "raw"],
 )
 @pytest.mark.tried(
     "Runs",
-    what="a report of a regression, whose scores are standardised and whose figures are raw",
+    what="a report of a regression, whose scores are standardized and whose figures are raw",
     holds="each number says its units",
 )
 def test_scores_of_numbers_say_their_units(table, options, units):
     dataset = load_dataset(str(table), **options)
     assert target_units(dataset) == units
     assert metric_name("squared_error", units) == f"squared error ({units} targets)"
-    assert metric_name("ece", units) == "calibration error (15 bins)"
+    assert metric_name("ece", units) == "ECE (15 bins)"

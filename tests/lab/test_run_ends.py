@@ -20,16 +20,17 @@ from typer.testing import CliRunner
 import leanbayes as lb
 from leanbayes.lab.callbacks import FollowLearningRate
 from leanbayes.lab.checkpoints import Checkpoints
+from leanbayes.lab.files import locked
 from leanbayes.lab.from_recipe import build_model, likelihood_of
 from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.launch import WholeCheckpoints
-from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.sweep import sweep
 from leanbayes.lab.train import build_module, train
 from leanbayes.lightning import BayesianModule, NonFiniteLossError
 from leanbayes.saving.files import remove_partial_files, replace_file
+from leanbayes.training.objective import BatchObjective
 from leanbayes_cli import app
 from research.papers.k_tied.compression import compress_run
 
@@ -222,13 +223,22 @@ def sends_sigterm(patch):
 @pytest.mark.tried(
     "Runs", what="SIGTERM during the demo", holds="exit code 143, and what is done is printed"
 )
-def test_a_stopped_demo_says_so(tmp_path, monkeypatch):
-    sends_sigterm(monkeypatch)
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize(
+    ("number", "name", "code"), [(signal.SIGTERM, "SIGTERM", 143), (signal.SIGINT, "Ctrl-C", 130)]
+)
+def test_a_stopped_demo_says_so(tmp_path, monkeypatch, number, name, code):
+    """Also in a training by lb.fit, which ends early by itself and keeps what it has."""
+
+    def stop(*_):
+        os.kill(os.getpid(), number)
+        time.sleep(1)
+
+    monkeypatch.setattr(BatchObjective, "__call__", stop)
+    before = signal.getsignal(number)
     done = CliRunner().invoke(app(), ["demo", "--quick", "--out", str(tmp_path)])
-    assert done.exit_code == 143
-    assert "Stopped by SIGTERM after 0 of 3 families" in done.output
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert done.exit_code == code
+    assert f"Stopped by {name} after 0 of 3 methods" in done.output
+    assert signal.getsignal(number) == before
 
 
 def test_a_stop_is_an_interrupt_for_python_too(tmp_path, monkeypatch):
@@ -435,7 +445,7 @@ def test_a_run_without_an_epoch_may_be_replaced(tmp_path, reference, resume, mon
 
 
 def overflow(patch, epoch):
-    """Let the last optimiser step of an epoch spoil a weight, unless steps are small."""
+    """Let the last optimizer step of an epoch spoil a weight, unless steps are small."""
 
     def last(self, trainer, module, *_):
         if trainer.current_epoch == epoch and trainer.is_last_batch and module.lr > 0.005:
@@ -557,7 +567,7 @@ DAMAGE = {
 
 @pytest.mark.tried(
     "Runs",
-    what="a last checkpoint that is empty, foreign, of another epoch, or has a flipped bit",
+    what="a last checkpoint that is empty, of another run or epoch, or has a flipped bit",
     holds="it costs one epoch and is said, with the checksums of new folders and without",
 )
 @pytest.mark.parametrize("sums", [True, False], ids=["checksums", "old folder"])
@@ -642,7 +652,7 @@ def test_checksums_are_those_of_other_tools(stopped):
 
 
 @pytest.mark.tried(
-    "Runs", what="more than 99 999 epochs", holds="checkpoints are in the order of their numbers"
+    "Runs", what="more than 99,999 epochs", holds="checkpoints are in the order of their numbers"
 )
 def test_checkpoints_sort_by_number(tmp_path):
     checkpoints = Checkpoints(tmp_path)

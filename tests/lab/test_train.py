@@ -21,6 +21,7 @@ from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
+from research import extensions  # noqa: F401
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
@@ -193,7 +194,7 @@ def test_a_run_knows_how_many_examples_it_learns_from(tmp_path, limit, size):
     assert run.data_size == len(run.training_examples) == size
 
 
-def run_with_learnt_noise(folder, **changes):
+def run_with_learned_noise(folder, **changes):
     """A run whose likelihood learns, and its metrics."""
     folder.mkdir()
     table = folder / "table.csv"
@@ -201,7 +202,7 @@ def run_with_learnt_noise(folder, **changes):
     values = {
         "data": {"name": str(table), "options": {"task": "regression"}},
         "architecture": {"name": "mlp", "options": {"inputs": 2, "hidden": [4], "outputs": 1}},
-        "likelihood": {"kind": "gaussian", "noise": "learnt"},
+        "likelihood": {"kind": "gaussian", "noise": "learned"},
         "training": {"epochs": 2, "batch_size": 20},
     }
     result = train(recipe(**{**values, **changes}), folder / "run", progress=False)
@@ -212,7 +213,7 @@ def run_with_learnt_noise(folder, **changes):
 def plain(tmp_path_factory):
     """A run of a network that was not converted."""
     folder = tmp_path_factory.mktemp("runs") / "plain"
-    return run_with_learnt_noise(folder, posterior=None, prior=None)
+    return run_with_learned_noise(folder, posterior=None, prior=None)
 
 
 @pytest.mark.parametrize("removed", ["checkpoints", "model.safetensors"])
@@ -226,7 +227,7 @@ def test_a_plain_network_loads_from_its_file_or_its_checkpoint(plain, tmp_path, 
 
 def test_a_likelihood_loads_from_the_file_of_its_model_or_from_its_checkpoint(tmp_path):
     """The files of the first runs hold no likelihood."""
-    folder, metrics = run_with_learnt_noise(tmp_path / "converted")
+    folder, metrics = run_with_learned_noise(tmp_path / "converted")
     model, _ = Run(folder).load()
     shutil.move(folder / "checkpoints", tmp_path)
     assert evaluate_run(folder, samples=5) == metrics

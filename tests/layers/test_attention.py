@@ -218,14 +218,14 @@ def test_a_block_of_plain_layers_trains_one_step(autocast):
     assert {name for name, _ in lb.extend.random_maps(model)} == set(names)
     tokens = torch.randint(11, (BATCH, 6))
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         logits = model(tokens[:, :-1])
         nll = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
         loss = lb.elbo(nll, lb.kl(model), data_size=1000).loss
     assert logits.dtype == (torch.bfloat16 if autocast else torch.float32)
     loss.backward()
-    optimiser.step()
+    optimizer.step()
     assert loss.isfinite()
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all(), name

@@ -1,4 +1,4 @@
-"""Which dimension counts examples: members, signs and factors must follow it."""
+"""The dimension that counts examples: members, signs and factors must follow it."""
 
 import pytest
 import torch

@@ -45,7 +45,7 @@ def test_without_a_prior_factors_are_around_what_changes_nothing(posterior, prio
 @pytest.mark.parametrize("posterior", [lb.posteriors.LowRank(2), lb.Rank1(2, factors="lognormal")])
 def test_what_has_no_published_prior_asks_for_one(posterior):
     with pytest.raises(
-        ValueError, match=r"has no prior of its own; give one such as lb\.priors\.Normal"
+        ValueError, match=r"has no separate prior; give one such as lb\.priors\.Normal"
     ):
         lb.convert(nn.Linear(3, 2), posterior)
 
@@ -113,7 +113,7 @@ def test_who_repeats_the_batch_or_does_not_train_hears_nothing(case):
     assert not said(lambda: QUIET[case](mixture()))
 
 
-def test_without_gradients_nothing_is_learnt_and_nothing_said():
+def test_without_gradients_nothing_is_learned_and_nothing_said():
     with torch.no_grad():
         assert not said(lambda: mixture()(X))
 

@@ -137,12 +137,12 @@ def test_prior_updates_put_group_ard_at_its_optimum(tmp_path):
         assert parameter.grad.abs().max() < 1e-3
 
 
-def test_a_learnt_noise_scale_is_trained(tmp_path):
+def test_a_learned_noise_scale_is_trained(tmp_path):
     torch.manual_seed(0)
     x = torch.randn(96, 1)
     y = 2 * x + 0.1 * torch.randn(96, 1)
     model = lb.convert(nn.Linear(1, 1), lb.MeanField(), lb.priors.Normal(2.0))
-    likelihood = lb.likelihoods.Gaussian(1.0, noise="learnt")
+    likelihood = lb.likelihoods.Gaussian(1.0, noise="learned")
     module = BayesianModule(model, data_size=96, likelihood=likelihood, lr=0.05)
     loader = DataLoader(TensorDataset(x, y), batch_size=32)
     _trainer(tmp_path, 60).fit(module, loader, loader)
@@ -181,7 +181,7 @@ def test_inputs_may_come_time_first(count):
     module = BayesianModule(model, data_size=100, batch_dim=1)
     batch = torch.randn(7, 5, 3), torch.randint(2, (5,))
     assert module.objective(batch).loss.isfinite()
-    module.log_dict = lambda values, **_: None
+    module.log = lambda name, value, **_: None
     module.validation_step(batch, 0)
 
 

@@ -85,7 +85,7 @@ def test_loggers_get_the_hyper_parameters(tmp_path):
 
 def test_a_checkpoint_comes_back_with_a_fresh_network(tmp_path):
     ramp = lb.training.schedules.LinearRamp(7)
-    trained = module(likelihood=lb.likelihoods.Gaussian(0.5, "learnt"), lr=0.03, schedule=ramp)
+    trained = module(likelihood=lb.likelihoods.Gaussian(0.5, "learned"), lr=0.03, schedule=ramp)
     run = trainer(tmp_path)
     run.fit(trained, loader(X, torch.stack([Y, 1 - Y], 1).float()))
     run.save_checkpoint(tmp_path / "c.ckpt")

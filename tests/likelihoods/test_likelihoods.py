@@ -31,11 +31,11 @@ EXAMPLES = {
     "bernoulli": (lb.likelihoods.Bernoulli(), outputs(4, 6), torch.tensor([0.0, 1, 1, 0, 1, 0])),
     "bernoulli_pixels": (lb.likelihoods.Bernoulli(), outputs(2, 3, 2, 2), torch.ones(3, 2, 2)),
     "gaussian": (lb.likelihoods.Gaussian(0.7), outputs(4, 3, 1), NUMBERS),
-    "gaussian_learnt": (lb.likelihoods.Gaussian(0.7, "learnt"), outputs(4, 3, 1), NUMBERS),
+    "gaussian_learned": (lb.likelihoods.Gaussian(0.7, "learned"), outputs(4, 3, 1), NUMBERS),
     "gaussian_predicted": (lb.likelihoods.Gaussian(0.7, "predicted"), outputs(4, 3, 2), NUMBERS),
     "student_t": (lb.likelihoods.StudentTNoise(0.7, df=9.0), outputs(4, 3, 1), NUMBERS),
-    "student_t_learnt": (
-        lb.likelihoods.StudentTNoise(0.7, "learnt", df=9.0, learn_df=True),
+    "student_t_learned": (
+        lb.likelihoods.StudentTNoise(0.7, "learned", df=9.0, learn_df=True),
         outputs(4, 3, 1),
         NUMBERS,
     ),
@@ -234,18 +234,18 @@ def test_a_heavy_tail_costs_an_outlier_less():
     assert lb.likelihoods.StudentTNoise(df=1.5).variance(given).isinf().all()
 
 
-def test_dispersion_is_learnt_from_counts():
+def test_dispersion_is_learned_from_counts():
     counts = td.NegativeBinomial(4.0, probs=torch.tensor(0.5)).sample((1000,))
     likelihood = lb.likelihoods.NegativeBinomial(1.0)
-    optimiser = torch.optim.LBFGS(likelihood.parameters(), max_iter=50)
+    optimizer = torch.optim.LBFGS(likelihood.parameters(), max_iter=50)
 
     def closure():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = likelihood.nll(counts.mean().log().expand(1000), counts)
         loss.backward()
         return loss
 
-    optimiser.step(closure)
+    optimizer.step(closure)
     excess = (counts.var() - counts.mean()) / counts.mean() ** 2
     assert float(likelihood.log_dispersion.detach().exp()) == pytest.approx(float(excess), rel=0.4)
 
@@ -414,7 +414,7 @@ def model():
 
 
 def test_a_likelihood_is_saved_with_its_model(tmp_path):
-    net, likelihood = model(), lb.likelihoods.StudentTNoise(0.5, "learnt", df=3.0, learn_df=True)
+    net, likelihood = model(), lb.likelihoods.StudentTNoise(0.5, "learned", df=3.0, learn_df=True)
     with torch.no_grad():
         likelihood.log_scale.add_(0.25)
     lb.save(net, tmp_path / "m", likelihood)
@@ -431,7 +431,7 @@ def test_a_likelihood_is_saved_with_its_model(tmp_path):
 def test_a_layer_called_likelihood_keeps_its_tensors(tmp_path):
     net = nn.ModuleDict({"likelihood": nn.Linear(3, 1)})
     converted = lb.convert(net, lb.KTied(2), lb.priors.Normal(1.0))
-    lb.save(converted, tmp_path / "m", lb.likelihoods.Gaussian(1.0, "learnt"))
+    lb.save(converted, tmp_path / "m", lb.likelihoods.Gaussian(1.0, "learned"))
     same = lb.load(net, tmp_path / "m")
     assert torch.equal(lb.kl(same), lb.kl(converted))
 

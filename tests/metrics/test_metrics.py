@@ -232,7 +232,7 @@ def test_bootstraps_repeat_and_refuse_bad_input():
 @pytest.mark.parametrize("sharpness", [0.3, 2.0, 30.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_calibration_error_is_that_of_torchmetrics(dtype, sharpness):
-    """Also where many are certain, which torchmetrics counts as a bin of their own."""
+    """Also where many are certain, which torchmetrics counts as a separate bin."""
     probs = (sharpness * torch.randn(500, 7, dtype=dtype)).softmax(-1)
     y = torch.where(torch.rand(500) < 0.7, probs.argmax(-1), torch.randint(7, (500,)))
     expected = float(multiclass_calibration_error(probs, y, 7, n_bins=15))

@@ -21,11 +21,11 @@ def build() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     kl = lb.kl(model)
     lb.elbo(F.cross_entropy(model(x), y), kl, data_size=DATA_SIZE).loss.backward()
-    optimiser.step()
-    optimiser.zero_grad()
+    optimizer.step()
+    optimizer.zero_grad()
     return kl.detach()
 
 
@@ -52,7 +52,7 @@ def test_a_converted_network_trains_on_two_processes(tmp_path):
     assert torch.equal(first["kl"], kl)
     for name, parameter in model.named_parameters():  # as one process with the whole batch
         torch.testing.assert_close(first[f"quiet.{name}"], parameter.detach())
-    assert not torch.equal(first.pop("outputs"), second.pop("outputs"))  # noise of their own
+    assert not torch.equal(first.pop("outputs"), second.pop("outputs"))  # separate noise
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     moved = [n for n in first if n.startswith("noisy.")]

@@ -27,11 +27,11 @@ def build() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     outputs, kl = model(x), lb.kl(model)
     lb.elbo(F.cross_entropy(outputs, y), kl, data_size=50).loss.backward()
-    optimiser.step()
-    optimiser.zero_grad()
+    optimizer.step()
+    optimizer.zero_grad()
     return kl.detach()
 
 
@@ -53,7 +53,7 @@ def work(rank: int, folder: str) -> None:
         with lb.using(model, lb.estimators.mean):
             state[f"{way} kl"] = step(model, x[half], y[half])
         state |= {f"{way} quiet {n}": p.full_tensor() for n, p in model.named_parameters()}
-        torch.manual_seed(rank)  # noise of their own
+        torch.manual_seed(rank)  # separate noise
         step(model, x[half], y[half])
         state |= {f"{way} noisy {n}": p.full_tensor() for n, p in model.named_parameters()}
     save_file({n: t.detach().clone() for n, t in state.items()}, f"{folder}/{rank}.safetensors")

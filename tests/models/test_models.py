@@ -197,7 +197,7 @@ def test_parameters_are_counted_by_role():
         "matrix normal": (small_model(lb.posteriors.MatrixNormal()), (20, (10 + 6) + (3 + 10), 6)),
         "variance": (small_model(lb.posteriors.ZeroMean()), (0, 20, 6)),
         "dropout": (small_model(lb.posteriors.VariationalDropout("neuron")), (20, 4 + 2, 6)),
-        "learnt prior": (small_model(prior=lb.priors.Normal(1.0, learn="layer")), (20, 20, 6 + 2)),
+        "learned prior": (small_model(prior=lb.priors.Normal(1.0, learn="layer")), (20, 20, 6 + 2)),
         "shared prior": (small_model(prior=lb.priors.Normal(1.0, learn="model")), (20, 20, 6 + 1)),
         "random bias": (small_model(bias=POSTERIOR), (26, 26, 0)),
         "plain": (mlp(), (0, 0, 26)),

@@ -13,8 +13,7 @@ import leanbayes as lb
 from leanbayes.distributions import KTiedNormal
 from leanbayes.errors import UnknownNameError
 from leanbayes.ops import Conv, ConvTranspose, Linear, Lookup
-from leanbayes.parameters.learned import Learned, Stored
-from leanbayes.parameters.transforms import Abs, AsMatrix, Clamp, Exp, Softplus
+from leanbayes.parameters.learned import Abs, AsMatrix, Clamp, Exp, Learned, Softplus, Stored
 
 TRANSFORMS = {
     "exp": Exp(),

@@ -98,7 +98,7 @@ def test_held_map_takes_any_batch(name):
 
 
 def test_a_broken_posterior_is_caught():
-    """The checks have power: a variance that is 10 % too small does not pass."""
+    """The checks have power: a variance that is 10% too small does not pass."""
     from leanbayes.distributions import LocationScale
     from leanbayes.testing import assert_mean
 

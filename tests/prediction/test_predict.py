@@ -175,7 +175,7 @@ def mixture(noise: str):
     return loc.unsqueeze(1), loc, torch.full_like(loc, 0.3)
 
 
-@pytest.mark.parametrize("noise", ["fixed", "learnt", "predicted"])
+@pytest.mark.parametrize("noise", ["fixed", "learned", "predicted"])
 def test_regression_summaries(noise):
     samples, loc, scale = mixture(noise)
     p = lb.Prediction(samples, lb.likelihoods.Gaussian(0.3, noise).double())

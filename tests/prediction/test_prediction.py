@@ -122,7 +122,7 @@ def test_shapes_that_do_not_fit_are_refused():
         (lb.Prediction(CLASSES[:, :0]), ("0 examples from 40 samples.",)),
         (
             lb.Prediction(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), lb.likelihoods.Gaussian(1.0)),
-            ("2 examples from 2 samples: means from 2 to 5", "deviation 1.22, 33 % of the"),
+            ("2 examples from 2 samples: means from 2 to 5", "deviation 1.22, 33% of the"),
         ),
         (
             lb.Prediction(torch.full((3, 2), torch.nan), lb.likelihoods.Gaussian()),
@@ -180,7 +180,7 @@ def test_confidence_and_standard_deviation():
 
 @pytest.mark.parametrize("name", ["mean", "std", "variance", "aleatoric", "epistemic"])
 def test_results_carry_a_gradient_only_if_samples_do(name):
-    likelihood = lb.likelihoods.Gaussian(0.5, noise="learnt")
+    likelihood = lb.likelihoods.Gaussian(0.5, noise="learned")
     assert any(p.requires_grad for p in likelihood.parameters())
     samples = torch.randn(20, 5)
     assert not getattr(lb.Prediction(samples, likelihood), name).requires_grad

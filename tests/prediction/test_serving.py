@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.prediction.seeded import noise_by
+from leanbayes.prediction.eval_mode import noise_by
 
 THREADS, PREDICTIONS = 8, 50
 

@@ -404,7 +404,7 @@ MIXED = {
     "shuffle": lambda h: h.roll(1, 0),
     "cumsum": lambda h: h.cumsum(0),
     "product of rows": lambda h: h @ (h.t() @ h),
-    "neighbours": lambda h: h.reshape(-1).roll(1).reshape(h.shape),
+    "neighbors": lambda h: h.reshape(-1).roll(1).reshape(h.shape),
     "transpose": lambda h: torch.softmax(h.t(), -1).t(),
     "statistics": lambda h: F.batch_norm(h, None, None, training=True),
     "dropout": lambda h: F.dropout(h, 0.5, training=True),
@@ -662,7 +662,7 @@ def test_a_head_behind_attention_runs_folded(folded):
 
 REFUSED = {
     "linear along rows": lambda x: F.linear(x.t(), torch.ones(2, 5)),
-    "normalised rows": lambda x: F.layer_norm(x.t(), (5,)),
+    "normalized rows": lambda x: F.layer_norm(x.t(), (5,)),
     "padded rows": lambda x: F.pad(x, (0, 0, 1, 1)),
     "joined rows": lambda x: torch.cat([x, x]),
     "stacked in other places": lambda x: x[:, :5] + x[:, :5].t(),

@@ -45,7 +45,7 @@ def second_moments(model):
     return (q.mean.square() + q.variance).detach()
 
 
-def minimise(loss, parameters):
+def minimize(loss, parameters):
     optimizer = torch.optim.LBFGS(parameters, max_iter=300, line_search_fn="strong_wolfe")
 
     def closure():
@@ -65,7 +65,7 @@ def minimise(loss, parameters):
 @over_families
 def test_gradient_and_block_updates_reach_the_same_relevances(family, groups):
     model = layer(family, lb.priors.GroupARD(0.5, groups))
-    minimise(model.kl, list(model.prior.parameters()))
+    minimize(model.kl, list(model.prior.parameters()))
     by_gradient, kl = model.prior().scale.detach(), model.kl().item()
     for start in (0.1, 5.0):
         model.prior = lb.priors.GroupARD(start, groups)(model.mean_weight.detach())

@@ -14,7 +14,8 @@ from leanbayes.lab.architectures import ARCHITECTURES
 from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.measurements import MEASUREMENTS
 from leanbayes.lab.recipe import check_recipe
-from leanbayes.lab.recipe_files import parse_yaml, read_recipe, recipe_names, recipe_to_train
+from leanbayes.lab.recipe_files import parse_yaml, read_recipe, recipe_to_train
+from leanbayes.lab.recipe_names import recipe_names
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes_cli import errors

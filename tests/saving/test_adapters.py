@@ -73,9 +73,9 @@ def test_an_adapter_keeps_running_averages_and_nothing_frozen(tmp_path):
 
 def test_an_adapter_with_a_likelihood(tmp_path):
     model = lb.convert(nn.Linear(3, 1), POSTERIOR, PRIOR)
-    lb.save(model, tmp_path / "a", lb.likelihoods.Gaussian(0.5, "learnt"), trainable_only=True)
+    lb.save(model, tmp_path / "a", lb.likelihoods.Gaussian(0.5, "learned"), trainable_only=True)
     assert repr(lb.saving.load_likelihood(tmp_path / "a")) == repr(
-        lb.likelihoods.Gaussian(0.5, "learnt")
+        lb.likelihoods.Gaussian(0.5, "learned")
     )
     assert torch.equal(lb.kl(lb.load(nn.Linear(3, 1), tmp_path / "a")), lb.kl(model))
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from leanbayes.saving.allocation_limit import AllocationLimit
+from leanbayes.saving.header import AllocationLimit
 
 HUGE = 10**12
 ONE = torch.zeros(1)

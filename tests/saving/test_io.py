@@ -25,7 +25,7 @@ SOURCE = pathlib.Path(lb.__file__).parent
 
 
 def shaken(model: nn.Module) -> nn.Module:
-    """The model with numbers that no initialisation would give."""
+    """The model with numbers that no initialization would give."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -263,7 +263,7 @@ def _unsealed(path: pathlib.Path, **changes: Any) -> None:
 
 @pytest.mark.tried(
     "Files",
-    what="a file whose description asks for rank 300 000, or for 10^30 members",
+    what="a file whose description asks for rank 300,000, or for 10^30 members",
     holds="refused in milliseconds: no more is made than the file and the network hold",
 )
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_a_description_that_asks_for_too_much(posterior, option, count, tmp_path
 
 @pytest.mark.tried(
     "Files",
-    what="a file whose F32 numbers are relabelled I32 or stored in another precision",
+    what="a file whose F32 numbers are relabeled I32 or stored in another precision",
     holds="refused: the sentence names the tensor and both dtypes",
 )
 def test_another_dtype_is_refused(tmp_path):
@@ -347,11 +347,20 @@ def test_a_header_beyond_the_limit_is_not_written(tmp_path, monkeypatch):
 
 def test_a_likelihood_that_is_none(tmp_path):
     model = lb.convert(nn.Linear(3, 1), POSTERIOR, PRIOR)
-    path = lb.save(model, tmp_path / "m", lb.likelihoods.Gaussian(0.5, "learnt"))
+    path = lb.save(model, tmp_path / "m", lb.likelihoods.Gaussian(0.5, "learned"))
     for bad in ([], {}, {"kind": "gausian"}, {"kind": "gaussian", "scale": 10**400}, None):
         _unsealed(path, likelihood=bad)
         with pytest.raises(LoadError, match="likelihood is not one of this version"):
             lb.saving.load_likelihood(path)
+
+
+def test_files_with_the_earlier_spelling_of_learned_load(tmp_path):
+    model = lb.convert(nn.Linear(3, 1), POSTERIOR, PRIOR)
+    path = lb.save(model, tmp_path / "m", lb.likelihoods.Gaussian(0.5, "learned"))
+    _unsealed(path, likelihood={"kind": "gaussian", "scale": 0.5, "noise": "learnt"})
+    loaded = lb.saving.load_likelihood(path)
+    assert loaded.noise == "learned"
+    assert float(loaded.log_scale.detach().exp()) == pytest.approx(0.5)
 
 
 OTHER_ARCHITECTURES = {

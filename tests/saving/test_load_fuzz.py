@@ -58,7 +58,7 @@ MODELS = {
         lb.MeanField(SCALE),
         lb.priors.GroupARD(),
         {"bias": lb.MeanField(0.3), "bias_prior": lb.priors.Laplace(2.0)},
-        lb.likelihoods.Gaussian(0.5, "learnt"),
+        lb.likelihoods.Gaussian(0.5, "learned"),
     ),
     "matrix_normal": Saved(
         lambda: nn.Conv1d(1, 2, 2), lb.posteriors.MatrixNormal(rank=1), lb.priors.StudentT(3.0)
@@ -250,7 +250,7 @@ class Peak:
 
 @pytest.mark.tried(
     "Files",
-    what="20 000 saved models with bytes or header changed",
+    what="20,000 saved models with bytes or header changed",
     holds="one sentence or a right load, each in less than a second and 200 MB",
 )
 @pytest.mark.parametrize("name", MODELS)

@@ -19,9 +19,8 @@ from sklearn.preprocessing import StandardScaler
 import leanbayes as lb
 from leanbayes.errors import NonFiniteLossError
 from leanbayes.sklearn import BayesClassifier, BayesRegressor, base
-from leanbayes.sklearn.fitting import FitSettings
+from leanbayes.sklearn.fitting import FitSettings, WeightedRows, distinct_rows, round_off
 from leanbayes.sklearn.posterior_names import NAMED_FAMILIES, NamedFamily
-from leanbayes.sklearn.training_table import WeightedRows, distinct_rows, round_off
 
 SHORT = {"epochs": 4, "samples": 11, "random_state": 3}
 KINDS = [BayesRegressor, BayesClassifier]
@@ -289,7 +288,7 @@ def test_grid_search_chooses_among_families():
     assert search.predict(X).shape == (len(X),)
 
 
-@pytest.mark.parametrize("noise", ["learnt", "predicted"])
+@pytest.mark.parametrize("noise", ["learned", "predicted"])
 def test_answers_come_in_the_units_of_the_targets(noise):
     X, y = table()
     asked = {"noise": noise, **SHORT}
@@ -304,7 +303,7 @@ def test_answers_come_in_the_units_of_the_targets(noise):
     assert np.allclose(far["std"], expected["std"], rtol=0.05)
 
 
-@pytest.mark.parametrize("noise", ["learnt", "predicted"])
+@pytest.mark.parametrize("noise", ["learned", "predicted"])
 def test_the_prediction_object_is_a_mixture_in_own_units(noise):
     model, X = made(BayesRegressor, noise=noise)
     y = table()[1]
@@ -323,7 +322,7 @@ def test_the_prediction_object_is_a_mixture_in_own_units(noise):
     assert np.allclose(model.predict_quantiles(X, [0.1, 0.9]), ends)
 
 
-@pytest.mark.parametrize(("noise", "bounded"), [("learnt", False), ("predicted", True)])
+@pytest.mark.parametrize(("noise", "bounded"), [("learned", False), ("predicted", True)])
 def test_rows_that_are_believed_to_have_no_noise_pull_with_bounded_force(noise, bounded):
     X, y = table()
     y[0] += 1000.0
@@ -411,10 +410,10 @@ def test_a_family_is_one_line(monkeypatch):
     assert model.networks_[0][0].posterior.spec == lb.MeanField(0.5)
 
 
-def test_a_linear_model_is_evidence_maximisation():
-    """One layer, correlated weights, learnt noise and prior: what scikit-learn has in closed form.
+def test_a_linear_model_is_evidence_maximization():
+    """One layer, correlated weights, learned noise and prior: what scikit-learn has in closed form.
 
-    Both maximise the same evidence; that of the ELBO is found by 1000 noisy steps.
+    Both maximize the same evidence; that of the ELBO is found by 1000 noisy steps.
     """
     rng = np.random.RandomState(0)
     X = rng.randn(60, 4) @ rng.randn(4, 4)

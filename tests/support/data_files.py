@@ -142,7 +142,7 @@ def write_imdb(root, form, reviews):
             lines = [json.dumps({"text": t, "label": y}, ensure_ascii=False) for t, y in rows]
             write(root / "imdb" / f"{split}.jsonl.xz", ("\n".join(lines) + "\n").encode())
         return
-    members = {"aclImdb/README": b"nothing", "aclImdb/train/unsup/0_0.txt": b"unlabelled"}
+    members = {"aclImdb/README": b"nothing", "aclImdb/train/unsup/0_0.txt": b"unlabeled"}
     for split, rows in reviews.items():
         for label, name in ((1, "pos"), (0, "neg")):
             texts = [text for text, y in rows if y == label]

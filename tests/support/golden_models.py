@@ -126,7 +126,7 @@ def mean_output(model: nn.Module, inputs: list[Tensor]) -> Tensor:
 
 
 def write(name: str, golden: Golden) -> None:
-    """Save a model with numbers that no initialisation gives, and what it answers."""
+    """Save a model with numbers that no initialization gives, and what it answers."""
     torch.manual_seed(sum(name.encode()))
     model = lb.convert(golden.network(), golden.posterior, golden.prior, **golden.options)
     with torch.no_grad():

@@ -65,9 +65,9 @@ def write_tables(folder: Path, packing: str = "", lower: bool = False, **tables:
         if text is None:
             continue
         header, _, rest = text.partition("\n")
-        spelt = f"{header.lower()}\n{rest}" if lower else text
+        spelled = f"{header.lower()}\n{rest}" if lower else text
         file = f"{name.lower() if lower else name}.csv{packing}"
-        (folder / file).write_bytes(PACKERS[packing](spelt.encode()))
+        (folder / file).write_bytes(PACKERS[packing](spelled.encode()))
     return folder
 
 

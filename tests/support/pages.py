@@ -37,9 +37,11 @@ class Page(HTMLParser):
 
     def images(self):
         sources = [value for tag, key, value in self.attributes if (tag, key) == ("img", "src")]
-        prefix = "data:image/png;base64,"
+        prefix = "data:image/"
         assert all(source.startswith(prefix) for source in sources)
-        return [base64.b64decode(source.removeprefix(prefix), validate=True) for source in sources]
+        found = [source.removeprefix(prefix).split(";base64,") for source in sources]
+        assert {kind for kind, _ in found} <= {"png", "svg+xml"}
+        return [base64.b64decode(data, validate=True) for _, data in found]
 
     def captions(self):
         """What stands under the figures."""

@@ -1,6 +1,6 @@
 """The example registry: every public posterior, prior, op and estimator, at least once.
 
-Tests are parametrised over it; ``test_conformance.py`` fails if a public class is missing.
+Tests are parametrized over it; ``test_conformance.py`` fails if a public class is missing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ POSTERIORS: dict[str, lb.posteriors.Posterior] = {
 PRIORS: dict[str, lb.priors.Prior] = {
     "normal": lb.priors.Normal(0.5),
     "normal_shifted": lb.priors.Normal(0.5, loc=1.0),
-    "normal_learnt": lb.priors.Normal(0.5, learn="layer"),
+    "normal_learned": lb.priors.Normal(0.5, learn="layer"),
     "normal_shared": lb.priors.Normal(0.5, learn="model"),
     "he": lb.priors.He(),
     "centered": lb.priors.Centered(0.5),

@@ -14,6 +14,8 @@ import leanbayes as lb
 PRIOR = lb.priors.Normal(0.2)
 K_TIED = lb.KTied(2, 0.05)
 
+pytestmark = pytest.mark.usefixtures("_seed")
+
 
 def digits(rows=1000):
     x, y = images()
@@ -23,7 +25,7 @@ def digits(rows=1000):
 def numbers():
     x, y = load_diabetes(return_X_y=True)
     x, y = torch.tensor(21 * x).float(), torch.tensor((y - y.mean()) / y.std()).float()
-    return x, y[:, None], 1, lb.likelihoods.Gaussian(0.5, "learnt")
+    return x, y[:, None], 1, lb.likelihoods.Gaussian(0.5, "learned")
 
 
 def trained(
@@ -81,7 +83,7 @@ ILL = {
 def test_healthy_trainings_raise_no_alarm(name):
     found = lb.diagnose(*trained(**HEALTHY[name]))
     assert found.is_healthy, str(found)
-    assert "nothing wrong" in str(found)
+    assert "No problem in what was judged" in str(found)
 
 
 @pytest.mark.parametrize("name", ILL)
@@ -182,3 +184,73 @@ def test_what_is_no_history_is_refused(model):
         lb.diagnose(model, CURVE)
     with pytest.raises(ValueError, match=r"the model is plain; call lb.convert first"):
         lb.diagnose(nn.Linear(4, 3), {"loss": CURVE})
+
+
+def noisy_digits(seed=0):
+    """Digits of which two thirds have random labels: nobody can be right about those."""
+    x, y = images()
+    generator = torch.Generator().manual_seed(seed)
+    wrong = torch.rand(len(y), generator=generator) < 2 / 3
+    return x, torch.where(wrong, torch.randint(10, (len(y),), generator=generator), y)
+
+
+def fitted(x, y, **options):
+    model = lb.convert(nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10)))
+    history = lb.fit(model, (x, y), epochs=10, lr=3e-3, progress=False, **options)
+    return model, history
+
+
+def test_a_network_that_is_mostly_wrong_is_never_called_faultless():
+    x, y = noisy_digits()
+    model, history = fitted(x[:1000], y[:1000])
+    found = lb.diagnose(model, history, (x[:1000], y[:1000]), (x[1000:], y[1000:]))
+    accuracy = lb.predict(model, x[1000:], samples=20, seed=0).metrics(y[1000:])["accuracy"].value
+    assert accuracy < 0.5
+    assert "explains little" in {finding.name for finding in found.findings}
+    assert f"Validation data: accuracy {accuracy:.1%}"[:-2] in repr(found)
+    assert "nothing wrong" not in repr(found)
+    without = repr(lb.diagnose(model, history))
+    assert "Not judged: the fit. Give data=(x, y)." in without
+    assert "nothing wrong" not in without
+
+
+def test_a_good_fit_is_compared_with_its_mean_network_its_start_and_its_prior():
+    x, y = images()
+    model, history = fitted(x[:1000], y[:1000])
+    found = lb.diagnose(model, history, (x[:1000], y[:1000]), (x[1000:], y[1000:]))
+    assert not {"explains little", "noise costs"} & {finding.name for finding in found.findings}
+    assert "without noise" in found.summary
+    assert "times their start and" in found.summary
+    assert any("whether this network could do better" in each for each in found.unjudged)
+
+
+def test_noise_that_harms_is_seen_beside_the_mean_network():
+    x, y = images()
+    model, history = fitted(x[:1000], y[:1000])
+    for layer in model:
+        if isinstance(layer, lb.layers.RandomMap):
+            u = layer.posterior.value("u")
+            layer.posterior.assign(u=30 * u)
+    found = lb.diagnose(model, history, (x[:1000], y[:1000]))
+    assert "noise costs" in {finding.name for finding in found.findings}
+    ratio = float(found.summary.split("deviations are ")[1].split(" times")[0])
+    assert ratio > 15
+
+
+def test_training_rows_learned_by_heart_are_overfitting():
+    x, y = noisy_digits()
+    model, history = fitted(x[:100], y[:100], kl_weight=0.0, batch_size=10)
+    lb.fit(model, (x[:100], y[:100]), epochs=200, lr=3e-3, kl_weight=0.0, progress=False)
+    found = lb.diagnose(model, history, (x[:100], y[:100]), (x[1000:], y[1000:]))
+    assert "overfits" in {finding.name for finding in found.findings}
+
+
+def test_numbers_are_judged_by_their_variance():
+    x = torch.randn(300, 3)
+    pure_noise = torch.randn(300, 1)
+    model = lb.convert(nn.Linear(3, 1))
+    law = lb.likelihoods.Gaussian(0.5, "learned")
+    history = lb.fit(model, (x, pure_noise), epochs=10, likelihood=law, progress=False)
+    found = lb.diagnose(model, history, (x, pure_noise))
+    (finding,) = (each for each in found.findings if each.name == "explains little")
+    assert "variance of these targets" in finding.says

@@ -271,7 +271,7 @@ def test_regression_trains_the_noise_and_returns_the_likelihood():
     with pytest.raises(ValueError, match="targets are real numbers"):
         lb.fit(lb.convert(nn.Linear(1, 1), lb.KTied(), lb.priors.Normal(1.0)), (x, y), epochs=1)
     model = lb.convert(nn.Linear(1, 1), lb.KTied(), lb.priors.Normal(1.0))
-    likelihood = lb.likelihoods.Gaussian(1.0, "learnt")
+    likelihood = lb.likelihoods.Gaussian(1.0, "learned")
     history = lb.fit(model, (x, y), epochs=60, batch_size=20, lr=0.05, likelihood=likelihood)
     assert history.likelihood is likelihood
     std = lb.predict(model, x, likelihood=likelihood).variance.sqrt().mean()

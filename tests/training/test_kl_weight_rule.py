@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.training.kl_weight import random_weights
+from leanbayes.training.schedules import random_weights
 
 
 def test_the_rule_counts_random_weights_and_examples():

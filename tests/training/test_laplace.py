@@ -65,7 +65,7 @@ def test_batches_add_up_and_the_log_likelihood_is_counted():
 def test_linear_regression_has_its_exact_posterior():
     x, net = torch.randn(40, 3).double(), nn.Linear(3, 1, bias=False).double()
     y, likelihood = torch.randn(40, 1).double(), lb.likelihoods.Gaussian(0.5)
-    model = lb.laplace(net, (x, y), likelihood=likelihood, prior_precision=2.0)
+    model = lb.laplace(net, (x, y), "kfac", likelihood=likelihood, prior_precision=2.0)
     exact = torch.linalg.inv(x.mT @ x / 0.25 + 2 * torch.eye(3))
     columns = model.posterior().columns.dense * model.posterior().rows.dense
     torch.testing.assert_close(columns, exact)
@@ -79,7 +79,10 @@ def test_the_precision_has_the_largest_evidence():
     """Of a linear regression, whose evidence is known in closed form up to the prior's mode."""
     net = nn.Linear(3, 1, bias=False).double()
     x, y = torch.randn(40, 3).double(), torch.randn(40, 1).double()
-    found = lb.laplace(net, (x, y), likelihood=lb.likelihoods.Gaussian(0.5)).prior.spec.scale ** -2
+    found = (
+        lb.laplace(net, (x, y), "kfac", likelihood=lb.likelihoods.Gaussian(0.5)).prior.spec.scale
+        ** -2
+    )
     values = torch.linalg.eigvalsh(x.mT @ x / 0.25)
     square = float(net.weight.square().sum().detach())
 
@@ -205,7 +208,7 @@ def test_a_temperature_is_found_again():
 def test_a_noise_scale_is_found_again():
     x = torch.randn(4000, 1)
     y = x + 0.3 * torch.randn(4000, 1)
-    for noise in ("fixed", "learnt"):
+    for noise in ("fixed", "learned"):
         start = lb.likelihoods.Gaussian(1.0, noise)
         found = lb.calibrate(nn.Identity(), (x, y), likelihood=start, samples=1)
         assert float(found.distribution(x).scale.mean().detach()) == pytest.approx(0.3, rel=0.05)
@@ -220,7 +223,7 @@ def test_what_cannot_be_calibrated_is_said():
 
 def test_linearized_predictions_are_one_function_for_all_batches():
     net, x, y = trained()
-    model = lb.laplace(net, (x, y))
+    model = lb.laplace(net, (x, y), "kfac")
     whole = lb.predict(model, x, samples=5, linearized=True, seed=1)
     parts = lb.predict(model, x, samples=5, linearized=True, seed=1, batch_size=64)
     torch.testing.assert_close(whole.samples, parts.samples)
@@ -232,18 +235,25 @@ def test_linearized_predictions_are_one_function_for_all_batches():
 
 def test_a_frozen_network_has_the_same_curvature():
     net, x, y = trained()
-    expected = lb.kl(lb.laplace(net, (x, y))).detach()
-    frozen = lb.laplace(net.requires_grad_(False), (x, y))
+    expected = lb.kl(lb.laplace(net, (x, y), "kfac")).detach()
+    frozen = lb.laplace(net.requires_grad_(False), (x, y), "kfac")
     torch.testing.assert_close(lb.kl(frozen), expected)
 
 
 def test_a_list_of_batches_is_enough():
     net, x, y = trained()
-    parts = lb.laplace(net, [(x[:50], y[:50]), (x[50:], y[50:])])
-    torch.testing.assert_close(lb.kl(parts), lb.kl(lb.laplace(net, (x, y))))
+    parts = lb.laplace(net, [(x[:50], y[:50]), (x[50:], y[50:])], "kfac")
+    torch.testing.assert_close(lb.kl(parts), lb.kl(lb.laplace(net, (x, y), "kfac")))
 
 
 def test_outputs_that_are_not_finite_are_refused():
     net, x, y = trained()
     with pytest.raises(ValueError, match="outputs that are not finite"):
         lb.laplace(net, (x * math.nan, y))
+
+
+def test_the_last_layer_alone_is_random_by_default():
+    net, (x, y) = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), (
+        torch.randn(30, 3), torch.randint(2, (30,)),
+    )  # fmt: skip
+    assert {name.split(".")[0] for name in lb.named_kl(lb.laplace(net, (x, y)))} == {"2"}

@@ -33,7 +33,6 @@ SERVED = {
     "pruned": lb.posteriors.Pruned(lb.MeanField(0.4)),
 }
 REFUSED = {
-    "k_tied": lb.KTied(2),
     "low_rank": lb.posteriors.MatrixNormal(rank=2),
     "plus_diagonal": lb.posteriors.MatrixNormal(diagonal=True),
     "plus_diagonal_factors": lb.posteriors.MatrixNormal(rank=0, diagonal=True),
@@ -281,7 +280,9 @@ def test_a_linear_layer_reaches_the_exact_posterior_in_forty_steps(regression, s
 
 
 @pytest.mark.parametrize(
-    "spec", [lb.MeanField(0.1), lb.posteriors.MatrixNormal(0.1, rank=0)], ids=str
+    "spec",
+    [lb.MeanField(0.1), lb.KTied(2, 0.1), lb.posteriors.MatrixNormal(0.1, rank=0)],
+    ids=str,
 )
 def test_independent_weights_reach_their_own_optimum_below_the_evidence(regression, spec):
     """Rows share a precision, so that diagonal factors hold the best independent weights.
@@ -292,6 +293,25 @@ def test_independent_weights_reach_their_own_optimum_below_the_evidence(regressi
     elbo = regression.train(layer, 400, lr=0.3, trust=0.25)
     assert elbo < regression.log_evidence - 1
     assert elbo == pytest.approx(regression.best_of_independent_weights, abs=1e-4)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("start", [0.01, 3.0])
+def test_tied_scales_reach_their_optimum_in_forty_steps(regression, rank, start):
+    """With more terms than the optimum needs the Fisher matrix loses rank, and nothing breaks."""
+    layer = layer_of(lb.KTied(rank, start), 2, 5, jitter=0.0)
+    best = torch.linalg.diagonal(regression.precision).rsqrt().expand(2, 5)
+    assert (layer.posterior().scale / best).log().abs().max() > 1
+    regression.train(layer, 40, lr=1.0, trust=0.25)
+    scale = layer.posterior().scale
+    torch.testing.assert_close(scale, best, rtol=1e-5, atol=0)
+    adam = layer_of(lb.KTied(rank, start), 2, 5, jitter=0.0)
+    optimizer = torch.optim.Adam(adam.parameters(), 0.1)
+    for _ in range(40):
+        optimizer.zero_grad()
+        regression.loss(adam).backward()
+        optimizer.step()
+    assert (adam.posterior().scale / best).log().abs().max() > 1e-2
 
 
 @pytest.mark.checklist("MN6")
@@ -318,7 +338,7 @@ def test_on_real_data_the_matrix_normal_reaches_the_evidence_and_diag_does_not(f
     assert best < regression.log_evidence - 1
 
 
-# The optimiser
+# The optimizer
 
 
 def network(spec=None, dtype=torch.float64):
@@ -436,7 +456,7 @@ def test_a_closure_is_called_once_and_its_loss_returned():
     assert not torch.equal(model[0].posterior.loc, before)
 
 
-def test_a_copy_of_model_and_optimiser_trains_alike_and_apart():
+def test_a_copy_of_model_and_optimizer_trains_alike_and_apart():
     model = network()
     optimizer = optimizer_of(model)
     run(model, optimizer, 2)
@@ -496,7 +516,7 @@ def test_a_posterior_that_is_not_served_is_named_with_a_remedy(name):
     assert {*model[2].parameters(), model[0].bias} == given
 
 
-def test_point_estimates_go_to_the_other_optimiser():
+def test_point_estimates_go_to_the_other_optimizer():
     net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     overrides = {"1": {"posterior": lb.posteriors.Point()}}
     model = lb.convert(net, lb.MeanField(), lb.priors.Normal(1.0), overrides=overrides)
@@ -547,7 +567,7 @@ def test_more_parameters_can_be_added():
         ({"trust": math.nan}, "trust is nan; it must be positive"),
         ({"mean_trust": -1.0}, "mean_trust is -1.0; it must be positive"),
         ({"data_size": 0}, "data_size is 0; it must be at least 1"),
-        ({"others": lambda groups: None}, "others made None; give what makes a torch optimiser"),
+        ({"others": lambda groups: None}, "others made None; give what makes a torch optimizer"),
         ({"others": torch.optim.LBFGS}, "L-BFGS takes several steps at once"),
         ({"exclude": ("9",)}, "pattern '9' matches no layer"),
         ({"exclude": ("**",)}, "no posterior with a natural gradient"),

@@ -47,13 +47,13 @@ def test_what_a_user_writes(tmp_path):
     model = lb.convert(net, posterior=lb.KTied(rank=2), prior=lb.priors.Normal(0.2))
     x = torch.randn(60, 4)
     y = x[:, :3].argmax(1)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
     losses = []
     for _ in range(150):
         loss = lb.elbo(F.cross_entropy(model(x), y), lb.kl(model), data_size=6000, weight=1.0).loss
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.6 * losses[0]
     p = lb.predict(model, x, samples=20)
@@ -120,7 +120,7 @@ def test_bernoulli_likelihood_sums_over_all_but_the_batch():
     torch.testing.assert_close(-lb.likelihoods.Bernoulli().log_prob(logits, y), expected)
 
 
-@pytest.mark.parametrize("noise", ["fixed", "learnt"])
+@pytest.mark.parametrize("noise", ["fixed", "learned"])
 def test_gaussian_likelihood(noise):
     likelihood, outputs = (
         lb.likelihoods.Gaussian(0.7, noise).double(),
@@ -129,20 +129,20 @@ def test_gaussian_likelihood(noise):
     y = torch.randn(4, 2, dtype=DOUBLE)
     expected = stats.norm(outputs.numpy(), 0.7).logpdf(y.numpy()).sum(-1)
     np.testing.assert_allclose(likelihood.log_prob(outputs, y).detach(), expected, rtol=1e-6)
-    assert len(list(likelihood.parameters())) == (noise == "learnt")
+    assert len(list(likelihood.parameters())) == (noise == "learned")
 
 
-def test_a_learnt_noise_finds_the_spread_of_the_residuals():
-    likelihood, y = lb.likelihoods.Gaussian(1.0, "learnt"), 0.2 * torch.randn(500)
-    optimiser = torch.optim.LBFGS(likelihood.parameters(), max_iter=50)
+def test_a_learned_noise_finds_the_spread_of_the_residuals():
+    likelihood, y = lb.likelihoods.Gaussian(1.0, "learned"), 0.2 * torch.randn(500)
+    optimizer = torch.optim.LBFGS(likelihood.parameters(), max_iter=50)
 
     def closure():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = likelihood.nll(torch.zeros(500), y)
         loss.backward()
         return loss
 
-    optimiser.step(closure)
+    optimizer.step(closure)
     scale = likelihood.distribution(torch.zeros(1)).scale
     assert float(scale.detach()) == pytest.approx(float(y.square().mean().sqrt()), rel=1e-3)
 

@@ -11,7 +11,7 @@ LR, L2 = 0.1, 3e-4
 
 
 def rank1_network():
-    """A convolution, a normalisation and a dense layer: what a wide ResNet is made of."""
+    """A convolution, a normalization and a dense layer: what a wide ResNet is made of."""
     net = nn.Sequential(
         nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)
     ).double()
@@ -38,7 +38,7 @@ def kind(name):
     last = name.rsplit(".", 1)[-1]
     if last.startswith(("r_", "s_")):
         return "fast location" if last.endswith("_loc") else "fast scale"
-    return "kernel, bias or normalisation"
+    return "kernel, bias or normalization"
 
 
 def test_every_parameter_is_in_exactly_one_group():
@@ -50,7 +50,7 @@ def test_every_parameter_is_in_exactly_one_group():
 
 def test_the_network_has_every_kind():
     kinds = [kind(name) for name, _ in rank1_network().named_parameters()]
-    assert set(kinds) == {"fast location", "fast scale", "kernel, bias or normalisation"}
+    assert set(kinds) == {"fast location", "fast scale", "kernel, bias or normalization"}
 
 
 @pytest.mark.checklist("R21")
@@ -78,18 +78,18 @@ def test_weight_decay_is_the_gradient_of_l2_without_a_half():
     optimizer = torch.optim.SGD(parameter_groups(model, LR, weight_decay=2 * L2))
     slopes, before = gradients(model), values(model)
     optimizer.step()
-    penalised = 0
+    penalized = 0
     for name, after in values(model).items():
         start = before[name].requires_grad_()
         (pull,) = torch.autograd.grad(L2 * start.square().sum(), start)
-        decays = kind(name) == "kernel, bias or normalisation"
-        penalised += decays
+        decays = kind(name) == "kernel, bias or normalization"
+        penalized += decays
         slope = slopes.get(name)
         if slope is None:
             continue  # torch leaves parameters without a gradient alone
         expected = start - LR * (slope + pull if decays else slope)
         torch.testing.assert_close(after, expected.detach(), rtol=1e-12, atol=1e-15)
-    assert penalised == 6  # two kernels, two biases, gain and shift
+    assert penalized == 6  # two kernels, two biases, gain and shift
 
 
 @pytest.mark.checklist("R17")
@@ -117,7 +117,7 @@ def test_decayed_roles_can_be_chosen():
     }
 
 
-def test_learnt_priors_are_other_parameters():
+def test_learned_priors_are_other_parameters():
     model = lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.priors.Normal(1.0, learn="model"))
     roles = {name: parameter_roles(model)[p] for name, p in model.named_parameters()}
     assert {role for name, role in roles.items() if name.startswith("prior")} == {"other"}
@@ -126,11 +126,11 @@ def test_learnt_priors_are_other_parameters():
 
 @pytest.mark.tried(
     "Input",
-    what="a misspelt role in multipliers or decayed",
+    what="a misspelled role in multipliers or decayed",
     holds="refused with the nearest role",
 )
 @pytest.mark.parametrize("options", [{"multipliers": {"factor": 0.5}}, {"decayed": ("factor",)}])
-def test_a_misspelt_role_is_refused(options):
+def test_a_misspelled_role_is_refused(options):
     with pytest.raises(ValueError, match=r"role 'factor' is unknown; did you mean 'factors'\?"):
         parameter_groups(rank1_network(), LR, **options)
 

@@ -10,10 +10,10 @@ from torch import nn
 import leanbayes as lb
 from leanbayes.errors import UntiledWarning
 from leanbayes.likelihoods import Categorical
-from leanbayes.models.members import members, splits_batch
+from leanbayes.models.random_maps import members, splits_batch
 from leanbayes.posteriors import POSTERIORS
 from leanbayes.spec import Spec
-from leanbayes.training.batch_objective import BatchObjective
+from leanbayes.training.objective import BatchObjective
 
 
 def mixture(batch="split", factors="fixed", count=4):

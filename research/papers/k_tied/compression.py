@@ -13,12 +13,12 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from leanbayes.analysis.spectrum import is_matrix, spectrum
-from leanbayes.compression.low_rank_scales import to_k_tied, truncate
 from leanbayes.lab.evaluation import evaluate
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import provenance
 from leanbayes.models.random_maps import random_maps
 from leanbayes.training.parameter_groups import count_parameters
+from research.papers.k_tied.low_rank_scales import to_k_tied, truncate
 from research.publishing.rounding import rounded
 
 _SHARES = 10
@@ -77,7 +77,7 @@ def compress_run(
 
 
 def _standard_deviations(model: nn.Module) -> dict[str, Any]:
-    """Shares of singular values and small maps of every layer."""
+    """Return shares of singular values and small maps of every layer."""
     spectra = {
         name: {"scale": rounded(shares.scale, 4), "mean": rounded(shares.mean, 4)}
         for name, shares in spectrum(model, most=_SHARES).items()
@@ -91,7 +91,7 @@ def _standard_deviations(model: nn.Module) -> dict[str, Any]:
 
 
 def thin(matrix: Tensor, most: int = _MAP) -> Tensor:
-    """Evenly chosen rows and columns, at most so many of each.
+    """Return evenly chosen rows and columns, at most so many of each.
 
     Example:
         >>> thin(torch.arange(12.0).view(3, 4), 2)

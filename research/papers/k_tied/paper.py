@@ -19,7 +19,7 @@ _TRUNCATED = ("full", "truncated 1", "truncated 2", "truncated 3")
 
 
 def _rows(*rows: Sequence[float]) -> Mapping[str, Mapping[str, float]]:
-    """Rows of −ELBO, NLL, accuracy and, if they are printed, Brier score and ECE."""
+    """Return rows of −ELBO, NLL, accuracy and, if they are printed, Brier score and ECE."""
     columns = ("negative_elbo", "nll", "accuracy", "brier", "ece")
     return {
         name: dict(zip(columns, row, strict=False))

@@ -64,12 +64,12 @@ def sparsity(
     out: SeedFile = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Zero what has no relevance, threshold by threshold, and judge what is left."""
+    """Set to zero what has no relevance, threshold by threshold, and judge what is left."""
     file = _file(run, SPARSITY, out, overwrite)
     study = study_sparsity(run, samples=samples, images=images, progress=True)
     for point in study["sweep"]:
         left, of = point["weights"]
-        print(f"log α < {point['log_alpha']:>2g}: {100 * left / of:6.2f} % left{_accuracy(point)}")
+        print(f"log α < {point['log_alpha']:>2g}: {100 * left / of:6.2f}% left{_accuracy(point)}")
     print(f"Written to {write_study(file, study)}")
 
 
@@ -101,7 +101,7 @@ def _file(run: Path, folder: str, out: Path | None, overwrite: bool) -> Path:
 def _accuracy(found: dict[str, Any]) -> str:
     if "accuracy" not in found:
         return ""
-    return f", accuracy {100 * found['accuracy']['value']:.2f} %"
+    return f", accuracy {100 * found['accuracy']['value']:.2f}%"
 
 
 @app.command(
@@ -113,7 +113,7 @@ def vae(
     out: Annotated[Path, typer.Option(help="Folder; a stopped training resumes from it.")],
     threads: Threads = 1,
 ) -> None:
-    """Train an auto-encoder on static binarised MNIST (Table 3)."""
+    """Train an auto-encoder on static binarized MNIST (Table 3)."""
     torch.set_num_threads(threads)
     result = train_vae(settings, out, tell=_tell_epoch)
     bound = result["bound"]

@@ -51,7 +51,7 @@ def gaps(shape: tuple[int, int], spread: float, draws: int = _DRAWS) -> tuple[fl
 
 
 def bounds_table() -> str:
-    """A Markdown table of gaps over shapes and spreads."""
+    """Return a Markdown table of gaps over shapes and spreads."""
     lines = []
     for shape in _SHAPES:
         for spread in _SPREADS:

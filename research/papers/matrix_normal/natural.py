@@ -34,7 +34,7 @@ _ADAM_RECIPE, _NATURAL_RECIPE = (f"matrix_normal/mnist-mlp-mn{end}" for end in (
 
 @dataclass(frozen=True)
 class NaturalSettings:
-    """How both optimisers are run and measured.
+    """How both optimizers are run and measured.
 
     Args:
         epochs: of Adam; learning rates fall to zero over them.
@@ -81,7 +81,7 @@ class NaturalSettings:
 
 
 def recipes_of(settings: NaturalSettings, seed: int) -> dict[str, Recipe]:
-    """The recipe of every run of a seed, by the name of its optimiser."""
+    """Return the recipe of every run of a seed, by the name of its optimizer."""
     common = {
         "kl": {"kind": "constant"},
         "training.epochs": settings.epochs,
@@ -113,7 +113,7 @@ def compare_optimizers(
     progress: bool = False,
     tell: Tell | None = None,
 ) -> dict[str, Any]:
-    """Train with every optimiser and seed that the file lacks, and measure the −ELBO.
+    """Train with every optimizer and seed that the file lacks, and measure the −ELBO.
 
     A run that was stopped goes on from its last epoch, whose state lies beside the file.
     """

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from leanbayes.errors import choose, require
-from leanbayes.lab import plots
 from research.papers.matrix_normal.entropy_bounds import bounds_table
 from research.papers.matrix_normal.natural import NATURAL
 from research.publishing.cells import Cell
 from research.publishing.paper_blocks import OwnBlocks, Picture
+from research.publishing.plots import paths
 from research.publishing.study_file import read_study
 from research.publishing.tables import markdown_table
 
@@ -27,9 +28,9 @@ BEST, BEST_NATURAL = "best Adam", "best natural gradient"
 def natural_blocks(results: Path) -> OwnBlocks:
     """What makes the blocks ``natural-says``, ``natural``, ``natural-curves``, ``entropy-bounds``.
 
-    A claim names the last −ELBO of an optimiser by ``natural/OPTIMIZER negative_elbo``, and how
+    A claim names the last −ELBO of an optimizer by ``natural/OPTIMIZER negative_elbo``, and how
     long it takes to the last −ELBO of the best Adam by ``… steps`` or ``… seconds``. ``best Adam``
-    and ``best natural gradient`` are optimisers too.
+    and ``best natural gradient`` are optimizers too.
     """
 
     def study() -> Study:
@@ -52,7 +53,7 @@ def natural_blocks(results: Path) -> OwnBlocks:
 
 
 def _curves(study: Study) -> dict[str, dict[str, list[float]]]:
-    """The curve of every optimiser: means over seeds, point by point."""
+    """Return the curve of every optimizer: means over seeds, point by point."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for part in study["parts"].values():
         found.setdefault(part["optimizer"], []).append(part)
@@ -69,7 +70,7 @@ Curves = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def best_adam(curves: Curves) -> str:
-    """The rate of Adam that ends with the lowest −ELBO."""
+    """Return the rate of Adam that ends with the lowest −ELBO."""
     return _best({name: curve for name, curve in curves.items() if not name.startswith(NATURAL)})
 
 
@@ -103,9 +104,9 @@ def comparison(study: Study, adam: str | None = None) -> str:
     """
     curves = _curves(study)
     adam = best_adam(curves) if adam is None else adam
-    ending = choose("optimiser", adam, curves)
+    ending = choose("optimizer", adam, curves)
     goal, steps, seconds = (ending[axis][-1] for axis in ("negative_elbo", *_AXES))
-    ends = f"{adam} ends with a −ELBO of {goal:.3f}, after {steps:.0f} steps and {seconds:.0f} s"
+    ends = f"{adam} ends with a −ELBO of {goal:.3f}, after {steps:,.0f} steps and {seconds:.0f} s"
     natural = _first_there(curves, goal)
     last = curves[natural]["negative_elbo"][-1]
     own_steps, own_seconds = (reached(curves[natural], goal, axis) for axis in _AXES)
@@ -113,13 +114,13 @@ def comparison(study: Study, adam: str | None = None) -> str:
         return f"{ends}. The {natural} does not get there: it ends with {last:.3f}."
     fewer, longer = steps / own_steps, own_seconds / seconds
     return (
-        f"{ends}. The {natural} is there after **{own_steps:.0f} steps ({fewer:.1f} times fewer) "
-        f"and {own_seconds:.0f} s ({longer:.1f} times as long)**, and ends with {last:.3f}."
+        f"{ends}. The {natural} is there after {own_steps:,.0f} steps ({fewer:.1f} times fewer) "
+        f"and {own_seconds:.0f} s ({longer:.1f} times as long), and ends with {last:.3f}."
     )
 
 
 def _first_there(curves: Curves, goal: float) -> str:
-    """The natural gradient with the fewest steps to a goal; the best if none comes there."""
+    """Return the natural gradient with the fewest steps to a goal; the best if none comes there."""
     steps = {
         name: reached(curve, goal, "steps")
         for name, curve in curves.items()
@@ -130,7 +131,7 @@ def _first_there(curves: Curves, goal: float) -> str:
 
 
 def optimizers_table(study: Study) -> str:
-    """The last −ELBO of every optimiser, and how long it took to that of the best Adam."""
+    """Return the last −ELBO of every optimizer, and how long it took to that of the best Adam."""
     curves = _curves(study)
     best = best_adam(curves)
     goal = curves[best]["negative_elbo"][-1]
@@ -140,29 +141,29 @@ def optimizers_table(study: Study) -> str:
         return [
             name,
             f"{curve['negative_elbo'][-1]:.4f}",
-            f"{curve['steps'][-1]:.0f}",
+            f"{curve['steps'][-1]:,.0f}",
             f"{curve['seconds'][-1]:.0f}",
-            "never" if steps is None else f"{steps:.0f}",
+            "never" if steps is None else f"{steps:,.0f}",
             "never" if seconds is None else f"{seconds:.0f}",
         ]
 
     goal_of = f"to the end of {best}"
-    header = ["optimiser", "last −ELBO", "steps", "seconds", f"steps {goal_of}"]
+    header = ["optimizer", "last −ELBO", "steps", "seconds", f"steps {goal_of}"]
     return markdown_table([*header, f"seconds {goal_of}"], [line(*item) for item in curves.items()])
 
 
 def draw_optimizers(study: Study, axis: str) -> bytes:
-    """−ELBO over steps, or over seconds of training, a line for every optimiser."""
+    """Return −ELBO over steps, or over seconds of training, a line for every optimizer."""
     label = choose("axis", axis, _AXES)
     lines = {name: (curve[axis], curve["negative_elbo"]) for name, curve in _curves(study).items()}
-    return plots.paths(lines, label, "−ELBO of training images", log=True)
+    return paths(lines, label, "−ELBO of training images", log=True)
 
 
 def _cell(study: Study, name: str, column: str) -> Cell:
     curves = _curves(study)
     best = curves[best_adam(curves)]
     named = {**curves, BEST: best, BEST_NATURAL: curves[_best_natural(curves)]}
-    curve = choose("optimiser", name, named)
+    curve = choose("optimizer", name, named)
     goal = best["negative_elbo"][-1]
     steps, seconds = (reached(curve, goal, axis) for axis in _AXES)
     cells = {
@@ -170,4 +171,5 @@ def _cell(study: Study, name: str, column: str) -> Cell:
         "steps": Cell(None if steps is None else round(steps)),
         "seconds": Cell(seconds),
     }
-    return choose("number", column, cells)
+    seeds = len({part["seed"] for part in study["parts"].values()})
+    return replace(choose("number", column, cells), seeds=seeds)

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.analysis.log_alpha import scaled_layers
 from leanbayes.compression.prune import CRITERIA, Groups
 from leanbayes.lab.data import Examples
 from leanbayes.lab.measurements.base import (
@@ -20,7 +20,7 @@ from leanbayes.lab.measurements.base import (
 )
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import average
-from leanbayes.models.model_kl import kl
+from leanbayes.models.random_maps import kl
 from leanbayes.prediction.predict import predict
 
 __all__ = ["SparseCurves", "relevant_shares", "sparse_curves"]
@@ -85,7 +85,7 @@ def sparse_curves(
     seed: int,
     batch_size: int = 1000,
 ) -> dict[str, float]:
-    """What is left of a model if it is pruned by relevance, and how good it is as a whole.
+    """Return what is left of a model if it is pruned by relevance, and how good it is as a whole.
 
     The −ELBO is per example: the average NLL of the samples, and the whole KL by the number of
     training examples. The global generator is left as it was.

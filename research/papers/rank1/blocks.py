@@ -24,11 +24,11 @@ _PRINTED = {"CIFAR-10": CIFAR10, "CIFAR-100": CIFAR100, "ImageNet": IMAGENET}
 
 
 def rank1_blocks(results: Path) -> OwnBlocks:
-    """What makes blocks of studies, each of ``NAME = what to call it, …``.
+    """Return what makes blocks of studies, each of ``NAME = what to call it, …``.
 
-    Tables are ``rank1-table``, ``rank1-ablation``, ``rank1-samples``, ``rank1-costs``,
-    ``rank1-trials``, ``rank1-printed`` (of ``CIFAR-10``, ``CIFAR-100`` or ``ImageNet``) and
-    ``theorem``; pictures are ``rank1-severities`` (``COLUMN of NAME = …``),
+    Tables are ``rank1-table``, ``rank1-ablation``, ``rank1-medians``, ``rank1-samples``,
+    ``rank1-costs``, ``rank1-trials``, ``rank1-printed`` (of ``CIFAR-10``, ``CIFAR-100`` or
+    ``ImageNet``) and ``theorem``; pictures are ``rank1-severities`` (``COLUMN of NAME = …``),
     ``rank1-sample-curves``, ``theorem-curves`` and ``induced-priors`` (of a scale), with captions
     after ``|``. Rows that were not run say so, and pictures leave them out. A claim names a number
     by ``rank1/NAME COLUMN``; see :meth:`.seed_means.Found.cell`. What the paper
@@ -39,6 +39,7 @@ def rank1_blocks(results: Path) -> OwnBlocks:
     of_runs: Mapping[str, Callable[[tables.Runs], str]] = {
         "rank1-table": tables.main_table,
         "rank1-ablation": tables.ablation_table,
+        "rank1-medians": tables.medians_table,
         "rank1-samples": tables.samples_table,
         "rank1-costs": lambda runs: tables.cost_table(runs, of.costs()),
     }
@@ -77,7 +78,7 @@ class _Studies:
         self.results = results
 
     def named(self, argument: str) -> dict[str, Found | None]:
-        """``NAME = what to call it, …``."""
+        """Return ``NAME = what to call it, …``."""
         pairs = (entry.partition(" = ") for entry in argument.split(", "))
         return {title or name: self._found(name) for name, _, title in pairs}
 
@@ -91,7 +92,7 @@ class _Studies:
         return Found(name, read_runs(self.results, name)).cell(column)
 
     def _file(self, name: str, command: str, key: str = "parts") -> Mapping[str, Any] | None:
-        """A file of results; ``None`` if it is not there."""
+        """Return a file of results; ``None`` if it is not there."""
         file = self.results / "studies" / f"{name}.json"
         if not file.is_file():
             return None
@@ -103,7 +104,7 @@ class _Studies:
         return self._file("costs", "rank1-costs", "costs")
 
     def trials_table(self) -> str:
-        """What was tried on validation images before the table was trained."""
+        """Return what was tried on validation images before the table was trained."""
         found = self._file("trials", "rank1-trials", "trials")
         return tables.NOT_RUN if found is None else trials_table(found)
 

@@ -81,7 +81,7 @@ def _works(recipe: Recipe, images: int) -> dict[str, Work]:
 
 
 def _batch(model: nn.Module, recipe: Recipe, images: int) -> tuple[Tensor, Tensor]:
-    """Random images of the shape that the network takes."""
+    """Return random images of the shape that the network takes."""
     shapes = [part.input_shape for part in model.modules() if isinstance(part, Network)]
     outputs = recipe.architecture.options.get("outputs", 10)
     return torch.randn(images, *shapes[0]), torch.randint(outputs, (images,))
@@ -90,7 +90,7 @@ def _batch(model: nn.Module, recipe: Recipe, images: int) -> tuple[Tensor, Tenso
 def _relative(
     works: Mapping[str, Mapping[str, Work]], rounds: int
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Costs of steps and predictions relative to the first network's, by network."""
+    """Return costs of steps and predictions relative to the first network's, by network."""
     first, *others = works
     costs: dict[str, dict[str, dict[str, float]]] = {name: {} for name in works}
     for kind, base in works[first].items():

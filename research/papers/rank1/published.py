@@ -1,4 +1,4 @@
-"""What the paper prints of clean and corrupted images [rank-1, Tables 1 to 4 and 8]."""
+"""Printed numbers of clean and corrupted images [rank-1, Tables 1 to 4 and 8]."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ of the main table."""
 
 
 def printed(recipe: str) -> dict[str, float]:
-    """What the paper prints for a recipe, by column; empty if it prints nothing.
+    """Return what the paper prints for a recipe, by column; empty if it prints nothing.
 
     Example:
         >>> printed("cifar10-wrn-cauchy")["ca"]

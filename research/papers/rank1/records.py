@@ -39,7 +39,7 @@ Study = Mapping[str, Any]
 
 
 def excess(risk: Tensor, probs: Tensor) -> Score:
-    """How much worse predictions are than the risk, expected over who dies: a KL, in nats.
+    """Return how much worse predictions are than the risk, expected over who dies: a KL, in nats.
 
     It is what the NLL of predictions is above that of the risk, without the chance of a test set.
 
@@ -68,7 +68,7 @@ def judge_records(runs: Sequence[Path], out: Path, *, tell: Tell | None = None) 
         run = Run(folder)
         require(
             _options(run) == options,
-            f"{folder} has learnt from another cohort than {runs[0]}; judge them apart",
+            f"{folder} has learned from another cohort than {runs[0]}; judge them apart",
         )
         name = run.recipe.name.removeprefix("ehr-lstm-")
         parts[f"{name}, seed {run.recipe.seed}"] = partial(_of_run, run, cohort)
@@ -79,14 +79,14 @@ def _options(run: Run) -> dict[str, Any]:
     data = run.recipe.data
     require(
         data.name == DATA,
-        f"{run.folder} has learnt from {data.name}, whose true risk nobody knows; train with "
+        f"{run.folder} has learned from {data.name}, whose true risk nobody knows; train with "
         "--budget cpu",
     )
     return data.options
 
 
 def _of_risk(cohort: Cohort) -> dict[str, Any]:
-    """What the risk itself scores: what is left is chance."""
+    """Return what the risk itself scores: what is left is chance."""
     scores = Bernoulli().metrics(torch.logit(cohort.risk).unsqueeze(0), cohort.died)
     scores["excess"] = excess(cohort.risk, cohort.risk)
     metrics = {name: score._asdict() for name, score in scores.items()}
@@ -125,7 +125,7 @@ def records_table(study: Study) -> str:
 
 
 def _rows(study: Study) -> dict[str, list[Mapping[str, Any]]]:
-    """The parts of every row; the risk first, then from the highest to the lowest excess."""
+    """Return the parts of every row; the risk first, then from the highest to the lowest excess."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for part in study["parts"].values():
         rows.setdefault(part["row"], []).append(part)
@@ -137,13 +137,13 @@ def _rows(study: Study) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def _cell(parts: Sequence[Mapping[str, Any]], column: str) -> Cell:
-    """The mean over seeds and its standard error; of one run, the error over patients."""
+    """Return the mean over seeds and its standard error; of one run, the error over patients."""
     scores = [choose("metric", column, part["metrics"]) for part in parts]
     return averaged([score["value"] for score in scores], [score["error"] for score in scores])
 
 
 def records_summary(study: Study) -> str:
-    """Which networks are nearest to the true risk, and which have the lowest ECE."""
+    """Return which networks are nearest to the true risk, and which have the lowest ECE."""
     networks = {row: parts for row, parts in _rows(study).items() if row != RISK}
     sentences = []
     for column, what in (("excess", COLUMNS["excess"]), ("ece", "ECE")):
@@ -157,7 +157,7 @@ def records_summary(study: Study) -> str:
 
 
 def _level(first: Cell, second: Cell) -> bool:
-    """Whether two means differ by at most two standard errors of their difference."""
+    """Return whether two means differ by at most two standard errors of their difference."""
     spread = math.hypot(first.error or 0.0, second.error or 0.0)
     return abs((first.ours or 0.0) - (second.ours or 0.0)) <= 2 * spread
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from research.papers.rank1.published import printed
@@ -25,7 +26,7 @@ Numbers = Mapping[str, tuple[float, float]]
 
 
 def read_runs(results: Path, name: str) -> list[Mapping[str, Any]]:
-    """The studies of a recipe's seeds; raises a sentence if there is none."""
+    """Return the studies of a recipe's seeds; raises a sentence if there is none."""
     files = sorted((results / FOLDER).glob(f"{name}-seed*.json"))
     if not files:
         raise FileNotFoundError(
@@ -88,7 +89,7 @@ class Found:
         ``nll``, ``accuracy``, ``ece``; ``cnll``, ``ca``, ``cece``; ``auroc``; ``parameters``,
         ``share`` (more than the plain network has); ``diversity``; ``samples.4.nll`` and
         ``few.4.cnll`` by the number of samples, of the seeds that have all of these numbers;
-        ``severity.3.cnll``.
+        ``severity.3.cnll``, the mean over corruptions, and ``median.3.cnll``.
         """
         found = [numbers[column] for numbers in self._by_seed if column in numbers]
         if not found:
@@ -96,7 +97,7 @@ class Found:
                 f"no study of {self.name} has {column!r} yet; resume {_COMMAND}"
             )
         cell = averaged([value for value, _ in found], [error for _, error in found])
-        return Cell(cell.ours, cell.error or None, printed(self.name).get(column))
+        return replace(cell, error=cell.error or None, published=printed(self.name).get(column))
 
 
 def _comparable(by_seed: Sequence[Numbers]) -> list[Numbers]:
@@ -112,7 +113,7 @@ def _comparable(by_seed: Sequence[Numbers]) -> list[Numbers]:
 
 
 def _numbers(study: Mapping[str, Any]) -> Numbers:
-    """Every number of one run, by name; parts that are not finished are not there."""
+    """Return every number of one run, by name; parts that are not finished are not there."""
     parts, kinds = study["parts"], study["settings"]["kinds"]
     found: dict[str, tuple[float, float]] = {}
     if "network" in parts:
@@ -149,18 +150,19 @@ def _clean(part: Mapping[str, Any], own: str) -> Numbers:
 
 
 def _corrupted(kinds: Sequence[Mapping[str, Any]], prefix: str) -> Numbers:
-    """Averages over corruptions and severities, of every number of samples and severity."""
+    """Return averages over corruptions and severities, and means and medians of each severity."""
     counts = list(kinds[0]["severities"]["1"])
     found = {}
     for metric, short in _CORRUPTED.items():
         for count in counts:
-            by_severity = [
-                fmean(part["severities"][severity][count][metric]["value"] for part in kinds)
+            by_severity = {
+                severity: [part["severities"][severity][count][metric]["value"] for part in kinds]
                 for severity in SEVERITIES
-            ]
+            }
             name = f"{prefix}{count}.{short}" if prefix else short
-            found[name] = (fmean(by_severity), 0.0)
+            found[name] = (fmean(map(fmean, by_severity.values())), 0.0)
             if not prefix:
-                for severity, value in zip(SEVERITIES, by_severity, strict=True):
-                    found[f"severity.{severity}.{short}"] = (value, 0.0)
+                for severity, values in by_severity.items():
+                    found[f"severity.{severity}.{short}"] = (fmean(values), 0.0)
+                    found[f"median.{severity}.{short}"] = (median(values), 0.0)
     return found

@@ -14,18 +14,19 @@ from torch import Tensor, nn
 
 from leanbayes import metrics
 from leanbayes.errors import require
-from leanbayes.lab.architectures import build
-from leanbayes.lab.corruptions import PUBLISHED, SEVERITIES, corrupt_examples
-from leanbayes.lab.corruptions.weather import frost_is_here
-from leanbayes.lab.data import Examples, load_dataset
+from leanbayes.lab.data import Examples
 from leanbayes.lab.evaluation import foreign_scores
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import provenance
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
-from leanbayes.models.members import members
+from leanbayes.models.random_maps import members
 from leanbayes.prediction.predict import Prediction, predict
+from research.corruptions import PUBLISHED, SEVERITIES, corrupt_examples
+from research.corruptions.weather import frost_is_here
+from research.data import load_dataset
+from research.networks import build
 from research.publishing.study_file import StudyFile, Tell
 
 FOREIGN: Mapping[str, str] = {"fashion-mnist": "mnist", "cifar10": "cifar100"}
@@ -57,7 +58,7 @@ class Rank1Settings:
 
 
 def corrupted_kinds(settings: Rank1Settings) -> tuple[str, ...]:
-    """Those that can be made here: frost needs photographs, which are an extra."""
+    """Return those that can be made here: frost needs photographs, which are an extra."""
     return tuple(kind for kind in settings.kinds if kind != "frost" or frost_is_here())
 
 
@@ -112,7 +113,7 @@ class _Trained:
         return cls(run, model, likelihood, not torch.equal(first, second))
 
     def predicted(self, x: Tensor, samples: int) -> Prediction:
-        """Few examples at once where samples are many, so that they fit a cache."""
+        """Return few examples at once where samples are many, so that they fit a cache."""
         return predict(
             self.model,
             x,
@@ -135,7 +136,7 @@ class _Trained:
 
 
 def _parts(trained: _Trained, settings: Rank1Settings) -> dict[str, Callable[[], Part]]:
-    """What is measured, by name, in the order of work."""
+    """Return what is measured, by name, in the order of work."""
     run = trained.run
     test = run.dataset.test[: settings.images]
     own = (run.recipe.evaluation.samples,)
@@ -155,7 +156,7 @@ def _parts(trained: _Trained, settings: Rank1Settings) -> dict[str, Callable[[],
 
 
 def _network(trained: _Trained, settings: Rank1Settings) -> Part:
-    """Sizes, and where the numbers come from."""
+    """Return sizes, and where the numbers come from."""
     recipe, result = trained.run.recipe, trained.run.result
     return {
         "parameters": sum(result["parameters"].values()),
@@ -171,7 +172,7 @@ def _network(trained: _Trained, settings: Rank1Settings) -> Part:
 
 
 def _plain_parameters(recipe: Recipe) -> int:
-    """How many parameters one network of this architecture has, as torch counts them."""
+    """Return how many parameters one network of this architecture has, as torch counts them."""
     with torch.random.fork_rng(devices=[]):
         network = build(recipe.architecture.name, **recipe.architecture.options)
     return sum(parameter.numel() for parameter in network.parameters())
@@ -205,7 +206,7 @@ def _diversity(trained: _Trained, test: Examples, samples: int) -> dict[str, Any
 
 
 def _foreign(trained: _Trained, test: Examples) -> Part:
-    """How well uncertainty tells images of another data set."""
+    """Return how well uncertainty tells images of another data set."""
     run = trained.run
     other = FOREIGN[run.recipe.data.name]
     samples = run.recipe.evaluation.samples
@@ -214,7 +215,7 @@ def _foreign(trained: _Trained, test: Examples) -> Part:
 
 
 def _corrupted(trained: _Trained, test: Examples, kind: str, samples: tuple[int, ...]) -> Part:
-    """Metrics by severity and number of samples."""
+    """Return metrics by severity and number of samples."""
     seed = trained.run.recipe.seed
     by_severity = {
         str(severity): trained.scores(corrupt_examples(test, kind, severity, seed=seed), samples)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from research.papers.rank1.published import COLUMNS, FEW_SAMPLES
-from research.papers.rank1.seed_means import Found
+from research.papers.rank1.seed_means import SEVERITIES, Found
 from research.publishing.cells import Cell, seeds_of
 from research.publishing.sorted_slices import CLASSES, slice_note
 from research.publishing.tables import markdown_table
@@ -19,7 +19,7 @@ SHOWN = {
     "cnll": "cNLL",
     "ca": "cA, %",
     "cece": "cECE",
-    "auroc": "AUROC, foreign",
+    "auroc": "AUROC, OOD",
     "diversity": "diversity",
 }
 _SHARES = ("accuracy", "ca")
@@ -30,7 +30,7 @@ Runs = Mapping[str, Found | None]
 
 
 def main_table(runs: Runs) -> str:
-    """Clean, corrupted and foreign images: means over seeds ± their standard error."""
+    """Return clean, corrupted and foreign images: means over seeds ± their standard error."""
     notes = (_table(runs, tuple(SHOWN)), _few_classes(runs), _other_samples(runs))
     return "\n\n".join(filter(None, notes))
 
@@ -61,8 +61,22 @@ def _other_samples(runs: Runs) -> str:
     )
 
 
+def medians_table(runs: Runs) -> str:
+    """Return medians over corruptions at every severity [rank-1, Figures 10 to 12]."""
+    header = ["network", "run", "median of", *(f"severity {severity}" for severity in SEVERITIES)]
+    lines = []
+    for title, found in runs.items():
+        if found is None:
+            lines.append([title, NOT_RUN, *["–"] * (1 + len(SEVERITIES))])
+            continue
+        for column in ("cnll", "ca", "cece"):
+            cells = [_shown(found, f"median.{severity}.{column}") for severity in SEVERITIES]
+            lines.append([title, seeds_of(found.seeds), SHOWN[column], *cells])
+    return markdown_table(header, lines)
+
+
 def ablation_table(runs: Runs) -> str:
-    """What one change does to clean and corrupted images."""
+    """Return what one change does to clean and corrupted images."""
     return _table(runs, (*COLUMNS, "diversity"))
 
 
@@ -81,7 +95,7 @@ def _shown(found: Found, column: str) -> str:
     if column not in found.columns:
         return "–"
     cell = found.cell(column)
-    return str(cell.percent() if column in _SHARES else cell)
+    return str(cell.percent() if column.endswith(_SHARES) else cell)
 
 
 def samples_table(runs: Runs) -> str:
@@ -119,7 +133,7 @@ def cost_table(runs: Runs, costs: Mapping[str, Any] | None) -> str:
         if found is not None:
             share = found.cell("share").ours or 0.0
             total, passes = (int(found.cell(c).ours or 0) for c in ("parameters", "passes"))
-            sizes = [str(Cell(total)), f"{100 * share:+.1f} %".replace("-", "−"), str(passes)]
+            sizes = [str(Cell(total)), f"{100 * share:+.1f}%".replace("-", "−"), str(passes)]
         times = [
             f"{relative[kind]['ratio']:.2g}" if relative else "–" for kind in ("step", "prediction")
         ]
@@ -129,7 +143,7 @@ def cost_table(runs: Runs, costs: Mapping[str, Any] | None) -> str:
 
 
 def printed_table(table: Mapping[str, tuple[float, ...]]) -> str:
-    """What the paper prints."""
+    """Return what the paper prints."""
     lines = [
         [name, *(f"{100 * v:.1f}" if c in _SHARES else f"{v:g}" for c, v in _pairs(row))]
         for name, row in table.items()

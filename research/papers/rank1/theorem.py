@@ -60,14 +60,14 @@ class _Network:
         return cls(weights, normal(n), normal(n))
 
     def inputs(self, layer: int) -> Tensor:
-        """What comes into a layer, ``[width]``."""
+        """Return what comes into a layer, ``[width]``."""
         h = self.x
         for w in self.weights[:layer]:
             h = torch.tanh(w @ h)
         return h
 
     def onwards(self, layer: int, z: Tensor) -> Tensor:
-        """The output from what a layer has before its activation, ``[…, width]``."""
+        """Return the output from what a layer has before its activation, ``[…, width]``."""
         h = torch.tanh(z)
         for w in self.weights[layer + 1 :]:
             h = torch.tanh(h @ w.mT)
@@ -75,7 +75,7 @@ class _Network:
 
 
 def second_orders(network: _Network, layer: int, sigma: Tensor) -> dict[str, float]:
-    """Second-order changes of the mean of one layer, by several formulas.
+    """Return second-order changes of the mean of one layer, by several formulas.
 
     Args:
         network: that is disturbed.

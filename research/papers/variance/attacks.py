@@ -20,6 +20,7 @@ from leanbayes.lab.provenance import environment_facts
 from leanbayes.lab.runs import Run
 from leanbayes.prediction.eval_mode import dropping_out, evaluating
 from research.papers.variance.sign_attack import fast_sign_attack
+from research.publishing.cells import with_error
 from research.publishing.study_file import StudyFile, Tell
 from research.publishing.tables import markdown_table
 
@@ -63,7 +64,7 @@ class _Network(NamedTuple):
     dropout: bool = False
 
     def labels(self, x: Tensor, seed: int) -> Tensor:
-        """What the network takes inputs for, by the mean over models and draws."""
+        """Return what the network takes inputs for, by the mean over models and draws."""
         probs = torch.stack([self._probs(model, x, seed) for model in self.models])
         return probs.mean(0).argmax(-1)
 
@@ -94,7 +95,7 @@ class _FromPixels(nn.Module):
 
     Args:
         model: takes scaled inputs.
-        scaling: of the data that it learnt from.
+        scaling: of the data that it learned from.
     """
 
     def __init__(self, model: nn.Module, scaling: Scaling) -> None:
@@ -151,7 +152,7 @@ def _by_role(runs: Sequence[Run]) -> dict[str, list[Run]]:
         by_role[role].append(run)
     require(any(by_role.values()), "there is no run to attack; give run folders")
     found = {run.recipe.data.name for group in by_role.values() for run in group}
-    require(len(found) == 1, f"the runs learnt {' and '.join(sorted(found))}; give runs of one")
+    require(len(found) == 1, f"the runs learned {' and '.join(sorted(found))}; give runs of one")
     return {role: group for role, group in by_role.items() if group}
 
 
@@ -162,7 +163,7 @@ def _described(run: Run) -> dict[str, Any]:
 
 
 def _networks(by_role: Mapping[str, Sequence[Run]], data: _Data, draws: int) -> dict[str, _Network]:
-    """What is attacked, by name; the members of an ensemble share the draws."""
+    """Return what is attacked, by name; the members of an ensemble share the draws."""
     models = {role: [_loaded(run, data.of(run)) for run in runs] for role, runs in by_role.items()}
     networks = {}
     for role, ensemble in (("deterministic", "deep ensemble"), ("variance", "variance ensemble")):
@@ -180,7 +181,7 @@ def _networks(by_role: Mapping[str, Sequence[Run]], data: _Data, draws: int) -> 
 def _loaded(run: Run, data: Dataset) -> nn.Module:
     if data.scaling is None or data.test.stored.dtype != torch.uint8:
         raise ValueError(
-            f"{run.folder} learnt {data.name}, which has no pixels; give runs on images"
+            f"{run.folder} learned {data.name}, which has no pixels; give runs on images"
         )
     return _FromPixels(run.load()[0], data.scaling).eval()
 
@@ -260,7 +261,7 @@ def _attacked(
 
 
 def draw_attacks(study: Mapping[str, Any], gradient: Gradient = "averaged") -> bytes:
-    """The share of images taken for their target over iterations, with one standard error.
+    """Return the share of images taken for their target over iterations, with one standard error.
 
     Args:
         study: what :func:`attack_runs` gives.
@@ -306,7 +307,7 @@ def attacks_table(study: Mapping[str, Any]) -> str:
                 _success(part, half),
                 _success(part, last),
                 _success(other, last) if other else "–",
-                f"{100 * means[name]:.1f} %",
+                f"{100 * means[name]:.1f}%",
                 str(ranks[name]),
                 PUBLISHED.get(name, "3–5"),
             ]
@@ -315,10 +316,11 @@ def attacks_table(study: Mapping[str, Any]) -> str:
 
 
 def _success(part: Mapping[str, Any], iteration: int) -> str:
-    return f"{100 * part['success'][iteration]:.1f} ± {100 * part['error'][iteration]:.1f} %"
+    success, error = 100 * part["success"][iteration], 100 * part["error"][iteration]
+    return f"{with_error(success, error, 1)}%"
 
 
 def _accuracy(study: Mapping[str, Any], name: str) -> str:
     """Of a single network as its run was judged."""
     runs = study["settings"]["runs"].get(name)
-    return "–" if not runs or runs[0]["accuracy"] is None else f"{100 * runs[0]['accuracy']:.1f} %"
+    return "–" if not runs or runs[0]["accuracy"] is None else f"{100 * runs[0]['accuracy']:.1f}%"

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from leanbayes.errors import choose
 from research.papers.variance.attacks import attacks_table, draw_attacks
-from research.papers.variance.four_classes import draw_activations, seeds_table
+from research.papers.variance.four_classes import (
+    DUPLICATED,
+    ORTHOGONAL,
+    draw_activations,
+    kind_of,
+    seeds_table,
+    spreads_of,
+)
 from research.papers.variance.policies import curves_of_policies, read_policy, table_of_policies
-from research.publishing.cells import Cell
+from research.publishing.cells import Cell, averaged
 from research.publishing.paper_blocks import OwnBlocks, Picture
 from research.publishing.study_file import read_study
 
@@ -21,11 +29,12 @@ _GRADIENTS: Mapping[str, Literal["averaged", "of_average"]] = {
 
 
 def study_blocks(results: Path) -> OwnBlocks:
-    """What makes the blocks ``toy``, ``attacks`` and ``policies`` and their pictures.
+    """Return what makes the blocks ``toy``, ``attacks`` and ``policies`` and their pictures.
 
     ``policies`` and ``policy-curves`` name studies, ``CartPole-v0-variance, …``. A claim names a
     mean return by ``policy/NAME last_100``, and a share of successes after the last step by
-    ``attack/NETWORK GRADIENT``.
+    ``attack/NETWORK GRADIENT``. Of the toy it names ``toy/accuracy KIND``, and by
+    ``toy/kind orthogonal-codes`` how many seeds found a solution of a kind.
     """
     of = _Studies(results)
     return OwnBlocks(
@@ -39,7 +48,7 @@ def study_blocks(results: Path) -> OwnBlocks:
             "attack-curves": of.attack_curves,
             "policy-curves": of.policy_curves,
         },
-        cells={"policy": of.policy_cell, "attack": of.attack_cell},
+        cells={"policy": of.policy_cell, "attack": of.attack_cell, "toy": of.toy_cell},
     )
 
 
@@ -85,8 +94,17 @@ class _Studies:
             "worst": Cell(min(seeds)),
             "best": Cell(max(seeds)),
         }
-        return choose("number", column, cells)
+        return replace(choose("number", column, cells), seeds=len(seeds))
+
+    def toy_cell(self, what: str, column: str) -> Cell:
+        parts = list(self.study("toy")["parts"].values())
+        if what == "accuracy":
+            shares = [choose("accuracy", column, part["accuracy"]) for part in parts]
+            return replace(averaged(shares, [None] * len(parts)), seeds=len(parts))
+        kinds = [kind_of(spreads_of(part)) for part in parts]
+        counts = {kind.replace(" ", "-"): kinds.count(kind) for kind in (DUPLICATED, ORTHOGONAL)}
+        return Cell(choose("kind", column, counts), seeds=len(parts))
 
     def attack_cell(self, network: str, gradient: str) -> Cell:
         part = choose("attack", f"{network}, {gradient}", self.study("attack")["parts"])
-        return Cell(part["success"][-1], part["error"][-1])
+        return Cell(part["success"][-1], part["error"][-1], seeds=1)

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leanbayes.analysis.log_alpha import quartiles
-from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.analysis.log_alpha import quartiles, scaled_layers
 from leanbayes.ops import Linear
 from leanbayes.prediction.predict import predict
 from research.papers.variance.split_at_noise import cut_at
@@ -23,7 +22,7 @@ _LEAST = 1e-3
 
 @torch.no_grad()
 def densities(trained: Trained, name: str, neurons: int = 4) -> dict[str, Any] | None:
-    """What single neurons of a dense layer say of the class.
+    """Return what single neurons of a dense layer say of the class.
 
     Given its inputs, an output is normal with known moments, so the density of an image needs no
     samples (Bernoulli and uniform noise are nearly so, as sums of many terms). What is kept is the
@@ -71,12 +70,12 @@ def densities(trained: Trained, name: str, neurons: int = 4) -> dict[str, Any] |
 
 
 def _spread(loc: Tensor, scale: Tensor) -> Tensor:
-    """The standard deviation of an output over noise and the images of a class."""
+    """Return the standard deviation of an output over noise and the images of a class."""
     return (scale.square().mean(0) + loc.var(0, correction=0)).sqrt()
 
 
 def _explained(values: Tensor, classes: list[Tensor]) -> float:
-    """The share of the variance that lies between classes."""
+    """Return the share of the variance that lies between classes."""
     total = values.var(correction=0)
     within = sum(values[of].var(correction=0) * float(of.double().mean()) for of in classes)
     return float(1 - within / total) if total > 0 else 0.0

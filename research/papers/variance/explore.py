@@ -66,7 +66,7 @@ def explore(
 
 
 def _begun(out: Path, started: dict[str, Any]) -> dict[str, Any]:
-    """What a file holds of the same study; an empty one if there is no file."""
+    """Return what a file holds of the same study; an empty one if there is no file."""
     if not out.exists():
         return {**started, "last_100": None, "runs": []}
     keys = {*started, "last_100", "runs"}
@@ -93,7 +93,7 @@ def _described(episodes: Episodes) -> dict[str, Any]:
 
 
 def _over_seeds(runs: list[dict[str, Any]]) -> dict[str, float] | None:
-    """The mean over finished seeds, and its standard error over them."""
+    """Return the mean over finished seeds, and its standard error over them."""
     finished = [run["last_100"]["value"] for run in runs if run["finished"]]
     values = torch.tensor(finished, dtype=torch.float64)
     if not len(values):

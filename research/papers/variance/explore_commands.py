@@ -19,7 +19,8 @@ __all__ = ["add_explore"]
 def add_explore(application: typer.Typer) -> None:
     """Add the command to an application."""
     example = "python -m research.lab explore CartPole-v0 --policy variance --seeds 9"
-    application.command(epilog=f"Example: {example}")(in_a_sentence(explore))
+    command = application.command(epilog=f"Example: {example}", rich_help_panel="Research")
+    command(in_a_sentence(explore))
 
 
 def explore(

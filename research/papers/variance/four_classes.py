@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from leanbayes.errors import require_count, require_positive
-from leanbayes.lab import plots
 from leanbayes.lab.provenance import environment_facts
+from research.publishing.plots import clouds
 from research.publishing.rounding import rounded
 from research.publishing.study_file import StudyFile, Tell
 from research.publishing.tables import markdown_table
 
-CENTRES = ((3.0, 3.0), (3.0, 10.0), (10.0, 3.0), (10.0, 10.0))
+CENTERS = ((3.0, 3.0), (3.0, 10.0), (10.0, 3.0), (10.0, 10.0))
 DUPLICATED, ORTHOGONAL, BETWEEN = "duplicated neurons", "orthogonal codes", "in between"
 _SAME, _APART, _SPLIT, _NORMAL = 0.9, 0.5, 2.0, 0.6745
 
@@ -33,7 +33,7 @@ _SAME, _APART, _SPLIT, _NORMAL = 0.9, 0.5, 2.0, 0.6745
 class FourClasses:
     """How the toy is trained and judged.
 
-    The released code takes 21 000 iterations at a rate of 1e-4, and puts a softmax before a
+    The released code takes 21,000 iterations at a rate of 1e-4, and puts a softmax before a
     cross entropy that has one; the settings here are a tenth of its time, and the likelihood.
 
     Args:
@@ -89,15 +89,15 @@ def _one_seed(settings: FourClasses, seed: int, progress: bool) -> dict[str, Any
 
 
 def _data(settings: FourClasses) -> tuple[Tensor, Tensor, Tensor]:
-    """Examples to learn from, examples to judge by, and the classes of either."""
+    """Return examples to learn from, examples to judge by, and the classes of either."""
     generator = torch.Generator().manual_seed(settings.data_seed)
-    noise = torch.randn(2, len(CENTRES), settings.examples, 2, generator=generator)
-    train, test = (torch.tensor(CENTRES).unsqueeze(1) + noise).flatten(1, 2)
-    return train, test, torch.arange(len(CENTRES)).repeat_interleave(settings.examples)
+    noise = torch.randn(2, len(CENTERS), settings.examples, 2, generator=generator)
+    train, test = (torch.tensor(CENTERS).unsqueeze(1) + noise).flatten(1, 2)
+    return train, test, torch.arange(len(CENTERS)).repeat_interleave(settings.examples)
 
 
 def _network(hidden: int) -> nn.Module:
-    """Seven linear layers; the fifth has two outputs, biases and only variances."""
+    """Return seven linear layers; the fifth has two outputs, biases and only variances."""
     sizes = (2, hidden, hidden, hidden, hidden)
     encoder: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
@@ -137,7 +137,7 @@ def _judged(model: nn.Module, x: Tensor, y: Tensor, settings: FourClasses) -> di
     probs = decoder(drawn).softmax(-1)
     with lb.using(model, lb.estimators.mean):
         means = model(x)
-    by_class = drawn.unflatten(1, (len(CENTRES), -1)).transpose(0, 1).flatten(1, 2)
+    by_class = drawn.unflatten(1, (len(CENTERS), -1)).transpose(0, 1).flatten(1, 2)
     each = torch.randperm(by_class.shape[1])[: settings.shown]
     return {
         "accuracy": {
@@ -153,13 +153,13 @@ def _judged(model: nn.Module, x: Tensor, y: Tensor, settings: FourClasses) -> di
 def tell_seed(seed: str, part: Mapping[str, Any]) -> None:
     """Print what a seed came to."""
     spreads = spreads_of(part)
-    shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in part["accuracy"].items())
+    shares = ", ".join(f"{name} {100 * share:.1f}%" for name, share in part["accuracy"].items())
     correlation = f"correlation {correlation_of(spreads):.2f}"
     print(f"seed {seed}: {kind_of(spreads)} ({correlation}); {shares}; {part['seconds']:.0f} s")
 
 
 def kind_of(spreads: Tensor) -> str:
-    """Which kind of solution the spreads of two neurons, by class, show.
+    """Return which kind of solution the spreads of two neurons, by class, show.
 
     Either neuron must spread at least twice as much in one class as in another. Then the
     correlation r of the logarithms over the classes tells: neurons are duplicated if r ≥ 0.9, and
@@ -189,8 +189,8 @@ def spreads_of(part: Mapping[str, Any]) -> Tensor:
     the standard deviation of the activations it is not set by the few examples with the largest.
     """
     activations = torch.tensor(part["activations"])
-    centred = activations - activations.median(2, keepdim=True).values
-    return (centred.abs().median(2).values / _NORMAL).T
+    centered = activations - activations.median(2, keepdim=True).values
+    return (centered.abs().median(2).values / _NORMAL).T
 
 
 def correlation_of(spreads: Tensor) -> float:
@@ -211,7 +211,7 @@ def seeds_table(study: Mapping[str, Any]) -> str:
     lines = []
     for seed, part in study["parts"].items():
         spreads = spreads_of(part)
-        shares = [f"{100 * share:.1f} %" for share in part["accuracy"].values()]
+        shares = [f"{100 * share:.1f}%" for share in part["accuracy"].values()]
         neurons = [
             ", ".join(f"{spread:.2g}" if spread < 10 else f"{spread:.0f}" for spread in neuron)
             for neuron in spreads.tolist()
@@ -222,19 +222,19 @@ def seeds_table(study: Mapping[str, Any]) -> str:
 
 
 def draw_activations(study: Mapping[str, Any]) -> bytes:
-    """Activations of the two neurons by class: the first seed of each kind, a panel each."""
+    """Return activations of the two neurons by class: the first seed of each kind, a panel each."""
     firsts: dict[str, Mapping[str, Any]] = {}
     for part in study["parts"].values():
         firsts.setdefault(kind_of(spreads_of(part)), part)
     panels = {
         f"{kind} (seed {firsts[kind]['seed']})": {
-            f"class {centre}": torch.tensor(points).T
-            for centre, points in zip(_NAMES, firsts[kind]["activations"], strict=True)
+            f"class {center}": torch.tensor(points).T
+            for center, points in zip(_NAMES, firsts[kind]["activations"], strict=True)
         }
         for kind in (DUPLICATED, ORTHOGONAL, BETWEEN)
         if kind in firsts
     }
-    return plots.clouds(panels, "neuron 1", "neuron 2")
+    return clouds(panels, "neuron 1", "neuron 2")
 
 
-_NAMES = tuple(f"({x:.0f}, {y:.0f})" for x, y in CENTRES)
+_NAMES = tuple(f"({x:.0f}, {y:.0f})" for x, y in CENTERS)

@@ -11,20 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from leanbayes.analysis.ablation import permute_scales, zero_means
-from leanbayes.analysis.log_alpha import AlphaReport
-from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.analysis.log_alpha import AlphaReport, scaled_layers
 from leanbayes.compression.prune import CRITERIA, density, prune
 from leanbayes.conversion.convert import deterministic
 from leanbayes.lab.data import Examples
 from leanbayes.layers import RandomMap
 from leanbayes.metrics import average
-from leanbayes.models.map_posteriors import map_posteriors
-from leanbayes.models.model_kl import kl, named_kl
-from leanbayes.models.random_maps import random_maps
+from leanbayes.models.random_maps import kl, map_posteriors, named_kl, random_maps
 from leanbayes.posteriors.masked import masked
 from leanbayes.prediction.predict import predict
 from leanbayes.priors import ARD, LogUniform
+from research.papers.variance.ablation import permute_scales, zero_means
 from research.papers.variance.split_at_noise import draws
 from research.papers.variance.trained import Trained, arriving, as_json, one_sample
 from research.publishing.rounding import rounded
@@ -41,7 +38,7 @@ _SPARSE = 3.0
 
 
 def accuracies(trained: Trained) -> dict[str, Any]:
-    """Accuracies by mean propagation, of one sample (on average) and of averaged samples."""
+    """Return accuracies by mean propagation, of one sample (on average) and of averaged samples."""
     drawn = trained.predict()
     scores = {
         "mean": trained.by_means(),
@@ -52,7 +49,7 @@ def accuracies(trained: Trained) -> dict[str, Any]:
 
 
 def elbo(trained: Trained, before: nn.Module, train: Examples) -> dict[str, Any]:
-    """The ELBO of the whole training set, summed: ``Σ_n E_q log p(y_n | x_n, W) − KL``.
+    """Return the ELBO of the whole training set, summed: ``Σ_n E_q log p(y_n | x_n, W) − KL``.
 
     The data term is the log likelihood averaged over 10 samples, not the log of an average.
     Without random layers there is no KL.
@@ -123,13 +120,13 @@ def kl_of_log_alpha(layer: RandomMap) -> float | None:
 
 
 def histograms(trained: Trained, draws: int) -> dict[str, Any]:
-    """How accurate single samples are, and all of them averaged [variance, Figure 4].
+    """Return how accurate single samples are, and all of them averaged [variance, Figure 4].
 
-    One draw of the ``weights`` for all images, and noise of its own for each of the ``images``,
-    as local reparameterization has it.
+    One draw of the ``weights`` for all images, and separate noise for each of the ``images``,
+    as local reparameterization has it. Dropout draws for each image in both.
     """
     return {
-        "weights": _histogram(trained, draws, coherent=True),
+        "weights": _histogram(trained, draws, coherent=trained.sampled is trained.rest),
         "images": _histogram(trained, draws, coherent=False),
     }
 
@@ -155,7 +152,7 @@ def _histogram(trained: Trained, draws: int, *, coherent: bool) -> dict[str, Any
 
 
 def pruning(trained: Trained, layers: Sequence[str]) -> dict[str, Any]:
-    """The accuracy of averaged samples at every share of weights that layers keep.
+    """Return the accuracy of averaged samples at every share of weights that layers keep.
 
     By σ [variance, Figure 5] and by ``|μ| / σ`` [variance, section 7], which ranks weights at
     random where all means are zero or all ratios are equal. Sparse variational dropout keeps the
@@ -183,7 +180,7 @@ def pruning(trained: Trained, layers: Sequence[str]) -> dict[str, Any]:
 
 
 def _point(trained: Trained, pruned: nn.Module, layers: Sequence[str]) -> dict[str, float]:
-    """What is left of the weights of layers, and the accuracy with it."""
+    """Return what is left of the weights of layers, and the accuracy with it."""
     sizes = {n: m.posterior().event_shape.numel() for n, m in random_maps(pruned) if n in layers}
     shares = density(pruned)
     kept = sum(shares[name] * size for name, size in sizes.items()) / sum(sizes.values())
@@ -191,7 +188,7 @@ def _point(trained: Trained, pruned: nn.Module, layers: Sequence[str]) -> dict[s
 
 
 def _tied(score: Tensor) -> bool:
-    """Whether scores differ by rounding alone."""
+    """Return whether scores differ by rounding alone."""
     return bool(score.max() - score.min() <= _TIED * score.max())
 
 
@@ -216,10 +213,10 @@ def controls(trained: Trained, layers: Sequence[str]) -> dict[str, Any]:
 
 
 def antithetic(trained: Trained) -> dict[str, Any] | None:
-    """How often a draw and its mirror image, ``ε`` and ``−ε``, are both right; one; none.
+    """Return how often a draw and its mirror image, ``ε`` and ``−ε``, are both right; one; none.
 
     A network that is odd in its noise is never right at both, so that one sample is right at most
-    half of the time; ``centred`` has the running means of the normalisation at zero. ``None`` if
+    half of the time; ``centered`` has the running means of the normalization at zero. ``None`` if
     not the first layer alone draws.
     """
     layers = dict(trained.rest.named_children())
@@ -227,7 +224,7 @@ def antithetic(trained: Trained) -> dict[str, Any] | None:
     if not isinstance(trained.rest, nn.Sequential) or drawing != list(layers)[:1]:
         return None
     shares = _mirrored(trained, trained.rest)
-    return {**shares, "centred": _mirrored(trained, _centred(trained.rest))}
+    return {**shares, "centered": _mirrored(trained, _centered(trained.rest))}
 
 
 def _mirrored(trained: Trained, rest: nn.Module) -> dict[str, float]:
@@ -254,8 +251,8 @@ class _WithMirror(nn.Module):
         return torch.stack((self.others(y), self.others(2 * self.middle(x) - y)), 1)
 
 
-def _centred(model: nn.Module) -> nn.Module:
-    """A copy whose batch normalisation takes no mean away."""
+def _centered(model: nn.Module) -> nn.Module:
+    """Return a copy whose batch normalization takes no mean away."""
     model = copy.deepcopy(model)
     for layer in model.modules():
         if isinstance(layer, _BatchNorm) and layer.running_mean is not None:

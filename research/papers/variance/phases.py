@@ -10,7 +10,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from leanbayes.analysis.ablation import zero_means
 from leanbayes.estimators import mean
 from leanbayes.lab.data import Examples
 from leanbayes.lab.measurements.base import (
@@ -19,8 +18,9 @@ from leanbayes.lab.measurements.base import (
     register_measurement,
     require_random_weights,
 )
-from leanbayes.models.noise_switches import using
+from leanbayes.models.random_maps import using
 from leanbayes.prediction.predict import predict
+from research.papers.variance.ablation import zero_means
 
 __all__ = ["Phases", "four_accuracies"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leanbayes.lab.plots import COLOURS, DASHED, _figure, _on, _png
+from leanbayes.lab.plots import COLORS, DASHED, _figure, _on, _png
 from leanbayes.plots import add_legend, line_style
 
 Study = Mapping[str, Any]
 
 _WIDE = (10.4, 3.6)
 _LEAST = 1e-4
-_CLASSES = (*COLOURS[:6], "#882255", "#999933", "#44AA99", "#000000")
+_CLASSES = (*COLORS[:6], "#882255", "#999933", "#44AA99", "#000000")
 _PHASES = {
     "accuracy/mean": "means",
     "accuracy/sample": "one sample",
@@ -22,16 +22,16 @@ _PHASES = {
 
 
 def draw_histogram(study: Study) -> bytes:
-    """Accuracies of single samples, and of all averaged [variance, Figure 4]."""
+    """Return accuracies of single samples, and of all averaged [variance, Figure 4]."""
     figure = _figure(_WIDE)
     titles = {"weights": "one draw of the weights for all images", "images": "noise for each image"}
     for place, (kind, title) in enumerate(titles.items(), 1):
         drawn = study["histogram"][kind]
         axes = _on(figure, "test accuracy", "draws" if place == 1 else "", (1, 2, place))
         edges = [drawn["start"] + drawn["width"] * i for i in range(len(drawn["counts"]) + 1)]
-        axes.stairs(drawn["counts"], edges, fill=True, color=COLOURS[4], label="single draws")
+        axes.stairs(drawn["counts"], edges, fill=True, color=COLORS[4], label="single draws")
         whole = f"{drawn['draws']} draws averaged"
-        axes.axvline(drawn["ensemble"]["value"], color=COLOURS[1], label=whole)
+        axes.axvline(drawn["ensemble"]["value"], color=COLORS[1], label=whole)
         axes.set_ylim(top=1.3 * max(drawn["counts"]))
         ends = (edges[0], edges[-1], drawn["ensemble"]["value"])
         axes.set_xlim(min(ends) - drawn["width"], max(ends) + drawn["width"])
@@ -41,7 +41,7 @@ def draw_histogram(study: Study) -> bytes:
 
 
 def draw_pruning(studies: Mapping[str, Study]) -> bytes:
-    """Error rates over the share of weights that is kept, pruned by σ and by |μ| / σ."""
+    """Return error rates over the share of weights that is kept, pruned by σ and by |μ| / σ."""
     figure = _figure(_WIDE)
     for place, (by, title) in enumerate({"scale": "by σ", "snr": "by |μ| / σ"}.items(), 1):
         label = "error of averaged samples, %" if place == 1 else ""
@@ -58,7 +58,7 @@ def draw_pruning(studies: Mapping[str, Study]) -> bytes:
         axes.set_yscale("log")
         axes.set_xscale("log")
         axes.invert_xaxis()
-        axes.set_xticks(kept, [f"{100 * share:.3g} %" for share in kept], fontsize="small")
+        axes.set_xticks(kept, [f"{100 * share:.3g}%" for share in kept], fontsize="small")
         axes.xaxis.minorticks_off()
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_title(f"pruned {title}", fontsize="medium")
@@ -76,8 +76,8 @@ def draw_densities(study: Study) -> bytes:
         axes = _on(figure, f"output of neuron {number}", "density", (rows, columns, place))
         floor = _LEAST * max(map(max, neuron["density"]))
         for index, line in enumerate(neuron["density"]):
-            colour = _CLASSES[index % len(_CLASSES)]
-            axes.plot(neuron["at"], line, color=colour, linewidth=1.4, label=str(index))
+            color = _CLASSES[index % len(_CLASSES)]
+            axes.plot(neuron["at"], line, color=color, linewidth=1.4, label=str(index))
         axes.set_yscale("log")
         axes.set_ylim(floor, 2 * floor / _LEAST)
     axes.legend(fontsize="x-small", edgecolor="none", framealpha=0.85, ncols=2, title="class")
@@ -85,7 +85,7 @@ def draw_densities(study: Study) -> bytes:
 
 
 def draw_phases(history: Mapping[str, Sequence[float | None]]) -> bytes:
-    """Four accuracies and log α over epochs [variance, Figures 3 and 8]."""
+    """Return four accuracies and log α over epochs [variance, Figures 3 and 8]."""
     figure = _figure(_WIDE)
     left = _on(figure, "epoch", "test accuracy", (1, 2, 1))
     right = _on(figure, "epoch", "log α", (1, 2, 2))

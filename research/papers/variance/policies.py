@@ -13,6 +13,7 @@ from leanbayes.errors import require
 from leanbayes.lab import plots
 from leanbayes.lab.files import read_object, write_json
 from leanbayes.lab.path_names import path_name
+from research.publishing.cells import with_error
 from research.publishing.tables import markdown_table
 
 _POINTS = 50
@@ -39,7 +40,7 @@ def keep_policy(file: Path, out: Path) -> Path:
 
 
 def _blocks(returns: Sequence[float]) -> list[float]:
-    """Averages over as many blocks of equal length as are drawn.
+    """Return averages over as many blocks of equal length as are drawn.
 
     Example:
         >>> len(_blocks([1.0] * 100)), _blocks([1.0] * 7)
@@ -51,26 +52,26 @@ def _blocks(returns: Sequence[float]) -> list[float]:
 
 
 def read_policy(file: Path) -> Study:
-    """What :func:`keep_policy` wrote."""
+    """Return what :func:`keep_policy` wrote."""
     return read_object(file, _KEYS, "a kept study of a policy", "keep it again")
 
 
 def table_of_policies(studies: Sequence[Study]) -> str:
-    """The return over the last hundred episodes: mean, error and range over seeds."""
+    """Return the return over the last hundred episodes: mean, error and range over seeds."""
     header = ["environment", "policy", "return of the last 100", "worst seed", "best seed", "seeds"]
     return markdown_table(header, map(_line, studies))
 
 
 def _line(study: Study) -> list[str]:
     last, seeds = study["last_100"], [run["last_100"]["value"] for run in study["runs"]]
-    mean = f"{last['value']:.1f} ± {last['error']:.1f}"
+    mean = with_error(last["value"], last["error"], 1)
     numbers = mean, f"{min(seeds):.1f}", f"{max(seeds):.1f}"
     signed = (number.replace("-", "−") for number in numbers)
     return [study["environment"], study["settings"]["policy"], *signed, str(len(seeds))]
 
 
 def curves_of_policies(studies: Sequence[Study]) -> bytes:
-    """Returns over episodes, the mean over seeds inside two standard errors, as a PNG."""
+    """Return rewards over episodes, the mean over seeds inside two standard errors, as a PNG."""
     lines, bands, places = {}, {}, set[tuple[float, ...]]()
     for study in studies:
         name, episodes = study["settings"]["policy"], study["settings"]["episodes"]

@@ -1,4 +1,4 @@
-"""What the paper prints of the networks that are studied here [variance, Tables 1 to 3, 3.3]."""
+"""Printed numbers of the networks that are studied here [variance, Tables 1 to 3, 3.3]."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TABLE_3: Printed = {
 
 
 def printed(name: str) -> dict[str, float]:
-    """All that is printed of a network; what two tables print stands as the first has it.
+    """Return all that is printed of a network; what two tables print stands as the first has it.
 
     Example:
         >>> printed("mnist-lenet5-layer")["accuracy.ensemble"]

@@ -20,10 +20,10 @@ from leanbayes.distributions import Map, WeightDistribution
 from leanbayes.errors import require, require_choice, require_count, require_positive, unknown
 from leanbayes.estimators import Estimator
 from leanbayes.metrics import Score, average
-from leanbayes.models.noise_switches import held
+from leanbayes.models.random_maps import held
 from leanbayes.ops import LinearOp, Usage
 from leanbayes.posteriors import MeanField, Posterior, ZeroMean
-from leanbayes.prediction.seeded import noise_by
+from leanbayes.prediction.eval_mode import noise_by
 from leanbayes.priors import Flat
 
 __all__ = ["Episodes", "PolicyGradient", "Reinforce", "make_environments", "policy_network"]
@@ -41,7 +41,7 @@ class PolicyGradient:
     """How a policy is made and trained.
 
     The network has two hidden layers. The weights of the second are known (``"deterministic"``),
-    normal with learnt means and scales (``"noise"``) or have scales alone (``"variance"``).
+    normal with learned means and scales (``"noise"``) or have scales alone (``"variance"``).
 
     Args:
         policy: what the second hidden layer is.
@@ -97,7 +97,7 @@ class Episodes:
         return len(self.returns) >= self.settings.episodes
 
     def last(self, count: int = 100) -> Score:
-        """The average return of the last episodes, with its standard error over them."""
+        """Return the average return of the last episodes, with its standard error over them."""
         require_count("count", count, 1)
         require(bool(self.returns), "no episode was finished; run the training first")
         return average(torch.tensor(self.returns[-count:]))
@@ -112,7 +112,7 @@ class Episodes:
 
 
 def policy_network(settings: PolicyGradient, observations: int, actions: int) -> nn.Module:
-    """Logits of actions from observations, through two hidden layers.
+    """Return logits of actions from observations, through two hidden layers.
 
     Example:
         >>> policy_network(PolicyGradient(hidden=8), 4, 2)(torch.randn(5, 4)).shape
@@ -131,7 +131,7 @@ def policy_network(settings: PolicyGradient, observations: int, actions: int) ->
 
 
 def make_environments(name: str, count: int) -> Any:
-    """Several gymnasium environments of a name, as one vector environment."""
+    """Return several gymnasium environments of a name, as one vector environment."""
     try:
         import gymnasium
     except ImportError as error:
@@ -218,7 +218,7 @@ class Reinforce:
         return self.result
 
     def _update(self, environments: Any) -> list[float]:
-        """One episode in every environment, and one step of the optimiser."""
+        """Return one episode in every environment, and one step of the optimizer."""
         settings, done = self.settings, len(self._returns)
         seed = self.seed * 1_000_003 + done  # episodes have seeds of their own
         with noise_by(seed, self.policy), held(self.policy, _one_each(settings.environments)):
@@ -262,7 +262,7 @@ def _play(policy: nn.Module, environments: Any, steps: int, seed: int) -> _Playe
 
 
 def _advantages(rewards: Tensor, alive: Tensor, discount: float) -> Tensor:
-    """Rewards-to-go above the average of the other rows, over their standard deviation.
+    """Return rewards-to-go above the average of the other rows, over their standard deviation.
 
     Rows that are all alike teach nothing, and their rounding errors must not.
     """
@@ -291,7 +291,7 @@ class _RowsMap:
 
 
 def _one_each(rows: int) -> Estimator:
-    """One draw of the weights for every row, to be held."""
+    """Return one draw of the weights for every row, to be held."""
 
     def draw(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
         return _RowsMap(op, q.rsample((rows,)))

@@ -15,10 +15,9 @@ from leanbayes.errors import require, require_choice, require_count, require_pos
 from leanbayes.layers.forward_pass import forward_pass
 from leanbayes.likelihoods.mixtures import log_mean
 from leanbayes.metrics import Score, average
-from leanbayes.models.members import members, tile
-from leanbayes.prediction.eval_mode import dropping_out, evaluating
+from leanbayes.models.random_maps import members, tile
+from leanbayes.prediction.eval_mode import dropping_out, evaluating, is_compiled, noise_by
 from leanbayes.prediction.predict import shared_layers
-from leanbayes.prediction.seeded import is_compiled, noise_by
 
 __all__ = ["Attack", "fast_sign_attack"]
 
@@ -55,7 +54,7 @@ class Attack:
         last = len(shares) - 1
         shown = sorted({0, 1, *(round(last * part / 4) for part in range(1, 5))})
         curve = ", ".join(
-            f"{100 * shares[i].value:.1f} ± {100 * shares[i].error:.1f} % after {i}" for i in shown
+            f"{100 * shares[i].value:.1f} ± {100 * shares[i].error:.1f}% after {i}" for i in shown
         )
         return (
             f"{len(self.target)} examples, taken for their target: {curve} iterations; "
@@ -190,7 +189,7 @@ class _Victims:
         return torch.cat(parts)
 
     def gradient(self, x: Tensor, target: Tensor, of_average: bool, seed: int | None) -> Tensor:
-        """The gradient of the target's log probability, averaged one way or the other.
+        """Return the gradient of the target's log probability, averaged one way or the other.
 
         ``∇ log Σ_s p_s = Σ_s r_s ∇ log p_s`` with ``r_s = p_s / Σ p``: both are weighted averages
         of the same gradients.
@@ -248,7 +247,7 @@ class _Victims:
 
 
 def _targets(x: Tensor, target: Tensor | int, labels: Tensor | None) -> Tensor:
-    """One target for every example, after a look at everything that was given."""
+    """Return one target for every example, after a look at everything that was given."""
     require(
         x.is_floating_point(),
         f"x has dtype {x.dtype}, which has no gradient; give floating-point inputs, such as "
@@ -316,7 +315,7 @@ def _check_targets(target: Tensor, labels: Tensor | None, log_probs: Tensor) -> 
 
 
 def _listed(examples: Tensor) -> str:
-    """The first of some examples, for a sentence."""
+    """Return the first of some examples, for a sentence."""
     shown = ", ".join(str(int(index)) for index in examples[:5])
     more = f" and {len(examples) - 5} more" if len(examples) > 5 else ""
     return f"example{'s' if len(examples) > 1 else ''} {shown}{more}"

@@ -31,7 +31,7 @@ def cut_at(model: nn.Module, name: str) -> Cut:
     """Cut layers that follow one another before the one of this name.
 
     Example:
-        >>> from leanbayes.lab.architectures import build
+        >>> from research.networks import build
         >>> [list(dict(part.named_children())) for part in cut_at(build("mlp"), "dense3")]
         [['flatten', 'dense1', 'activation1', 'dense2', 'activation2'], ['dense3']]
     """
@@ -55,19 +55,19 @@ def cut(model: nn.Module) -> Cut:
 
 
 def draws(model: nn.Module) -> bool:
-    """Whether a network has random layers that are not points."""
+    """Return whether a network has random layers that are not points."""
     return any(bool(layer.posterior().variance.any()) for _, layer in random_maps(model))
 
 
 def has_dropout(model: nn.Module) -> bool:
-    """Whether a network has dropout layers."""
+    """Return whether a network has dropout layers."""
     return any(isinstance(layer, _DropoutNd) for layer in model.modules())
 
 
 def with_batch_statistics(model: nn.Module) -> nn.Module | None:
-    """A copy that normalises by the statistics of each batch in eval mode too.
+    """Return a copy that normalizes by the statistics of each batch in eval mode too.
 
-    The published code evaluates so. A network without batch normalisation gives ``None``.
+    The published code evaluates so. A network without batch normalization gives ``None``.
     """
     model = copy.deepcopy(model)
     layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]

@@ -23,12 +23,12 @@ _ACCURACY = {
 
 
 def numbers(study: Study) -> dict[str, Cell]:
-    """Every number of a study that a sentence may name, with what is printed.
+    """Return every number of a study that a sentence may name, with what is printed.
 
     Such are ``accuracy.mean``, ``accuracy.sample``, ``accuracy.ensemble``, ``published.mean`` (and
-    so on, with normalisation in training mode), ``elbo.elbo``, ``elbo.data``, ``elbo.kl``,
+    so on, with normalization in training mode), ``elbo.elbo``, ``elbo.data``, ``elbo.kl``,
     ``histogram.weights`` and ``histogram.images`` (of single draws; also ``.std``, ``.low``,
-    ``.high`` and ``.ensemble``), ``pruning.scale.2`` (of 2 % that are kept), ``pruning.snr.2``,
+    ``.high`` and ``.ensemble``), ``pruning.scale.2`` (of 2% that are kept), ``pruning.snr.2``,
     ``pruning.sparse`` (of weights with log α ≤ 3; ``.kept`` is their share),
     ``controls.zero_means``, ``controls.permuted``, ``antithetic.both``, ``densities.contrast``,
     ``densities.explained`` and, by layer, ``alphas.dense1.log_alpha`` (its median), ``.distance``,
@@ -68,7 +68,7 @@ def _of_scales(study: Study) -> Iterator[tuple[str, Cell]]:
     for kind, score in (study.get("controls") or {}).items():
         yield f"controls.{kind}", _cell(score)
     for kind, share in (study.get("antithetic") or {}).items():
-        yield f"antithetic.{kind}", Cell(share["both"] if kind == "centred" else share)
+        yield f"antithetic.{kind}", Cell(share["both"] if kind == "centered" else share)
     for kind in ("contrast", "explained"):
         if (study.get("densities") or {}).get(kind):
             yield f"densities.{kind}", Cell(study["densities"][kind][1])
@@ -83,7 +83,7 @@ def _cell(score: Mapping[str, float]) -> Cell:
 
 
 def _share(kept: float) -> str:
-    """A share in per cent.
+    """Return a share in per cent.
 
     Example:
         >>> _share(0.0200195), _share(1.0)
@@ -109,7 +109,7 @@ def table_1(studies: Studies) -> str:
 
 
 def table_2(studies: Studies) -> str:
-    """Accuracies of one sample, of means and of averaged samples [variance, Table 2]."""
+    """Return accuracies of one sample, of means and of averaged samples [variance, Table 2]."""
     table = _accuracy_table(studies, TABLE_2, tuple(_ACCURACY))
     return "\n\n".join(filter(None, (table, _of_few_classes(studies))))
 
@@ -128,14 +128,14 @@ def _of_few_classes(studies: Studies) -> str:
 
 
 def _classes_seen(study: Study) -> int | None:
-    """How many classes the test images have; ``None`` if they are not of CIFAR-100."""
+    """Return how many classes the test images have; ``None`` if they are not of CIFAR-100."""
     if study.get("recipe", {}).get("data", {}).get("name") != "cifar100":
         return None
     return classes_seen(study["images"], study.get("data"))
 
 
 def table_3(studies: Studies) -> str:
-    """Accuracies of tanh networks [variance, Table 3]."""
+    """Return accuracies of tanh networks [variance, Table 3]."""
     return _accuracy_table(studies, TABLE_3, ("accuracy.sample", "accuracy.ensemble"))
 
 
@@ -203,15 +203,15 @@ def _known(studies: Studies, part: str, what: str) -> Iterator[tuple[str, Study]
 
 
 def batch_statistics(studies: Studies) -> str:
-    """Accuracies in eval mode and with normalisation in training mode, as the code has it."""
+    """Accuracies in eval mode and with normalization in training mode, as the code has it."""
     modes = {"accuracy": "running averages", "published": "statistics of the batch"}
     lines = (
         [*_begin(name, study), mode, *_percent(numbers(study), _columns(part))]
-        for name, study in _known(studies, "batch_statistics", "batch normalisation")
+        for name, study in _known(studies, "batch_statistics", "batch normalization")
         for part, mode in modes.items()
     )
     bare = (line[:3] + [cell.partition(" (")[0] for cell in line[3:]] for line in lines)
-    head = ["network", "run", "normalised by", *(f"{title}, %" for title in _ACCURACY.values())]
+    head = ["network", "run", "normalized by", *(f"{title}, %" for title in _ACCURACY.values())]
     return markdown_table(head, bare)
 
 
@@ -220,7 +220,7 @@ def _columns(part: str) -> tuple[str, ...]:
 
 
 def alphas(studies: Studies) -> str:
-    """Log α and what follows from it, layer by layer."""
+    """Return log α and what follows from it, layer by layer."""
     header = [
         *("network", "layer", "weights", "log α: quartiles", "variance layer"),
         *("distance to zero mean", "bound of the paper", "KL", "KL by log α"),
@@ -247,7 +247,7 @@ def _number(value: float | None, form: str = ".3g") -> str:
 
 
 def controls(studies: Studies) -> str:
-    """Averaged samples as trained, without means, and with σ that changed places."""
+    """Return averaged samples as trained, without means, and with σ that changed places."""
     columns = ("accuracy.ensemble", "controls.zero_means", "controls.permuted")
     lines = (
         [*_begin(name, study), *_bare(study, columns)]
@@ -259,16 +259,16 @@ def controls(studies: Studies) -> str:
 
 
 def _bare(study: Study, columns: tuple[str, ...]) -> list[str]:
-    """Numbers of ours alone, in per cent."""
+    """Return numbers of ours alone, in per cent."""
     cells = dict(_cells(study))
     return [str(cells[column].percent(_DIGITS)) for column in columns]
 
 
 def pruned(studies: Studies) -> str:
-    """Accuracies in per cent at every share of weights that is kept."""
+    """Return accuracies in per cent at every share of weights that is kept."""
     known = dict(_known(studies, "pruning", "standard deviations"))
     shares = [point["kept"] for point in next(iter(known.values()))["pruning"]["scale"]]
-    header = ["network", "pruned by", *(f"{_share(share)} % kept" for share in shares), "log α ≤ 3"]
+    header = ["network", "pruned by", *(f"{_share(share)}% kept" for share in shares), "log α ≤ 3"]
     lines = []
     for name, study in known.items():
         for by, title in (("scale", "σ"), ("snr", "\\|μ\\| / σ")):
@@ -276,13 +276,13 @@ def pruned(studies: Studies) -> str:
             points = (str(_cell(point).percent(_DIGITS)) for point in study["pruning"][by])
             title += ", all alike, so at random" * at_random
             sparse = study["pruning"]["sparse"]
-            left = f"{_share(sparse['kept'])} % kept: {_cell(sparse).percent(_DIGITS)}"
+            left = f"{_share(sparse['kept'])}% kept: {_cell(sparse).percent(_DIGITS)}"
             lines.append([_begin(name, study)[0], title, *points, left if by == "snr" else ""])
     return markdown_table(header, lines)
 
 
 def antithetic(studies: Studies) -> str:
-    """How often a draw and its mirror image are right, in per cent."""
+    """Return how often a draw and its mirror image are right, in per cent."""
     header = ["network", "run", "one sample, %", "both ε and −ε", "one of them", "none"]
     lines = []
     for name, study in studies.items():
@@ -300,20 +300,20 @@ def antithetic(studies: Studies) -> str:
         lines.append(
             [
                 f"{_begin(name, study)[0]}, running means set to zero",
-                *("the same", f"{_sample_of(shares['centred']):.4g}"),
-                *(f"{100 * shares['centred'][kind]:.3g}" for kind in ("both", "one", "none")),
+                *("the same", f"{_sample_of(shares['centered']):.4g}"),
+                *(f"{100 * shares['centered'][kind]:.3g}" for kind in ("both", "one", "none")),
             ]
         )
     return markdown_table(header, lines)
 
 
 def _sample_of(shares: Mapping[str, float]) -> float:
-    """The accuracy of one sample, from those of pairs."""
+    """Return the accuracy of one sample, from those of pairs."""
     return 100 * (shares["both"] + 0.5 * shares["one"])
 
 
 def levels(study: Study) -> str:
-    """The standard deviations of a layer's neurons, class by class."""
+    """Return the standard deviations of a layer's neurons, class by class."""
     ((_, known),) = _known({study["name"]: study}, "densities", "dense layer with noise")
     neurons = known["densities"]["neurons"]
     classes = range(max((len(neuron["std"]) for neuron in neurons.values()), default=0))

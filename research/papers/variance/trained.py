@@ -13,7 +13,7 @@ from leanbayes.lab.data import Examples
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score, average
 from leanbayes.models.mc_dropout import mc_dropout
-from leanbayes.models.noise_switches import using
+from leanbayes.models.random_maps import using
 from leanbayes.prediction.predict import Prediction, predict
 from research.papers.variance.split_at_noise import cut, draws, has_dropout
 from research.publishing.rounding import rounded
@@ -87,21 +87,21 @@ class Trained:
         )
 
     def averaged(self, model: nn.Module | None = None) -> Score:
-        """The accuracy of averaged probabilities."""
+        """Return the accuracy of averaged probabilities."""
         return self.right(self.predict(model))
 
     def by_means(self) -> Score:
-        """The accuracy of mean propagation."""
+        """Return the accuracy of mean propagation."""
         with using(self.rest, mean):
             return self.right(self.predict(self.rest, 1))
 
     def right(self, prediction: Prediction) -> Score:
-        """The accuracy of a prediction."""
+        """Return the accuracy of a prediction."""
         return average((prediction.labels == self.y).double())
 
 
 def one_sample(prediction: Prediction, y: Tensor) -> Tensor:
-    """Whether each sample alone is right, ``[samples, examples]``.
+    """Return whether each sample alone is right, ``[samples, examples]``.
 
     Example:
         >>> one_sample(Prediction(torch.eye(2)[None]), torch.tensor([0, 0]))
@@ -111,7 +111,7 @@ def one_sample(prediction: Prediction, y: Tensor) -> Tensor:
 
 
 def arriving(before: nn.Module, examples: Examples, batch_size: int = _BATCH) -> Tensor:
-    """Examples as they arrive at a cut."""
+    """Return examples as they arrive at a cut."""
     parts = (
         examples[start : start + batch_size].x for start in range(0, len(examples), batch_size)
     )
@@ -119,5 +119,5 @@ def arriving(before: nn.Module, examples: Examples, batch_size: int = _BATCH) ->
 
 
 def as_json(score: Score) -> dict[str, float]:
-    """A score with the digits that are worth keeping."""
+    """Return a score with the digits that are worth keeping."""
     return {name: rounded(value) for name, value in score._asdict().items()}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from leanbayes.errors import choose
 from leanbayes.lab.files import read_object
 from research.papers.variance import pictures, tables
+from research.papers.variance.kl_over_alpha import draw_kls
 from research.papers.variance.published import TABLE_1, TABLE_2, TABLE_3
 from research.publishing.cells import Cell
 from research.publishing.paper_blocks import OwnBlocks, Picture
@@ -27,7 +29,7 @@ def read_trained(path: Path) -> tables.Study:
 
 
 def after_blocks(results: Path) -> OwnBlocks:
-    """What makes blocks of studies, each ``NAME, NAME, …`` or ``all`` of a printed table.
+    """Return what makes blocks of studies, each ``NAME, NAME, …`` or ``all`` of a printed table.
 
     Captions of pictures come after ``|``. A claim names a number of a study by ``after/NAME
     COLUMN``; see :func:`research.papers.variance.tables.numbers`. It names one of a training whose
@@ -60,6 +62,7 @@ def after_blocks(results: Path) -> OwnBlocks:
             "pruning": of.pruning,
             "densities": of.densities,
             "phases": of.phases,
+            "kl-over-alpha": draw_kls,
         },
         cells={FOLDER: of.cell, "phases": of.phase_cell},
         studies=dict.fromkeys(listed, "variance"),
@@ -73,7 +76,7 @@ class _Studies:
         self.results = results
 
     def named(self, argument: str, every: Mapping[str, Any]) -> tables.Studies:
-        """``NAME, NAME, …``; for ``all``, those of a printed table."""
+        """Return ``NAME, NAME, …``; for ``all``, those of a printed table."""
         names = every if argument == "all" and every else argument.split(", ")
         files = {name: self._file(name) for name in names}
         return {
@@ -84,18 +87,19 @@ class _Studies:
         return self.results / FOLDER / f"{name}.json"
 
     def whole(self, name: str, part: str) -> tables.Study:
-        """A study that has a part."""
+        """Return a study that has a part."""
         study = read_trained(self._file(name))
         if not study.get(part):
             raise ValueError(f"the study of {name} has no {part}: no layer has standard deviations")
         return study
 
     def cell(self, name: str, column: str) -> Cell:
-        """A number that a sentence names."""
-        return choose("number", column, tables.numbers(read_trained(self._file(name))))
+        """Return a number that a sentence names."""
+        known = tables.numbers(read_trained(self._file(name)))
+        return replace(choose("number", column, known), seeds=1)
 
     def phase_cell(self, name: str, column: str) -> Cell:
-        """The most or the last of an accuracy, or the last log α of a layer."""
+        """Return the most or the last of an accuracy, or the last log α of a layer."""
         known: dict[str, Cell] = {}
         for key, values in self._history(name).items():
             numbers = [value for value in values if value is not None]
@@ -104,7 +108,7 @@ class _Studies:
                 known |= {f"{kind}.most": Cell(max(numbers)), f"{kind}.last": Cell(numbers[-1])}
             elif key.startswith("log_alpha/") and numbers:
                 known[f"{key.rpartition('.')[2]}.log_alpha"] = Cell(numbers[-1])
-        return choose("number", column, known)
+        return replace(choose("number", column, known), seeds=1)
 
     def histogram(self, argument: str) -> Iterator[Picture]:
         """``NAME | caption``: accuracies of single draws, and of all averaged."""

@@ -44,7 +44,7 @@ def study_run(
         progress: show a progress bar.
 
     Returns:
-        ``accuracy``, ``batch_statistics`` (the same with normalisation in training mode, as the
+        ``accuracy``, ``batch_statistics`` (the same with normalization in training mode, as the
         published code has it), ``elbo`` and ``histogram``; of random layers also ``alphas``,
         ``pruning``, ``densities``, ``controls`` and ``antithetic``; ``None`` where a part does not
         apply; and what a result has to say of itself.
@@ -56,7 +56,7 @@ def study_run(
     require(
         dataset.task == "classification",
         f"{source.folder} is a run of {dataset.task}, and accuracies are studied here; give one "
-        "that tells classes apart",
+        "of a classifier",
     )
     test = dataset.test[:images]
     trained = Trained.of(model, test, likelihood, samples=samples, seed=source.recipe.seed)
@@ -76,7 +76,7 @@ def study_run(
 
 
 def _measured(parts: Parts, progress: bool) -> tuple[dict[str, Any], dict[str, float]]:
-    """Every part, and the seconds that it took."""
+    """Return every part, and the seconds that it took."""
     values: dict[str, Any] = {}
     seconds: dict[str, float] = {}
     for name, measure in track(parts.items(), "Parts", disable=not progress):
@@ -87,7 +87,7 @@ def _measured(parts: Parts, progress: bool) -> tuple[dict[str, Any], dict[str, f
 
 
 def _noise(trained: Trained) -> str:
-    """What draws: random ``weights``, ``dropout``, or ``none``."""
+    """Return what draws: random ``weights``, ``dropout``, or ``none``."""
     if draws(trained.rest):
         return "weights"
     return "dropout" if has_dropout(trained.rest) else "none"
@@ -117,7 +117,7 @@ def _parts(
 
 
 def _as_published(model: nn.Module, trained: Trained, test: Examples) -> dict[str, Any] | None:
-    """Accuracies with normalisation in training mode, in batches of 200."""
+    """Return accuracies with normalization in training mode, in batches of 200."""
     changed = with_batch_statistics(model)
     if changed is None:
         return None

@@ -50,7 +50,7 @@ def _title(study: Study, task: str) -> str:
 
 
 def table(study: Study, rows: str) -> str:
-    """Every task and method, and differences from the plain network paired by seed."""
+    """Return every task and method, and differences from the plain network paired by seed."""
     lines = []
     for task in study["settings"]["tasks"]:
         of_task = methods(study, task, rows)
@@ -81,7 +81,7 @@ def _against(seeds: BySeed, of_task: Mapping[str, BySeed]) -> list[str]:
 
 
 def found(study: Study) -> str:
-    """What the recommended rule gains and loses on test rows."""
+    """Return what the recommended rule gains and loses on test rows."""
     likelihoods, errors, quality = (
         list(tested_pairs(study, what)) for what in ("nll", "calibration", "quality")
     )
@@ -137,7 +137,7 @@ def _with_pairs(found: Difference | None) -> str:
 
 
 def undecided(study: Study) -> str:
-    """What the runs do not settle."""
+    """Return what the runs do not settle."""
     return "\n".join(
         [
             "- On validation rows the CNN only ties with the plain network: its NLL differs by "
@@ -154,7 +154,7 @@ def undecided(study: Study) -> str:
 
 
 def tried(study: Study) -> str:
-    """Differences of validation NLL from the plain network, by rule and task."""
+    """Return differences of validation NLL from the plain network, by rule and task."""
     all_rules = rules(study)
     shown = {rule: by_task for rule, by_task in all_rules.items() if by_task.keys() - {"mlp5k"}}
     names = list(study["settings"]["tasks"])
@@ -174,7 +174,7 @@ def tried(study: Study) -> str:
 
 
 def _runner_up(study: Study) -> str:
-    """What the runner-up does to accuracy where it lost."""
+    """Return what the runner-up does to accuracy where it lost."""
     settings = study["settings"]
     by_task = rules(study)[tuple(sorted((settings["defaults"] | settings["runner_up"]).items()))]
     said = []
@@ -186,7 +186,7 @@ def _runner_up(study: Study) -> str:
 
 
 def _whole_kl(study: Study) -> str:
-    """The worst rules of weight 1 on convolutional networks."""
+    """Return the worst rules of weight 1 on convolutional networks."""
     said = []
     for task in ("cnn", "resnet-halved"):
         found = [
@@ -210,7 +210,7 @@ def _gap(study: Study, task: str, seeds: BySeed | None) -> str:
 
 
 def _in_words(study: Study, rule: Rule) -> list[str]:
-    """The prior, the KL weight and the first scale."""
+    """Return the prior, the KL weight and the first scale."""
     values = dict(rule)
     c, tau, size = values["c"], values["tau"], "RMS of means"
     kind = {"inf": "centered", 0.001: "normal"}.get(tau, f"hierarchical, τ = {tau}")
@@ -247,7 +247,7 @@ def decay(study: Study) -> str:
 
 
 def tasks(study: Study) -> str:
-    """Every task, and the KL weight that the rule gives it."""
+    """Return every task, and the KL weight that the rule gives it."""
     lines = [_task(study, task) for task in study["settings"]["tasks"]]
     header = ["task", "network", "data", "examples", "random weights", "KL weight", "training"]
     return markdown_table([*header, "validation", "test"], lines)

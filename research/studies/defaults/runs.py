@@ -27,11 +27,15 @@ class Difference(NamedTuple):
         if self.error:
             places = min(4, max(1, 1 - math.floor(math.log10(self.error))))
         said = f"{self.mean:+.{places}f}".replace("-", "−")
-        return said if self.error is None else f"{said} ± {self.error:.{places}f}"
+        if self.error is None:
+            return said
+        least = 10.0**-places  # an error is never rounded to zero
+        error = f"{self.error:.{places}f}" if self.error >= least / 2 else f"<{least:.{places}f}"
+        return f"{said} ± {error if self.error else 0}"
 
 
 def value(metrics: Metrics, what: str) -> float:
-    """A metric by what is compared, for classes and for numbers."""
+    """Return a metric by what is compared, for classes and for numbers."""
     (found,) = (metrics[name] for name in METRICS[what] if name in metrics)
     assert found is not None
     return found
@@ -49,7 +53,7 @@ def methods(study: Study, task: str, rows: str) -> dict[str, BySeed]:
 
 
 def dropout_rate(study: Study, task: str) -> float | None:
-    """The rate that most runs of a task have."""
+    """Return the rate that most runs of a task have."""
     rates = [
         part["settings"]["rate"]
         for part in study["parts"].values()
@@ -67,12 +71,12 @@ def _method(study: Study, part: Mapping[str, Any], rate: float | None) -> str:
 
 
 def gaps(ours: BySeed, other: BySeed, what: str) -> list[float]:
-    """The differences of the seeds that both have."""
+    """Return the differences of the seeds that both have."""
     return [value(ours[s], what) - value(other[s], what) for s in ours if s in other]
 
 
 def difference(values: Sequence[float]) -> Difference | None:
-    """Their mean; none without pairs."""
+    """Return their mean; none without pairs."""
     if not values:
         return None
     error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
@@ -83,7 +87,7 @@ Rule = tuple[tuple[str, Any], ...]
 
 
 def rules(study: Study) -> dict[Rule, dict[str, BySeed]]:
-    """Validation metrics of every k-tied rule that was tried, by task and seed."""
+    """Return validation metrics of every k-tied rule that was tried, by task and seed."""
     found: dict[Rule, dict[str, dict[int, Metrics]]] = {}
     for part in study["parts"].values():
         if part["method"] == "k-tied" and "validation" in part:

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from leanbayes.errors import require_count, require_positive
-from leanbayes.lab.data import Augmentation, PadCropFlip, load_dataset
+from leanbayes.lab.data import Augmentation, PadCropFlip
 from leanbayes.lab.provenance import environment_facts
 from leanbayes.likelihoods import Likelihood
+from research.data import load_dataset
 from research.publishing.study_file import StudyFile, Tell
 from research.studies.defaults.runs import DROPOUT, PLAIN, RECOMMENDED
 
@@ -71,14 +72,14 @@ class Block(nn.Module):
 
 
 def mlp(units: int, inputs: int, dropout: float) -> nn.Module:
-    """Two hidden layers."""
+    """Return two hidden layers."""
     first = (nn.Linear(inputs, units), nn.ReLU(), nn.Dropout(dropout))
     second = (nn.Linear(units, units), nn.ReLU(), nn.Dropout(dropout))
     return nn.Sequential(nn.Flatten(), *first, *second, nn.Linear(units, 10))
 
 
 def cnn(inputs: int, dropout: float) -> nn.Module:
-    """Two convolutions and a hidden layer, for images of 28 × 28 pixels."""
+    """Return two convolutions and a hidden layer, for images of 28 × 28 pixels."""
     first = (nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     second = (nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     hidden = (nn.Dropout(dropout), nn.Linear(32 * 49, 128), nn.ReLU(), nn.Dropout(dropout))
@@ -86,7 +87,7 @@ def cnn(inputs: int, dropout: float) -> nn.Module:
 
 
 def resnet(inputs: int, dropout: float) -> nn.Module:
-    """Three blocks of 16, 32 and 64 filters, for images in colour."""
+    """Return three blocks of 16, 32 and 64 filters, for images in color."""
     stem = (nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
     blocks = (Block(16, 16, 1, dropout), Block(16, 32, 2, dropout), Block(32, 64, 2, dropout))
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(64, 10))
@@ -94,7 +95,7 @@ def resnet(inputs: int, dropout: float) -> nn.Module:
 
 
 def table(inputs: int, dropout: float) -> nn.Module:
-    """A hidden layer of 50 units."""
+    """Return a hidden layer of 50 units."""
     return nn.Sequential(nn.Linear(inputs, 50), nn.ReLU(), nn.Dropout(dropout), nn.Linear(50, 1))
 
 
@@ -147,7 +148,7 @@ class Rows(NamedTuple):
 
 
 def read(task: Task, seed: int) -> Rows:
-    """The first training images and all test images, or the split of a table."""
+    """Return the first training images and all test images, or the split of a table."""
     if not task.epochs:
         data = load_dataset(task.data, download=False, split=seed)
         assert data.target_scaling is not None
@@ -162,7 +163,7 @@ def read(task: Task, seed: int) -> Rows:
 def train(
     model: nn.Module, likelihood: Likelihood, task: Task, rows: Rows, settings: Settings
 ) -> nn.Module:
-    """The user's own loop: cosine decay, and a KL that comes in if the model has one."""
+    """Return the user's own loop: cosine decay, and a KL that comes in if the model has one."""
     size, batch = len(rows.x), settings.batch if task.epochs else settings.rows
     whole = lb.training.recommended_kl_weight(model, size)
     bayesian = bool(lb.named_kl(model))
@@ -194,7 +195,7 @@ def train(
 def judge(
     model: nn.Module, likelihood: Likelihood, rows: Rows, samples: int, seed: int
 ) -> dict[str, float]:
-    """Metrics on test rows, of numbers in units of the target."""
+    """Return metrics on test rows, of numbers in units of the target."""
     options: dict[str, Any] = {"samples": samples, "seed": seed, "batch_size": 500}
     p = lb.predict(model, rows.test_x, likelihood=likelihood, **options)
     scores = {name: score.value for name, score in p.metrics(rows.test_y).items()}
@@ -214,7 +215,7 @@ def one(name: str, method: str, seed: int, settings: Settings) -> dict[str, Any]
     model = task.network(rows.x[0].numel(), task.dropout if method == DROPOUT else 0.0)
     likelihood: Likelihood = lb.likelihoods.Categorical()
     if not task.epochs:
-        likelihood = lb.likelihoods.Gaussian(0.5, noise="learnt")
+        likelihood = lb.likelihoods.Gaussian(0.5, noise="learned")
     if method == RECOMMENDED:
         model = lb.convert(model)
     train(model, likelihood, task, rows, settings)

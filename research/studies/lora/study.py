@@ -132,7 +132,7 @@ class _Bench:
         }
 
     def _trained(self, row: Row, seed: int) -> tuple[Upper, float]:
-        """The network of a row, from its file if it was trained before; and CPU seconds."""
+        """Return the network of a row, from its file if it was trained before; and CPU seconds."""
         network = adapted(self.upper, row, self.settings.rank, seed)
         file = self.states / path_name(f"{row.network}-{seed}.safetensors")
         if not file.exists():
@@ -151,7 +151,7 @@ class _Bench:
         return network, seconds
 
     def _digest(self) -> Tensor:
-        """The settings as bytes."""
+        """Return the settings as bytes."""
         return torch.tensor(list(repr(asdict(self.settings)).encode()), dtype=torch.uint8)
 
     def _train(self, network: Upper, seed: int, title: str) -> None:

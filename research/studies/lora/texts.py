@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from leanbayes.errors import require
-from leanbayes.lab.data import fetch
+from research.data import fetch
 
-Labelled = Sequence[tuple[str, int]]
+Labeled = Sequence[tuple[str, int]]
 _DOCSTRING = 400
 """How many characters a docstring has at least to be a text."""
 
@@ -44,13 +44,13 @@ class Texts:
         foreign: texts of other kinds, by the name of the kind.
     """
 
-    train: Labelled
-    test: Labelled
+    train: Labeled
+    test: Labeled
     foreign: dict[str, Sequence[str]] = field(default_factory=dict)
 
 
 def read_texts(sizes: Sizes) -> Texts:
-    """Reviews in an order that a seed makes, the same for every network; and foreign texts.
+    """Return reviews in an order that a seed makes, the same for every network; and foreign texts.
 
     Reviews without order are made of test reviews that nothing else uses.
     """
@@ -69,7 +69,7 @@ def read_texts(sizes: Sizes) -> Texts:
 
 
 def without_order(texts: Sequence[str]) -> list[str]:
-    """The words of every text in an order that a seed makes.
+    """Return the words of every text in an order that a seed makes.
 
     Example:
         >>> sorted(without_order(["a good film"])[0].split())
@@ -81,7 +81,7 @@ def without_order(texts: Sequence[str]) -> list[str]:
 
 
 def docstrings(count: int) -> list[str]:
-    """Long docstrings of Python's own library, which is read and not imported.
+    """Return long docstrings of Python's own library, which is read and not imported.
 
     They depend on the version of Python, which the result names.
 
@@ -93,7 +93,7 @@ def docstrings(count: int) -> list[str]:
     require(
         len(found) >= count,
         f"Python's library has {len(found)} long docstrings here, and {count} are asked for; "
-        "ask for fewer foreign texts",
+        "ask for fewer OOD texts",
     )
     return random.Random(2).sample(found, count)
 

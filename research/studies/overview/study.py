@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from leanbayes.errors import require_count, require_positive
-from leanbayes.lab.data import load_dataset
 from leanbayes.lab.provenance import environment_facts
+from research.data import load_dataset
 from research.measuring.harness import as_json, measure
 from research.measuring.machine import facts
 from research.publishing.study_file import StudyFile, Tell
@@ -58,7 +58,7 @@ class Settings:
 
 
 def network(settings: Settings, dropout: float = 0.0) -> nn.Sequential:
-    """The network of the README."""
+    """Return the network of the README."""
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs in (784, settings.hidden):
         layers += [nn.Linear(inputs, settings.hidden), nn.ReLU()]
@@ -117,7 +117,7 @@ class Images(NamedTuple):
 
 
 def read_images(settings: Settings) -> Images:
-    """The first training images of Fashion-MNIST, its test images, and those of MNIST."""
+    """Return the first training images of Fashion-MNIST, its test images, and those of MNIST."""
     own, other = (
         load_dataset(name, download=False, scaling="unit") for name in ("fashion-mnist", "mnist")
     )
@@ -126,7 +126,7 @@ def read_images(settings: Settings) -> Images:
 
 
 def train(model: nn.Module, images: Images, settings: Settings, kl_weight: float = 0) -> nn.Module:
-    """Adam on the cross-entropy, plus a KL that comes in if it has a weight."""
+    """Return Adam on the cross-entropy, plus a KL that comes in if it has a weight."""
     lb.fit(
         model,
         (images.x, images.y),
@@ -156,7 +156,7 @@ def _trained(method: Method, images: Images, settings: Settings, choice: float) 
 
 
 def _chosen(method: Method, images: Images, settings: Settings) -> dict[str, float]:
-    """The NLL of held-out training images by each choice of a method."""
+    """Return the NLL of held-out training images by each choice of a method."""
     kept = round((1 - settings.held_out) * len(images.x))
     x, y = images.x[kept:], images.y[kept:]
     part = images._replace(x=images.x[:kept], y=images.y[:kept])
@@ -170,7 +170,7 @@ def _chosen(method: Method, images: Images, settings: Settings) -> dict[str, flo
 
 
 def _judged(model: nn.Module, images: Images, settings: Settings, seed: int) -> dict[str, Any]:
-    """Scores of the test images, how well foreign ones are told, and entropies of both."""
+    """Return scores of the test images, how well foreign ones are told, and entropies of both."""
     counted = 1 if isinstance(model, lb.DeepEnsemble) else settings.samples
     own, foreign = (
         lb.predict(model, x, samples=counted, seed=seed, batch_size=1000)
@@ -244,7 +244,7 @@ def study_costs(settings: Settings, out: str | Path, *, rounds: int = 40) -> dic
 
 
 def _step(method: Method, x: Tensor, y: Tensor, settings: Settings) -> Callable[[], None]:
-    """A step of every network that the method trains."""
+    """Return a step of every network that the method trains."""
     choice = method.choices[0] if method.choices else 0.0
     models = [method.build(settings, choice).train() for _ in range(method.networks)]
     optimizers = [torch.optim.Adam(model.parameters(), settings.rate) for model in models]

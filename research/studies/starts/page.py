@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from leanbayes.lab import plots
-from leanbayes.plots import COLOURS
+from leanbayes.plots import COLORS
 from leanbayes.saving.files import replace_file
 from research.publishing.cells import Cell, averaged
+from research.publishing.plots import side_by_side
 from research.publishing.tables import markdown_table
 from research.studies.starts.study import WAYS, Way
 
@@ -32,7 +32,7 @@ def write(study: Study, docs: Path) -> Path:
 
 
 def _networks(study: Study) -> dict[str, dict[str, Parts]]:
-    """The seeds of every network and way."""
+    """Return the seeds of every network and way."""
     found: dict[str, dict[str, Parts]] = {}
     for part in study["parts"].values():
         ways = found.setdefault(part["network"], {})
@@ -41,7 +41,7 @@ def _networks(study: Study) -> dict[str, dict[str, Parts]]:
 
 
 def _ends(parts: Parts) -> list[float]:
-    """The last −ELBO of every seed."""
+    """Return the last −ELBO of every seed."""
     return [part["negative_elbo"][-1] for part in parts]
 
 
@@ -71,41 +71,60 @@ def _share(parts: Parts, bound: float) -> float | None:
 
 
 def text(study: Study) -> str:
-    """The whole page."""
+    """Return the whole page."""
     settings, networks, best = study["settings"], _networks(study), best_way(study)
     seeds = len(next(iter(next(iter(networks.values())).values())))
     parts = [
-        "# Where to start",
-        f"**{_advice(WAYS[best])}.** Of the ways that were tried it has the best worst seed over a "
-        f"dense, a convolutional and a recurrent network ({seeds} seeds each).",
+        "# First values and schedules",
+        "[Train well](train_well.md) has the recommendation, with another first scale and KL "
+        "weight; this page has measurements with KL weight 1, judged by the −ELBO.",
+        f"**The best worst seed has this way: {_in_words(WAYS[best])}.** It is the best of "
+        f"{len(WAYS)} over a dense, a convolutional and a recurrent network ({seeds} seeds each).",
         "\n".join(
             [
                 *(_says(name, ways, best) for name, ways in networks.items()),
                 _same_schedule(networks, best),
             ]
         ),
-        "This page judges by the −ELBO, with KL weight 1. The recommended recipe of "
-        "`lb.convert(net)` has another first scale and KL weight: see [Train well](train_well.md).",
         "![−ELBO over steps.](starts/curves.png)",
         "*The −ELBO of a held-out digit over steps, the mean over seeds.*",
     ]
     for name, ways in networks.items():
         parts += [f"## The {name} network", _table(ways)]
-    parts += ["## How it was done", _how(settings)]
+    parts += ["## Setup", _how(settings)]
     return "\n\n".join(parts) + "\n"
 
 
-def _advice(way: Way) -> str:
-    """A way in words."""
+def _in_words(way: Way) -> str:
     schedule = way.schedule
-    said = f"Start standard deviations at {way.start:g}, with Adam at {schedule.lr:g}"
+    said = f"standard deviations start at {way.start:g}, with Adam at {schedule.lr:g}"
     if schedule.scales != 1:
         said += f", {schedule.scales:g} times that for standard deviations"
     if schedule.falls:
         said += ", falling along a cosine"
     if schedule.rise:
-        return f"{said}, and let the KL come in over the first {100 * schedule.rise:.0f} % of steps"
+        return f"{said}, and the KL weight rises over the first {100 * schedule.rise:.0f}% of steps"
     return f"{said}, and the whole KL from the first step"
+
+
+def summary(study: Study) -> str:
+    """Return what a user needs of the study, for the page with the recommendation."""
+    networks, best = _networks(study), best_way(study)
+    schedule = WAYS[best].schedule
+    shares = [_share(ways[best], max(_ends(ways[PUBLISHED]))) for ways in networks.values()]
+    reached = [share for share in shares if share is not None]
+    speed = f"It does not reach in every seed what `{PUBLISHED}` reaches at the end."
+    if len(reached) == len(shares):
+        speed = (
+            f"It needs {100 * min(reached):.0f}% to {100 * max(reached):.0f}% of the steps for "
+            f"what `{PUBLISHED}` reaches at the end."
+        )
+    return (
+        "[Starts and schedules](starts.md) were compared by the −ELBO, with KL weight 1. The best "
+        f"one starts standard deviations at {WAYS[best].start:g}, has Adam at {schedule.lr:g}, and "
+        f"{schedule.scales:g} times that for scales. {speed} With Adam at 1e-3 alone, "
+        f"{_alone(networks)}."
+    )
 
 
 def _says(network: str, ways: Mapping[str, Parts], best: str) -> str:
@@ -113,7 +132,7 @@ def _says(network: str, ways: Mapping[str, Parts], best: str) -> str:
     share = _share(ways[best], bound)
     found = "does not reach it in every seed"
     if share is not None:
-        found = f"is there after {100 * share:.0f} % of them"
+        found = f"is there after {100 * share:.0f}% of them"
     return (
         f"- The {network} network: with `{PUBLISHED}` the −ELBO ends at "
         f"{fmean(_ends(ways[PUBLISHED])):.3f}, with `{best}` at {fmean(_ends(ways[best])):.3f}. "
@@ -123,7 +142,7 @@ def _says(network: str, ways: Mapping[str, Parts], best: str) -> str:
 
 
 def _same_schedule(networks: Mapping[str, Mapping[str, Parts]], best: str) -> str:
-    """What is left of the start if all ways have the schedule of the best."""
+    """Return what is left of the start if all ways have the schedule of the best."""
     same = [name for name, way in WAYS.items() if way.schedule == WAYS[best].schedule]
     starts = ", ".join(f"{WAYS[name].start:g}" for name in same)
     ranges = []
@@ -133,13 +152,12 @@ def _same_schedule(networks: Mapping[str, Mapping[str, Parts]], best: str) -> st
     return (
         f"- With that schedule the start matters little: from {starts} the −ELBO ends at "
         f"{', '.join(ranges)}.\n- With {PUBLISHED.partition(', ')[2]} alone it decides: "
-        f"{_alone(networks)}. So the default start is the published one, for networks that are "
-        "trained for a short time by a schedule of their own; if you follow the advice, give it."
+        f"{_alone(networks)}."
     )
 
 
 def _alone(networks: Mapping[str, Mapping[str, Parts]]) -> str:
-    """Bounds and likelihoods by start, where nothing but the start changes."""
+    """Return bounds and likelihoods by start, where nothing but the start changes."""
     usual = [name for name, way in WAYS.items() if way.schedule == WAYS[PUBLISHED].schedule]
     said = []
     for name in usual:
@@ -176,13 +194,13 @@ def _how(settings: Mapping[str, Any]) -> str:
         f"Networks with k-tied weights of rank 2 learn {settings['images']:,} digits of MNIST for "
         f"{settings['epochs']} epochs in batches of {settings['batch']} under a normal prior of "
         f"standard deviation {settings['prior']:g}, and are judged on {settings['held']:,} others "
-        "that are no test images. The −ELBO is the NLL of one draw, averaged over "
+        "that are not test images. The −ELBO is the NLL of one draw, averaged over "
         f"{settings['passes']} draws, plus the KL divided by the number of training images. *Quick "
         "schedule*: Adam at 0.01, five times that for standard deviations, falling along a cosine, "
         "while the weight of the KL rises over the first half of the steps. The dense network has "
         "two hidden layers of 200 units, the convolutional one 16 and 32 filters of 5 × 5, the "
         "LSTM reads an image row by row into 64 units. [scikit-learn estimators](sklearn.md) have "
-        "defaults of their own, found on UCI sets.\n\n"
+        "separate defaults, found on UCI sets.\n\n"
         "`python -m research studies starts` trains everything again, into "
         "[results/starts.json](../results/starts.json); `python -m research page studies` makes "
         "this page."
@@ -190,7 +208,7 @@ def _how(settings: Mapping[str, Any]) -> str:
 
 
 def picture(study: Study) -> bytes:
-    """The −ELBO over steps, one panel a network."""
+    """Return the −ELBO over steps, one panel per network."""
 
     def panel(ways: Mapping[str, Parts]) -> Any:
         def draw(axes: Axes) -> None:
@@ -199,7 +217,7 @@ def picture(study: Study) -> bytes:
                 axes.plot(
                     parts[0]["steps"],
                     [fmean(at) for at in curves],
-                    color=COLOURS[number % len(COLOURS)],
+                    color=COLORS[number % len(COLORS)],
                     label=name,
                 )
             axes.set_yscale("log")
@@ -209,4 +227,4 @@ def picture(study: Study) -> bytes:
 
         return draw
 
-    return plots.side_by_side({name: panel(ways) for name, ways in _networks(study).items()})
+    return side_by_side({name: panel(ways) for name, ways in _networks(study).items()})

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from leanbayes.errors import require_count
-from leanbayes.lab.data import load_dataset
 from leanbayes.lab.provenance import environment_facts
 from leanbayes.training.parameter_groups import parameter_groups
+from research.data import load_dataset
 from research.measuring.schedule import Schedule
 from research.publishing.study_file import StudyFile, Tell
 
@@ -102,7 +102,7 @@ def train(
     settings: Settings,
     seed: int,
 ) -> dict[str, Any]:
-    """The −ELBO over steps, and accuracy, NLL and KL at the end."""
+    """Return the −ELBO over steps, and accuracy, NLL and KL at the end."""
     torch.manual_seed(seed)
     model = lb.convert(network(), lb.KTied(2, scale=way.start), lb.priors.Normal(settings.prior))
     schedule, size = way.schedule, len(data["y"])

@@ -19,7 +19,7 @@ class Measured:
     splits: Mapping[int, Mapping[str, float]]
 
     def cell(self, score: str) -> Cell:
-        """Mean and standard error over splits.
+        """Return mean and standard error over splits.
 
         Example:
             >>> str(Measured({0: {"rmse": 1.0}, 1: {"rmse": 3.0}}).cell("rmse"))
@@ -28,7 +28,7 @@ class Measured:
         return averaged([part[score] for part in self.splits.values()])
 
     def minus(self, other: Measured, score: str) -> Cell:
-        """The mean difference on the splits that both have, paired.
+        """Return the mean difference on the splits that both have, paired.
 
         Example:
             >>> a = Measured({0: {"rmse": 1.0}, 1: {"rmse": 3.0}})

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from leanbayes.errors import choose, require, require_choice
-from leanbayes.lab.data import load_dataset
-from leanbayes.lab.data.uci import FACTS
 from leanbayes.lab.provenance import environment_facts
 from leanbayes.sklearn import BayesRegressor
 from leanbayes.sklearn.posterior_names import NAMED_FAMILIES
+from research.data import load_dataset
+from research.data.uci import FACTS
 from research.publishing.study_file import StudyFile, Tell
 from research.studies.uci.published import SETS
 
@@ -26,27 +26,27 @@ COVERAGE = 0.9
 
 @dataclass(frozen=True)
 class Row:
-    """One estimator on one set; all that it is not told here is its default.
+    """One estimator on one set; all that it is not given here is its default.
 
     Args:
         data: a name from :data:`~research.studies.uci.published.SETS`.
         posterior: what ``BayesRegressor`` is to have.
-        noise: ``"learnt"`` or ``"predicted"``.
+        noise: ``"learned"`` or ``"predicted"``.
     """
 
     data: str
     posterior: str
-    noise: str = "learnt"
+    noise: str = "learned"
 
     def __post_init__(self) -> None:
         choose("set", self.data, SETS)
         choose("posterior", self.posterior, NAMED_FAMILIES)
-        require_choice("noise", self.noise, ("learnt", "predicted"))
+        require_choice("noise", self.noise, ("learned", "predicted"))
 
     @property
     def file(self) -> str:
         """The name of its file of results."""
-        ending = "" if self.noise == "learnt" else "-predicted"
+        ending = "" if self.noise == "learned" else "-predicted"
         return f"{self.data}-{self.posterior}{ending}.json"
 
     @property
@@ -55,13 +55,13 @@ class Row:
         return FACTS[SETS[self.data]]
 
     def estimator(self, split: int) -> BayesRegressor:
-        """The estimator of a split: protein has 100 hidden units, as in all tables."""
+        """Return the estimator of a split: protein has 100 hidden units, as in all tables."""
         wide = {"hidden": (100,)} if self.data == "protein" else {}
         return BayesRegressor(self.posterior, noise=self.noise, random_state=split, **wide)  # type: ignore[arg-type]
 
 
 def score(estimator: BayesRegressor, x: Any, y: Any) -> dict[str, float]:
-    """Log likelihood, error and intervals on rows, in the units of the targets."""
+    """Return log likelihood, error and intervals on rows, in the units of the targets."""
     target = torch.as_tensor(np.asarray(y), dtype=torch.float32)
     likelihood = estimator.predict_dist(x).log_likelihood(target).mean()
     low, high = estimator.predict_interval(x, COVERAGE).T

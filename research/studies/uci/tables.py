@@ -19,7 +19,7 @@ Key = tuple[str, str]
 
 
 def read_rows(folder: Path) -> dict[Key, dict[str, Measured]]:
-    """What the files of a folder hold, by posterior and noise, then by set."""
+    """Return what the files of a folder hold, by posterior and noise, then by set."""
     rows: dict[Key, dict[str, Measured]] = {}
     for path in sorted(folder.glob("*.json")):
         study = json.loads(path.read_text(encoding="utf-8"))
@@ -31,7 +31,7 @@ def read_rows(folder: Path) -> dict[Key, dict[str, Measured]]:
 
 
 def makers(folder: Path) -> dict[str, Callable[[str], str]]:
-    """What makes the blocks of the page, from the folder of results."""
+    """Return what makes the blocks of the page, from the folder of results."""
     rows = read_rows(folder)
     return {
         "uci-likelihood": lambda noise: _beside(rows, LOG_LIKELIHOOD, "log_likelihood", noise),
@@ -68,7 +68,7 @@ def _beside(
     score: str,
     noise: str,
 ) -> str:
-    """Ours in bold, then what others printed."""
+    """Return ours in bold, then what others printed."""
     lines = [[f"**{name}**", *_line(sets, score)] for name, sets in _ours(rows, noise)]
     for name, row in printed.items():
         if row.noise == noise:
@@ -79,7 +79,7 @@ def _beside(
 
 
 def _intervals(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
-    """Shares of test targets inside, in percent."""
+    """Return shares of test targets inside, in percent."""
     lines = [
         [name, *(str(sets[d].cell("coverage").percent()) if d in sets else "–" for d in SETS)]
         for name, sets in _ours(rows, noise)
@@ -88,9 +88,9 @@ def _intervals(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
 
 
 def _differences(rows: Mapping[Key, Mapping[str, Measured]], first: str, second: str) -> str:
-    """Log likelihood of one posterior minus that of another, by set."""
+    """Return log likelihood of one posterior minus that of another, by set."""
     lines = []
-    for noise in ("learnt", "predicted"):
+    for noise in ("learned", "predicted"):
         one, two = (rows.get((name, noise), {}) for name in (first, second))
         both = [str(one[d].minus(two[d], "log_likelihood")) if d in one and d in two else "–"
                 for d in SETS]  # fmt: skip
@@ -124,7 +124,7 @@ def _says(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
 
 
 def _sentence(name: str, sets: Mapping[str, Measured]) -> str:
-    """What one of ours comes to, over the sets that it was fitted to."""
+    """Return what one of ours comes to, over the sets that it was fitted to."""
     means = {data: each.cell("log_likelihood").ours or 0.0 for data, each in sets.items()}
     ahead = sum(value > LOG_LIKELIHOOD[DROPOUT].means[data] for data, value in means.items())
     inside, seconds = (
@@ -133,8 +133,8 @@ def _sentence(name: str, sets: Mapping[str, Measured]) -> str:
     )
     return (
         f"- **{name}** has a better log likelihood than {DROPOUT} on {ahead} of "
-        f"{_counted(len(sets))}; {_behind_hmc(means)}. Its 90 % intervals hold "
-        f"{100 * min(inside):.0f} to {100 * max(inside):.0f} % of the targets, and a fit takes "
+        f"{_counted(len(sets))}; {_behind_hmc(means)}. Its 90% intervals hold "
+        f"{100 * min(inside):.0f} to {100 * max(inside):.0f}% of the targets, and a fit takes "
         f"{min(seconds):.0f} to {max(seconds):.0f} seconds of one core."
     )
 

@@ -9,11 +9,86 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.conversion.convert import select, topmost
 from leanbayes.display import DisplayTable, shown_as_table
-from leanbayes.distributions import KroneckerNormal, Masked, WeightDistribution
+from leanbayes.distributions import (
+    KroneckerNormal,
+    LowRankProduct,
+    Masked,
+    Rank1Mixture,
+    WeightDistribution,
+)
 from leanbayes.errors import choose, require
-from leanbayes.layers import RandomMap
+from leanbayes.layers import RandomMap, is_bayesian
+from leanbayes.models.random_maps import random_maps
+from leanbayes.parameters.learned import Learned
+from leanbayes.posteriors import Posterior
+
+
+@torch.no_grad()
+def scaled_layers(
+    model: nn.Module, include: Sequence[str] = ("**",), *, biases: bool = False
+) -> dict[str, RandomMap]:
+    """Return the layers with standard deviations of single weights, by the names of ``named_kl``.
+
+    Points have none, and rank-one factors scale whole rows and columns: both are left out.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> net = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+        >>> overrides = {"1": {"posterior": lb.posteriors.Point()}}
+        >>> model = lb.convert(net, lb.MeanField(), lb.priors.Normal(1.0), overrides=overrides)
+        >>> list(scaled_layers(model))
+        ['0']
+    """
+    maps = dict(random_maps(model))
+    require(bool(maps), "the model has no Bayesian layer; call lb.convert(model, …) first")
+    chosen = select(include, maps)
+    left_out = set() if biases else biases_of(model)
+    named = {name: maps[name] for name in maps if name in chosen and maps[name] not in left_out}
+    layers = {name: layer for name, layer in named.items() if has_scales(layer)}
+    specs = dict.fromkeys(repr(maps[name].posterior.spec) for name in maps if name in chosen)
+    require(
+        bool(layers),
+        f"no layer has standard deviations of single weights ({', '.join(specs)}); convert with "
+        "lb.MeanField(), lb.KTied(), lb.posteriors.MatrixNormal(), lb.posteriors.ZeroMean() or "
+        "lb.posteriors.VariationalDropout()",
+    )
+    for name, layer in layers.items():
+        q = layer.posterior()
+        require(
+            bool(q.mean.isfinite().all() and q.variance.isfinite().all()),
+            f"layer {name!r} has a mean or a standard deviation that is NaN or infinite; look for "
+            "the step at which training diverged",
+        )
+    return layers
+
+
+def has_scales(layer: RandomMap) -> bool:
+    """Return whether a layer has standard deviations of single weights."""
+    q = layer.posterior()
+    return not isinstance(q, LowRankProduct | Rank1Mixture) and bool((q.variance != 0).any())
+
+
+def biases_of(model: nn.Module) -> set[nn.Module]:
+    """Return the random maps of a model that are biases, which their names inside a layer say."""
+    layers = topmost(model, is_bayesian)
+    return {part for layer in layers for name, part in random_maps(layer) if "bias" in name}
+
+
+def with_scales(spec: Posterior, layer: RandomMap, **values: Tensor) -> Learned[WeightDistribution]:
+    """Return another posterior with the layer's own means, where it has any, and these scales."""
+    before = layer.posterior
+    (loc,) = before.tensors("means").values()
+    trained = any(p.requires_grad for p in before.tensors("scales").values())
+    with torch.random.fork_rng(devices=[]):  # first values are drawn, and not used
+        after = spec(torch.zeros_like(loc, device="cpu"), layer.op).to(loc.device)
+    for name in after.tensors("means"):
+        after.register_parameter(name, loc)
+    after.assign(**values)
+    for parameter in after.tensors("scales").values():
+        parameter.requires_grad_(trained)
+    return after.train(before.training)
 
 
 class Quartiles(NamedTuple):
@@ -25,7 +100,7 @@ class Quartiles(NamedTuple):
 
 
 def quartiles(values: Tensor) -> Quartiles:
-    """Quartiles, each the nearest of the values.
+    """Return quartiles, each the nearest of the values.
 
     Example:
         >>> quartiles(torch.arange(5.0))
@@ -103,8 +178,8 @@ class AlphaReport:
         return choose("layer", name, {row.name: row for row in self.rows})
 
     def table(self) -> DisplayTable:
-        """A row for every layer."""
-        head = ["layer", "weights", "log α 25 %", "median", "75 %"]
+        """Return a row for every layer."""
+        head = ["layer", "weights", "log α 25%", "median", "75%"]
         head += [f"> {threshold:g}" for threshold in self.thresholds]
         head += ["output SNR", "distance", "bound", ""]
         vacuous = any(row.bound_says_nothing for row in self.rows)
@@ -116,9 +191,9 @@ def _cells(row: LayerAlpha) -> list[str]:
     bound = _number(row.bound, ".3g") + ("*" if row.bound_says_nothing else "")
     return [
         row.name or "(the model)",
-        f"{row.weights:,}".replace(",", " "),
+        f"{row.weights:,}",
         *(_number(value, ".2f") for value in row.log_alpha),
-        *(f"{100 * share:.1f} %" for share in row.above),
+        *(f"{100 * share:.1f}%" for share in row.above),
         _number(row.output_snr, ".3g"),
         _number(row.distance, ".3g"),
         bound,
@@ -147,6 +222,12 @@ def alpha_report(model: nn.Module, *, thresholds: Sequence[float] = (0.0, 3.0, 8
         thresholds: of log α; 0 is as much noise as signal, 3 where sparse variational dropout
             prunes.
 
+    Returns:
+        The report, which prints as a table.
+
+    Raises:
+        ValueError: If a threshold is NaN.
+
     Example:
         >>> import leanbayes as lb
         >>> net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -169,7 +250,7 @@ def alpha_report(model: nn.Module, *, thresholds: Sequence[float] = (0.0, 3.0, 8
 
 @torch.no_grad()
 def layer_alpha(name: str, layer: RandomMap, thresholds: Sequence[float] = ()) -> LayerAlpha:
-    """The row of one layer in an :func:`alpha_report`."""
+    """Return the row of one layer in an :func:`alpha_report`."""
     q = copy.deepcopy(layer.posterior).cpu().double()()
     log_alpha = _log_alpha(q)
     of_rows, of_all = _squared_signals(q, log_alpha)
@@ -188,7 +269,7 @@ def layer_alpha(name: str, layer: RandomMap, thresholds: Sequence[float] = ()) -
 
 
 def _log_alpha(q: WeightDistribution) -> Tensor:
-    """``log(σ² / μ²)`` of each weight, ``inf`` where the mean is zero."""
+    """Return ``log(σ² / μ²)`` of each weight, ``inf`` where the mean is zero."""
     base = q.base if isinstance(q, Masked) else q
     return (-base.log_inverse_alpha()).masked_fill(base.mean == 0, math.inf)
 

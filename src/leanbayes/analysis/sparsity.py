@@ -7,13 +7,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from leanbayes.analysis.scaled_layers import biases_of
+from leanbayes.analysis.log_alpha import biases_of
 from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import choose, require
 from leanbayes.estimators import mean
 from leanbayes.layers import Affine, RandomMap
 from leanbayes.layers.affine import Convolution, TransposedConvolution
-from leanbayes.models.noise_switches import using
+from leanbayes.models.random_maps import using
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp
 from leanbayes.prediction.eval_mode import evaluating
 
@@ -27,7 +27,7 @@ _PLAIN: dict[type[nn.Module], type[Affine]] = {
 
 
 def plain_op(module: nn.Module) -> LinearOp | None:
-    """The op of a plain torch layer of exactly one of the classes with a weight matrix.
+    """Return the op of a plain torch layer of exactly one of the classes with a weight matrix.
 
     Example:
         >>> plain_op(nn.Linear(3, 2))
@@ -99,7 +99,7 @@ class SparsityReport:
         return SparseLayer("all", weights, rows, columns, sum(known) if known else None)
 
     def dropped(self, kind: Literal["weights", "rows", "columns"] = "weights") -> str:
-        """The percentages that are gone, as the paper prints them [matrix normal, tables 1–2].
+        """Return the percentages removed, as in the paper [matrix normal, tables 1–2].
 
         Example:
             >>> first, second = (SparseLayer("", *3 * [Remaining(left, 100)]) for left in (70, 39))
@@ -113,7 +113,7 @@ class SparsityReport:
         return choose("layer", name, {row.name: row for row in self.layers})
 
     def table(self) -> DisplayTable:
-        """A row for every layer, and one for all together."""
+        """Return a row for every layer, and one for all together."""
         head = ["layer", *(cell for kind in _KINDS for cell in (kind, "dropped")), "multiply-adds"]
         return DisplayTable(head, [*map(_cells, (*self.layers, self.total))])
 
@@ -130,19 +130,19 @@ def _cells(row: SparseLayer) -> list[str]:
     shares = [
         cell
         for left in (row.weights, row.rows, row.columns)
-        for cell in (str(left), f"{100 * left.dropped:.0f} %")
+        for cell in (str(left), f"{100 * left.dropped:.0f}%")
     ]
     return [row.name or "(the model)", *shares, thousands(row.multiply_adds)]
 
 
 def thousands(count: int | None) -> str:
-    """A count with spaces between thousands, or a dash.
+    """Return a count with commas between thousands, or a dash.
 
     Example:
         >>> thousands(62270)
-        '62 270'
+        '62,270'
     """
-    return "–" if count is None else f"{count:,}".replace(",", " ")
+    return "–" if count is None else f"{count:,}"
 
 
 @torch.no_grad()
@@ -157,6 +157,12 @@ def sparsity_report(model: nn.Module, example: Tensor | None = None) -> Sparsity
         model: a model, converted or not.
         example: a batch, to count multiply-adds with.
 
+    Returns:
+        The report, which prints as a table.
+
+    Raises:
+        ValueError: If the model has no weight matrix.
+
     Example:
         >>> import leanbayes as lb
         >>> net = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -164,9 +170,9 @@ def sparsity_report(model: nn.Module, example: Tensor | None = None) -> Sparsity
         >>> model = lb.prune(model, groups="row", keep=0.5)
         >>> print(lb.analysis.sparsity_report(model, torch.randn(4, 10)))
         layer   weights  dropped     rows  dropped   columns  dropped  multiply-adds
-        0      40 of 80     50 %   4 of 8     50 %  10 of 10      0 %             80
-        2       8 of 16     50 %   1 of 2     50 %    8 of 8      0 %             16
-        all    48 of 96     50 %  5 of 10     50 %  18 of 18      0 %             96
+        0      40 of 80     50%   4 of 8     50%  10 of 10      0%             80
+        2       8 of 16     50%   1 of 2     50%    8 of 8      0%             16
+        all    48 of 96     50%  5 of 10     50%  18 of 18      0%             96
     """
     counts = {} if example is None else multiply_adds(model, example)
     layers = tuple(
@@ -184,7 +190,7 @@ def sparsity_report(model: nn.Module, example: Tensor | None = None) -> Sparsity
 
 
 def _used(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Which weights are not zero for good, of every matrix that is no bias."""
+    """Which weights are not zero for good, of every matrix that is not a bias."""
     biases = biases_of(model)
     for name, module in model.named_modules():
         op = plain_op(module)
@@ -199,7 +205,7 @@ def _used(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def multiply_adds(model: nn.Module, example: Tensor) -> dict[str, int]:
-    """How many products of weights one example takes, by layer: linear layers and convolutions.
+    """Count multiply-adds per example, by layer: linear layers and convolutions.
 
     Example:
         >>> multiply_adds(nn.Conv2d(3, 8, 5, padding=2), torch.randn(4, 3, 10, 10))
@@ -230,14 +236,14 @@ def multiply_adds(model: nn.Module, example: Tensor) -> dict[str, int]:
 
 
 def _size(module: nn.Module) -> int:
-    """How many weights a layer has."""
+    """Return how many weights a layer has."""
     if isinstance(module, Affine):
         return module.posterior().event_shape.numel()
     return module.get_parameter("weight").numel()
 
 
 def _positions(op: LinearOp, x: Tensor, y: Tensor) -> int:
-    """How often one example meets every weight."""
+    """Return how often one example meets every weight."""
     source = x if isinstance(op, ConvTranspose) else y
     examples = source.shape[op.batch_dim] if op.is_batched(x) else 1
     return source.numel() // (source.shape[op.channel_dim] * max(examples, 1))

@@ -42,17 +42,17 @@ class Spectrum(NamedTuple):
     def _percentages(self) -> list[list[str]]:
         """Of both, in words; of a mixture the averages over members."""
         averages = (shares.reshape(-1, shares.shape[-1]).mean(0) for shares in self)
-        return [[f"{100 * share:.1f} %" for share in average.tolist()] for average in averages]
+        return [[f"{100 * share:.1f}%" for share in average.tolist()] for average in averages]
 
 
 def is_matrix(layer: RandomMap) -> bool:
-    """Whether a random map has more than one row and more than one column; a bias has not."""
+    """Return whether a random map has more than one row and column; a bias does not."""
     return min(layer.posterior().event_shape) > 1
 
 
 @torch.no_grad()
 def spectrum(model: nn.Module, *, most: int | None = None) -> dict[str, Spectrum]:
-    """The explained variance ``γᵢ² / Σⱼ γⱼ²`` of every singular value γ, by layer [k-tied, fig. 1].
+    """Return shares ``γᵢ² / Σⱼ γⱼ²`` of the squared singular values γ, by layer [k-tied, fig. 1].
 
     Standard deviations of mean-field posteriors are close to low rank, their means are not. A
     convolution is the matrix ``[out, in · height · width]``; the papers flatten it to ``[height ·
@@ -65,6 +65,9 @@ def spectrum(model: nn.Module, *, most: int | None = None) -> dict[str, Spectrum
 
     Returns:
         The spectra by the names of :func:`named_kl`, on the CPU and in double precision.
+
+    Raises:
+        ValueError: If the model has no random matrix.
 
     Example:
         >>> import leanbayes as lb
@@ -85,7 +88,7 @@ def spectrum(model: nn.Module, *, most: int | None = None) -> dict[str, Spectrum
 
 
 def explained_shares(matrix: Tensor, most: int | None = None) -> Tensor:
-    """Squared singular values of ``[…, out, in]`` over their sum, largest first.
+    """Return squared singular values of ``[…, out, in]`` over their sum, largest first.
 
     Args:
         matrix: one matrix, or a batch of them.

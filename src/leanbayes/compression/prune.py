@@ -11,13 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from leanbayes.analysis.log_alpha import layer_alpha
-from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.analysis.log_alpha import layer_alpha, scaled_layers
 from leanbayes.distributions import GroupRelevanceNormal, Masked, WeightDistribution
 from leanbayes.errors import require, require_choice
 from leanbayes.layers import RandomMap
-from leanbayes.models.map_posteriors import map_posteriors
-from leanbayes.models.random_maps import random_maps
+from leanbayes.models.random_maps import map_posteriors, random_maps
 from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors.masked import masked
 from leanbayes.registry import Registry
@@ -43,9 +41,9 @@ class Criterion:
         keeps: which scores stay, the ``"large"`` or the ``"small"`` ones.
         needs_means: whether it says nothing where means carry nothing, so that it must not be used
             on a variance layer.
-        score: from a posterior and its prior to one number a weight, ``[out, in]``.
+        score: from a posterior and its prior to one number per weight, ``[out, in]``.
         of_groups: from the posterior, pruned as it is, its prior and the dimension along which
-            weights are taken together, to one number a row or column. Without it a group matters
+            weights are taken together, to one number per row or column. Without it a group matters
             as much as the weight in it that matters most.
         threshold: what decides if neither a share nor a threshold is given.
     """
@@ -58,12 +56,12 @@ class Criterion:
     threshold: float | None = None
 
     def signed(self, score: N) -> N:
-        """From a score to its importance, of which the large ones stay; and back."""
+        """Map a score to its importance and back; important weights stay."""
         return score if self.keeps == "large" else -score
 
     @torch.no_grad()
     def importance(self, layer: RandomMap, groups: Groups = "weight") -> Tensor:
-        """The scores of a layer, signed so that large ones stay; −∞ where it is pruned already."""
+        """Return the scores of a layer, signed so that large ones stay; −∞ where it is pruned."""
         if groups == "weight":
             return self._of_weights(layer)
         q, along = layer.posterior(), 1 if groups == "row" else 0
@@ -110,6 +108,12 @@ def register_criterion(
         threshold: what decides if :func:`prune` is given neither a share nor a threshold.
 
     ``docs/extending/criterion.py`` is one to copy.
+
+    Returns:
+        The decorator.
+
+    Raises:
+        ValueError: If ``keeps`` is unknown.
     """
     require_choice("keeps", keeps, ("large", "small"))
 
@@ -123,13 +127,13 @@ def register_criterion(
 
 @register_criterion("scale")
 def _scale(q: WeightDistribution, p: Distribution) -> Tensor:
-    """σ: what a variance layer is pruned by [variance, figure 5]."""
+    """Return σ: what a variance layer is pruned by [variance, figure 5]."""
     return q.variance.sqrt()
 
 
 @register_criterion("snr", needs_means=True)
 def _snr(q: WeightDistribution, p: Distribution) -> Tensor:
-    """``|μ| / σ``."""
+    """Return ``|μ| / σ``."""
     return q.mean.abs() / q.variance.sqrt().clamp_min(torch.finfo(q.variance.dtype).tiny)
 
 
@@ -154,7 +158,7 @@ def _relevance_of_groups(q: WeightDistribution, p: Distribution, along: int) -> 
     "relevance", needs_means=True, of_groups=_relevance_of_groups, threshold=RELEVANT
 )
 def _relevance(q: WeightDistribution, p: Distribution) -> Tensor:
-    """``μ² / E[w²] = 1 / (1 + α)``: how much of a weight the data determine, from 0 to 1.
+    """Return ``μ² / E[w²] = 1 / (1 + α)``: how much of a weight the data determine, from 0 to 1.
 
     It is ``1 − σ²/λ²`` at the optimal ``λ² = E[w²]`` of :class:`~leanbayes.priors.ARD`, and the KL
     is ``−½ log(1 − relevance)`` [matrix normal, section 3.1].
@@ -173,7 +177,7 @@ def prune(
     include: Sequence[str] = ("**",),
     inplace: bool = False,
 ) -> M:
-    """Fix what matters least at zero: in samples, in the mean and in the KL.
+    """Set the least important weights to zero: in samples, in the mean and in the KL.
 
     The mask is part of the posterior (:class:`~leanbayes.posteriors.Pruned`): it is saved,
     training goes on with what is kept, and what is pruned already stays so. Biases, points and
@@ -186,14 +190,21 @@ def prune(
         model: a converted model with standard deviations, of any family.
         by: ``"scale"`` (σ), ``"snr"`` (``|μ| / σ``), ``"log_alpha"`` (``log σ²/μ²``),
             ``"relevance"`` (``Σ μ²/λ² / Σ E[w²]/λ²``, λ of :class:`~leanbayes.priors.GroupARD`),
-            or what :func:`register_criterion` was told of.
+            or a name from :func:`register_criterion`.
         groups: unit of pruning: a ``"weight"``, a ``"row"`` (output) or a ``"column"`` (input).
         keep: the share of them to keep, in (0, 1]; ties are broken at random, always alike.
         threshold: instead of ``keep``: prune what is below it, every log α above.
         scope: with ``keep``, rank within each ``"layer"``, or once over the ``"model"`` (not by σ,
             which has the units of its layer).
         include: patterns of layer names, as in :func:`~leanbayes.convert`.
-        inplace: change the model instead of a copy; an optimiser of it can go on.
+        inplace: change the model instead of a copy; an optimizer of it can go on.
+
+    Returns:
+        The pruned model.
+
+    Raises:
+        ValueError: If not exactly one of ``keep`` and ``threshold`` is given, or one is out of
+            range.
 
     Example:
         >>> import leanbayes as lb
@@ -216,7 +227,13 @@ def prune(
 
 @torch.no_grad()
 def density(model: nn.Module) -> dict[str, float]:
-    """The share of its weights that every layer keeps, by the names of ``named_kl``.
+    """Return the share of its weights that every layer keeps, by the names of ``named_kl``.
+
+    Args:
+        model: Converted model.
+
+    Returns:
+        Shares by the names of ``named_kl``.
 
     Example:
         >>> import leanbayes as lb
@@ -232,7 +249,7 @@ def density(model: nn.Module) -> dict[str, float]:
 
 
 def _kept(layer: RandomMap, mask: Tensor, groups: Groups) -> Learned[WeightDistribution]:
-    """The posterior of a layer that keeps these weights, rows or columns."""
+    """Return the posterior of a layer that keeps these weights, rows or columns."""
     if groups != "weight":
         mask = mask.unsqueeze(1 if groups == "row" else 0)
     return masked(layer.posterior, mask.expand(layer.posterior().event_shape).clone())
@@ -252,7 +269,7 @@ def _check_amount(
 
 
 def _largest(scores: Mapping[str, Tensor], keep: float, scope: Scope) -> dict[str, Tensor]:
-    """Masks of the largest scores, of each layer or of all together."""
+    """Return masks of the largest scores, of each layer or of all together."""
     if scope == "layer":
         return {name: _top(score, keep) for name, score in scores.items()}
     mask = _top(torch.cat([score.flatten() for score in scores.values()]), keep)
@@ -273,7 +290,7 @@ def _top(score: Tensor, keep: float) -> Tensor:
 def _above(
     scores: Mapping[str, Tensor], threshold: float, criterion: Criterion
 ) -> dict[str, Tensor]:
-    """Masks of the weights that a threshold keeps; one that keeps none is refused."""
+    """Return masks of the weights that a threshold keeps; one that keeps none is refused."""
     cut = criterion.signed(threshold)
     best = max(float(score.max()) for score in scores.values())
     side = "largest" if criterion.keeps == "large" else "smallest"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.analysis.log_alpha import scaled_layers
 from leanbayes.compression.prune import Groups, Scope, density, prune
 from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require
@@ -44,14 +44,14 @@ class PruningCurve:
     points: tuple[PruningPoint, ...]
 
     def table(self) -> DisplayTable:
-        """A row for every share."""
+        """Return a row for every share."""
         shown = [
             name
             for name in ("accuracy", "squared_error", "nll")
             if all(name in point.metrics for point in self.points)
         ]
         rows = [
-            [f"{100 * point.kept:.2f} %", *(str(point.metrics[name]) for name in shown)]
+            [f"{100 * point.kept:.2f}%", *(str(point.metrics[name]) for name in shown)]
             for point in self.points
         ]
         return DisplayTable(["kept", *shown], rows, f"pruned by {self.by}", left=())
@@ -85,6 +85,12 @@ def pruning_curve(
         likelihood: what outputs mean; categorical if not given.
         samples: predictive samples.
         seed: seed of the noise.
+
+    Returns:
+        Scores by share kept.
+
+    Raises:
+        ValueError: If ``keep`` or the data are empty.
 
     Example:
         >>> import leanbayes as lb

@@ -1,8 +1,7 @@
 """Deterministic -> Bayesian and back: plan completely, then apply."""
 
-import copy
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar, cast
@@ -10,13 +9,18 @@ from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar, cast
 import torch
 from torch import nn
 
-from leanbayes.conversion.external_references import check_copy, replaceable
+from leanbayes.conversion.external_references import (
+    copy_model,
+    forbid_tied_weights,
+    parents,
+    replaceable,
+    separate,
+)
 from leanbayes.conversion.plan_report import (
     KeptLayer,
     added_bytes,
     kept_layers,
     lines_of,
-    parents,
     rank1_advice,
     size_of,
     warn_of_unknown,
@@ -26,6 +30,7 @@ from leanbayes.errors import explained_as, nearest, require
 from leanbayes.estimators import Estimator, auto
 from leanbayes.layers.attention import settle_fused_path
 from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible, to_bayesian
+from leanbayes.layers.hugging_face import with_own_saving
 from leanbayes.layers.layer_spec import RECOMMENDED, LayerSpec, SharedPriors, prior_or_default
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
@@ -66,7 +71,7 @@ class Plan:
     memory: int = 0
 
     def table(self) -> DisplayTable:
-        """A row for every layer that becomes random, and notes on the others."""
+        """Return a row for every layer that becomes random, and notes on the others."""
         rows = [
             [
                 ", ".join(n or "(the model)" for n in names),
@@ -87,7 +92,7 @@ class Plan:
         )
 
     def apply(self, model: M) -> M:
-        """Convert the model itself, or nothing of it if any layer cannot be; returns it.
+        """Convert the model in place and return it; if one layer cannot be converted, none is.
 
         Example:
             >>> import leanbayes as lb
@@ -96,10 +101,8 @@ class Plan:
             >>> planned.apply(net) is net
             True
         """
-        shared: SharedPriors = {}
         modules = dict(model.named_modules(remove_duplicate=False))
-        built: list[tuple[Sequence[str], nn.Module]] = []
-        for names, kind, choice in self.layers:
+        for names, kind, _ in self.layers:
             for name in names:
                 require(
                     name in modules and modules[name] is modules[names[0]],
@@ -107,11 +110,21 @@ class Plan:
                     "of this model",
                 )
             with _naming(names[0], modules[names[0]]):
-                built.append((names, to_bayesian(modules[names[0]], choice, shared)))
+                check_convertible(modules[names[0]])
+        return self.apply_checked(model)
+
+    def apply_checked(self, model: M) -> M:
+        """Convert the model that the plan was made of, or a copy of it."""
+        shared: SharedPriors = {}
+        built: list[tuple[Sequence[str], nn.Module]] = []
+        for names, _, choice in self.layers:
+            layer = model.get_submodule(names[0])
+            with _naming(names[0], layer):
+                built.append((names, to_bayesian(layer, choice, shared)))
         return _exchange(model, built)
 
 
-def plan(
+def plan(  # noqa: D417 -- names that share a line
     model: nn.Module,
     posterior: Posterior = RECOMMENDED,
     prior: Prior | None = None,
@@ -123,7 +136,18 @@ def plan(
     exclude: Sequence[str] = (),
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Plan:
-    """Say what :func:`convert` would do with the same arguments, without doing it.
+    """Return what :func:`convert` would do with the same arguments, without doing it.
+
+    Args:
+        model: Model to convert.
+        posterior, prior, estimator, bias, bias_prior, include, exclude, overrides: As in
+            :func:`convert`.
+
+    Returns:
+        The plan, which prints as a table.
+
+    Raises:
+        ValueError: As in :func:`convert`.
 
     Example:
         >>> import leanbayes as lb
@@ -131,8 +155,8 @@ def plan(
         >>> lb.plan(net, lb.KTied(1), lb.priors.Normal(1.0))
         layer  kind    posterior      prior
         0      Linear  KTied(rank=1)  Normal(scale=1.0)
-        Deterministic, with 33.3 % of the parameters:
-        1  LayerNorm          4 (33.3 %)
+        Deterministic, with 33.3% of the parameters:
+        1  LayerNorm          4 (33.3%)
         Memory added: 28 B.
     """
     default = LayerSpec(posterior, prior_or_default(prior, posterior), estimator, bias, bias_prior)
@@ -153,10 +177,11 @@ def choose_layers(
     exclude: Sequence[str] = (),
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Plan:
-    """A plan that does not say how much memory it takes, which has to be tried out."""
+    """Return a plan that does not say how much memory it takes, which has to be tried out."""
     layers = topmost(model, is_convertible)
     known = [name for names in layers.values() for name in names]
-    require(bool(known), _nothing_to_convert(model))
+    if not known:
+        raise ValueError(_nothing_to_convert(model))
     included, excluded = select(include, known), select(exclude, known)
     changes = [(select(pattern, known), change) for pattern, change in (overrides or {}).items()]
     _check_keys(overrides or {})
@@ -170,10 +195,11 @@ def choose_layers(
                 if not changed.isdisjoint(names):
                     choice = replace(choice, **change)
             chosen[module] = PlannedLayer(tuple(names), type(module).__name__, choice)
-    require(bool(chosen), "no layer is left to convert; look at include and exclude")
-    _forbid_tied_weights(model, chosen)
+    if not chosen:
+        raise ValueError("no layer is left to convert; look at include and exclude")
+    forbid_tied_weights(model, chosen)
     replaceable(model, {layer: planned.names[0] for layer, planned in chosen.items()})
-    return Plan(tuple(chosen.values()), kept_layers(model, chosen))
+    return Plan(tuple(chosen.values()), kept_layers(model, chosen, layers))
 
 
 def convert(
@@ -190,7 +216,7 @@ def convert(
     freeze: Literal["rest"] | None = None,
     inplace: bool = False,
 ) -> M:
-    """Make a model Bayesian: a copy whose linear layers are random maps.
+    """Convert a copy of a model to a Bayesian one, with random weights.
 
     Trained weights become the means. Linear and bilinear layers, convolutions (also transposed and
     grouped), embeddings and bags of them, LSTM, GRU, RNN and their cells, multi-head attention and
@@ -212,6 +238,12 @@ def convert(
         freeze: ``"rest"`` trains the converted layers alone.
         inplace: change the model itself, which saves memory.
 
+    Returns:
+        The Bayesian model.
+
+    Raises:
+        ValueError: If nothing, or a chosen layer, cannot be converted; the message names the layer.
+
     Example:
         >>> import leanbayes as lb
         >>> net = nn.Sequential(nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 10))
@@ -225,18 +257,27 @@ def convert(
     warn_of_unknown(planned.kept)
     if not inplace:
         names = [name for layer in planned.layers for name in layer.names]
-        model = _copy(model, names, "make it a method, or pass inplace=True")
-    converted = planned.apply(model)
+        given = [p for name in names for p in model.get_submodule(name).parameters()]
+        model = copy_model(model, names, "make it a method, or pass inplace=True", shared=given)
+    converted = with_own_saving(planned.apply_checked(model))
+    if not inplace:
+        separate(converted, given)
     return _freeze_rest(converted) if freeze else converted
 
 
 @torch.no_grad()
 def deterministic(model: M, *, member: int | None = None) -> M:
-    """Back to plain torch layers with the posterior means as weights; a copy.
+    """Return a copy with plain torch layers and the posterior means as weights.
 
     Args:
         model: a converted model.
         member: which member of a mixture to take; a mixture has no single mean.
+
+    Returns:
+        The plain network.
+
+    Raises:
+        ValueError: If a mixture is given without ``member``.
 
     Example:
         >>> import leanbayes as lb
@@ -246,13 +287,14 @@ def deterministic(model: M, *, member: int | None = None) -> M:
         True
     """
     names = [name for names in topmost(model, is_bayesian).values() for name in names]
-    model = _copy(model, names, "make it a method")
+    model = copy_model(model, names, "make it a method")
     layers = topmost(model, is_bayesian)
+    vars(model).pop("save_pretrained", None)
     return _exchange(model, [(names, layer.to_torch(member)) for layer, names in layers.items()])
 
 
 def topmost(model: nn.Module, wanted: Callable[[nn.Module], TypeGuard[L]]) -> dict[L, list[str]]:
-    """The wanted layers with all their names; what lies inside one of them is part of it.
+    """Return the wanted layers with all their names; what lies inside one of them is part of it.
 
     Example:
         >>> shared = nn.Linear(2, 2)
@@ -260,16 +302,16 @@ def topmost(model: nn.Module, wanted: Callable[[nn.Module], TypeGuard[L]]) -> di
         ['0', '2']
     """
     layers: dict[L, list[str]] = {}
-    taken: set[str] = set()
+    inside: str | None = None  # how the names of parts of the last layer begin; they come next
     for name, module in model.named_modules(remove_duplicate=False):
-        if taken.isdisjoint(parents(name)) and wanted(module):
+        if (inside is None or not name.startswith(inside)) and wanted(module):
             layers.setdefault(module, []).append(name)
-            taken.add(name)
+            inside = f"{name}." if name else ""
     return layers
 
 
 def select(patterns: str | Iterable[str], names: Iterable[str]) -> set[str]:
-    """The dotted names that match a pattern: ``*`` stays within one part, ``**`` crosses dots.
+    """Return the dotted names that match a pattern: ``*`` is within one part, ``**`` any.
 
     Example:
         >>> select("block*.conv", ["block1.conv", "block1.body.conv"])
@@ -277,20 +319,21 @@ def select(patterns: str | Iterable[str], names: Iterable[str]) -> set[str]:
     """
     selected: set[str] = set()
     for pattern in (patterns,) if isinstance(patterns, str) else patterns:
-        regex = re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^.]*")
-        matching = {name for name in names if re.fullmatch(regex, name)}
+        matching = _matching(pattern, names)
         if not matching:
-            raise ValueError(f"pattern {pattern!r} matches no layer{nearest(pattern, names)}")
+            wider = re.sub(r"\*+", "**", f"**{pattern}**")
+            found = sorted(_matching(wider, names))
+            remedy = f"; {wider!r} matches {len(found)}, such as {found[0]!r}" if found else ""
+            raise ValueError(
+                f"pattern {pattern!r} matches no layer{remedy or nearest(pattern, names)}"
+            )
         selected |= matching
     return selected
 
 
-def _copy(model: M, names: Iterable[str], remedy: str) -> M:
-    """A copy that uses neither the layers with these names nor what they lie in."""
-    copied = copy.deepcopy(model)
-    exchanged = {place for name in names for place in (name, *parents(name))}
-    check_copy(copied, [model.get_submodule(name) for name in exchanged], remedy)
-    return copied
+def _matching(pattern: str, names: Iterable[str]) -> set[str]:
+    regex = re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^.]*")
+    return {name for name in names if re.fullmatch(regex, name)}
 
 
 def _exchange(model: M, layers: Sequence[tuple[Sequence[str], nn.Module]]) -> M:
@@ -317,7 +360,7 @@ def _exchange(model: M, layers: Sequence[tuple[Sequence[str], nn.Module]]) -> M:
 
 
 def _batch_dim(model: nn.Module, name: str) -> int:
-    """Which dimension counts examples: 1 in the linear layers of a time-first transformer layer."""
+    """Return the dimension that counts examples: 1 inside a time-first transformer layer."""
     parent = model.get_submodule(name.rpartition(".")[0])
     if not isinstance(parent, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) or not name:
         return 0
@@ -344,23 +387,6 @@ def _check_keys(overrides: Mapping[str, Mapping[str, Any]]) -> None:
     for pattern, changes in overrides.items():
         for key in changes:
             require(key in known, f"override {pattern!r} sets {key!r}{nearest(key, known)}")
-
-
-def _forbid_tied_weights(model: nn.Module, chosen: Collection[nn.Module]) -> None:
-    """A parameter that two layers share would become two posteriors."""
-    owners: dict[nn.Parameter, tuple[nn.Module, str]] = {}
-    layers: dict[str, nn.Module] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        above = [layers[place] for place in parents(name) if layers[place] in chosen]
-        layers[name] = above[-1] if above else module
-        for parameter in module.parameters(recurse=False):
-            layer, other = owners.setdefault(parameter, (layers[name], name))
-            if layer is not layers[name] and (layer in chosen or layers[name] in chosen):
-                raise ValueError(
-                    f"layers {other!r} and {name!r} share one weight, which cannot be converted on "
-                    f"one side only; exclude both with exclude=[{other!r}, {name!r}], or give each "
-                    "its own weight"
-                )
 
 
 def _freeze_rest(model: M) -> M:

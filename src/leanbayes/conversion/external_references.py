@@ -5,6 +5,7 @@ dictionaries, tuples, sets and objects, where an exchange has to follow it, and 
 ``functools.partial`` and bound methods, where it cannot.
 """
 
+import copy
 import dis
 import functools
 import weakref
@@ -12,11 +13,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from operator import setitem
 from types import FunctionType, MethodType, ModuleType, NoneType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+M = TypeVar("M", bound=nn.Module)
 Put = Callable[[Any], object]
 
 _EMPTY = vars(nn.Module())
@@ -25,7 +27,7 @@ _REGISTERED = {n for n, v in _EMPTY.items() if isinstance(v, dict) and not n.end
 _CHILDREN = next(n for n, v in vars(nn.Sequential(nn.Module())).items() if v != _EMPTY[n])
 _NUMBERS = (int, float, complex, torch.dtype, torch.device, torch.Generator, torch.Size)
 _LEAVES = (NoneType, str, bytes, type, ModuleType, torch.optim.Optimizer, *_NUMBERS)
-"""What leads to no layer; an optimiser keeps parameters, and it is made anew for a new model."""
+"""What leads to no layer; an optimizer keeps parameters, and it is rebuilt for a new model."""
 
 
 class Reference(NamedTuple):
@@ -47,7 +49,7 @@ class Reference(NamedTuple):
 def references(
     model: nn.Module, wanted: Collection[int], without: Collection[int] = ()
 ) -> Iterator[Reference]:
-    """Every way from a model to some objects that does not lead through its module tree.
+    """Yield every way from a model to some objects outside its module tree.
 
     Args:
         model: the model.
@@ -77,7 +79,7 @@ def references(
 
 
 def replaceable(model: nn.Module, layers: Mapping[nn.Module, str]) -> list[Reference]:
-    """The references to layers that are to be exchanged; raise if one could not follow."""
+    """Return the references to layers that are to be exchanged; raise if one could not follow."""
     parts = {id(part): name for layer, name in layers.items() for part in layer.modules()}
     weights = {id(p): name for layer, name in layers.items() for p in layer.parameters()}
     whole = {id(layer) for layer in layers}
@@ -164,7 +166,7 @@ def _inside(place: Reference) -> Iterator[Reference]:
 
 
 def _branches(items: Iterable[Any]) -> list[tuple[int, Any]]:
-    """The items that may lead to a layer, numbered; most lists are long lists of leaves."""
+    """Return the items that may lead to a layer, numbered; most lists are long lists of leaves."""
     return [(i, item) for i, item in enumerate(items) if not isinstance(item, _LEAVES)]
 
 
@@ -222,7 +224,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _global_modules(function: FunctionType) -> list[nn.Module]:
-    """The modules among the global variables that a function reads."""
+    """Return the modules among the global variables that a function reads."""
     scope, code = function.__globals__, function.__code__
     if not any(isinstance(scope.get(name), nn.Module) for name in code.co_names):
         return []
@@ -246,3 +248,51 @@ def _attributes(value: Any, path: str) -> Iterator[Reference]:
             if name not in ("__dict__", "__weakref__") and hasattr(value, name):
                 put = functools.partial(object.__setattr__, value, name)
                 yield Reference(getattr(value, name), f"{path}.{name}", "", put)
+
+
+def parents(name: str) -> list[str]:
+    """Yield the names of the modules around a dotted name, the nearest first."""
+    parts = name.split(".")
+    return [".".join(parts[:i]) for i in reversed(range(len(parts)))] if name else []
+
+
+def copy_model(
+    model: M, names: Iterable[str], remedy: str, shared: Iterable[nn.Parameter] = ()
+) -> M:
+    """Return a copy that uses neither the layers with these names nor the modules around them.
+
+    It shares some parameters with the model, those of layers that will be exchanged: their weights
+    are not copied twice.
+    """
+    copied = copy.deepcopy(model, {id(parameter): parameter for parameter in shared})
+    exchanged = {place for name in names for place in (name, *parents(name))}
+    check_copy(copied, [model.get_submodule(name) for name in exchanged], remedy)
+    return copied
+
+
+@torch.no_grad()
+def separate(model: nn.Module, shared: Iterable[nn.Parameter]) -> None:
+    """Give the parameters that a layer took as they were separate memory."""
+    taken = {parameter.untyped_storage().data_ptr() for parameter in shared} - {0}
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.untyped_storage().data_ptr() in taken:
+                copied = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+                module.register_parameter(name, copied)
+
+
+def forbid_tied_weights(model: nn.Module, chosen: Collection[nn.Module]) -> None:
+    """Refuse a parameter of several layers, which would become several posteriors."""
+    owners: dict[nn.Parameter, tuple[nn.Module, str]] = {}
+    layers: dict[str, nn.Module] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        around = layers.get(name.rpartition(".")[0])
+        layers[name] = module if around is None or around not in chosen else around
+        for parameter in module.parameters(recurse=False):
+            layer, other = owners.setdefault(parameter, (layers[name], name))
+            if layer is not layers[name] and (layer in chosen or layers[name] in chosen):
+                raise ValueError(
+                    f"layers {other!r} and {name!r} share one weight, which cannot be converted on "
+                    f"one side only; exclude both with exclude=[{other!r}, {name!r}], or give each "
+                    "its own weight"
+                )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from leanbayes.layers.base import Template, check_convertible, is_convertible
+from leanbayes.layers.base import Template, layer_kind
 from leanbayes.layers.layer_spec import LayerSpec, Maker, SharedPriors
 from leanbayes.posteriors import Posterior, Rank1
 
@@ -34,15 +34,18 @@ class KeptLayer(NamedTuple):
     chosen: bool
 
 
-def kept_layers(model: nn.Module, converted: Collection[nn.Module]) -> tuple[KeptLayer, ...]:
-    """The layers with parameters outside converted ones; a shared parameter counts once.
+def kept_layers(
+    model: nn.Module, converted: Collection[nn.Module], convertible: Collection[nn.Module]
+) -> tuple[KeptLayer, ...]:
+    """Return the layers with parameters outside converted ones; a shared parameter counts once.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
-        >>> kept_layers(net, [net[0]])
+        >>> kept_layers(net, [net[0]], [net[0]])
         (KeptLayer(name='1', kind='LayerNorm', numbers=4, share=0.3333333333333333, chosen=False),)
     """
     inside = {part for layer in converted for part in layer.modules()}
+    possible = {part for layer in convertible for part in layer.modules()}
     total = sum(map(_numbers, model.parameters()))
     counted: set[nn.Parameter] = set()
     kept: list[KeptLayer] = []
@@ -50,33 +53,27 @@ def kept_layers(model: nn.Module, converted: Collection[nn.Module]) -> tuple[Kep
         own = set() if module in inside else set(module.parameters(recurse=False)) - counted
         counted |= own
         if numbers := sum(map(_numbers, own)):
-            chosen = any(is_convertible(model.get_submodule(n)) for n in (name, *parents(name)))
-            kept.append(KeptLayer(name, type(module).__name__, numbers, numbers / total, chosen))
+            kind, chosen = type(module).__name__, module in possible
+            kept.append(KeptLayer(name, kind, numbers, numbers / total, chosen))
     return tuple(kept)
-
-
-def parents(name: str) -> list[str]:
-    """The names of what a dotted name lies in, the nearest first; nothing lies above ``""``."""
-    parts = name.split(".")
-    return [".".join(parts[:i]) for i in reversed(range(len(parts)))] if name else []
 
 
 @torch.no_grad()
 def added_bytes(module: nn.Module, choice: LayerSpec, shared: SharedPriors) -> int:
-    """How many bytes more the tensors of its Bayesian counterpart take than those of a layer."""
+    """Count the bytes that the Bayesian counterpart of a layer adds."""
     before = _bytes(module.parameters()) + _bytes(module.buffers())
     numbers = sum(parameter.numel() for parameter in module.parameters())
     meta = numbers > _TRIED or any(p.device.type != "cpu" for p in module.parameters())
     known = {id(tensor) for prior in shared.values() for tensor in prior.parameters()}
     with torch.random.fork_rng(devices=[]):
         tried = Template(module).filled({}) if meta else module
-        layer = check_convertible(module).from_torch(tried, Maker(choice, shared, checks=not meta))
+        layer = layer_kind(module).from_torch(tried, Maker(choice, shared, checks=not meta))
     tensors = [*layer.parameters(), *layer.buffers()]
     return _bytes(tensor for tensor in tensors if id(tensor) not in known) - before
 
 
 def _numbers(parameter: nn.Parameter) -> int:
-    """How many a parameter has; none yet if its layer waits for a first batch."""
+    """Return how many a parameter has; none yet if its layer waits for a first batch."""
     return 0 if nn.parameter.is_lazy(parameter) else parameter.numel()
 
 
@@ -85,18 +82,18 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def lines_of(kept: Sequence[KeptLayer]) -> Iterator[str]:
-    """What stays deterministic, a line each."""
+    """Yield what stays deterministic, line by line."""
     if kept:
         share = sum(layer.share for layer in kept)
-        yield f"Deterministic, with {100 * share:.1f} % of the parameters:"
+        yield f"Deterministic, with {100 * share:.1f}% of the parameters:"
     width = max((len(layer.name) for layer in kept), default=0)
     for layer in kept:
         name = layer.name or "(the model)"
-        yield f"{name:<{width}}  {layer.kind:<18} {layer.numbers:,} ({100 * layer.share:.1f} %)"
+        yield f"{name:<{width}}  {layer.kind:<18} {layer.numbers:,} ({100 * layer.share:.1f}%)"
 
 
 def size_of(count: float) -> str:
-    """A number of bytes in words.
+    """Return a number of bytes in words.
 
     Example:
         >>> size_of(3 * 2**20)
@@ -110,13 +107,13 @@ def size_of(count: float) -> str:
 
 
 def warn_of_unknown(kept: Sequence[KeptLayer]) -> None:
-    """Say it if most weights lie in layers that no kind of layer stands for."""
+    """Say it if most weights are in layers without a Bayesian kind."""
     unknown = sorted((k for k in kept if not k.chosen), key=lambda k: k.numbers, reverse=True)
     share = sum(layer.share for layer in unknown)
     if share > 0.5:
         largest = ", ".join(f"{layer.name or 'the model'} ({layer.kind})" for layer in unknown[:3])
         warnings.warn(
-            f"{100 * share:.0f} % of the parameters stay as they were, because their layers have "
+            f"{100 * share:.0f}% of the parameters stay as they were, because their layers have "
             f"no Bayesian counterpart: {largest}; print(lb.plan(…)) lists them, and "
             "lb.extend.register_layer adds a kind of layer",
             stacklevel=3,
@@ -124,7 +121,7 @@ def warn_of_unknown(kept: Sequence[KeptLayer]) -> None:
 
 
 def rank1_advice(posteriors: Iterable[Posterior]) -> Iterator[str]:
-    """What the training of a mixture has to do itself, a line each."""
+    """Yield what the training loop of a mixture has to do, line by line."""
     rank1 = [posterior for posterior in posteriors if isinstance(posterior, Rank1)]
     members = sorted({posterior.members for posterior in rank1} - {1})
     if members:
@@ -132,6 +129,6 @@ def rank1_advice(posteriors: Iterable[Posterior]) -> Iterator[str]:
         yield f"Repeat batches and targets for {count} members in a loop of your own: lb.tile."
     if any(posterior.weight_scale is None for posterior in rank1):
         yield (
-            "Shared weights of rank-one layers have no prior: give the optimiser "
+            "Shared weights of rank-one layers have no prior: give the optimizer "
             "parameter_groups(model, lr, weight_decay=1e-4), or the posterior a weight_scale."
         )

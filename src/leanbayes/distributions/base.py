@@ -37,9 +37,20 @@ def rows_for(factor: Tensor, batch: int) -> Tensor:
         >>> rows_for(torch.tensor([[1], [2]]), 4).flatten()
         tensor([1, 1, 2, 2])
     """
-    if factor.shape[0] in (1, batch):
-        return factor
-    return factor.repeat_interleave(batch // factor.shape[0], 0)
+    return factor if factor.shape[0] in (1, batch) else in_blocks(factor, batch)
+
+
+def in_blocks(factor: Tensor, batch: int) -> Tensor:
+    """Repeat the row of each member over its block of a batch.
+
+    Example:
+        >>> in_blocks(torch.tensor([[1], [2]]), 4).flatten()
+        tensor([1, 1, 2, 2])
+    """
+    repeats = batch // factor.shape[0]
+    if isinstance(repeats, int):
+        return factor.repeat_interleave(repeats, 0)
+    return factor.unsqueeze(1).expand(-1, repeats, *factor.shape[1:]).flatten(0, 1)
 
 
 class Map(Protocol):
@@ -49,7 +60,7 @@ class Map(Protocol):
 
 
 def safe_sqrt(variance: Tensor) -> Tensor:
-    """Square root whose gradient at zero is zero instead of infinite (dead units, x = 0)."""
+    """Return the square root, with gradient zero instead of infinite at zero (dead units)."""
     return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
 
@@ -62,11 +73,11 @@ class NoiseSource(ABC):
     def outputs(
         self, q: WeightDistribution, x: Tensor, op: LinearOp, bias: Tensor | None = None
     ) -> Tensor:
-        """Draw ``op(x, W) + bias`` by the law of every output."""
+        """Draw ``op(x, W) + bias`` from the distribution of every output."""
 
     @abstractmethod
     def draw(self, law: Moments, op: LinearOp) -> Tensor:
-        """Draw outputs from their law."""
+        """Draw outputs from their distribution."""
 
     @abstractmethod
     def per_example(self, draw: Callable[[tuple[int, ...]], Tensor], examples: int) -> Tensor:
@@ -134,7 +145,7 @@ class Moments(NamedTuple):
         return noise.draw(self, op)
 
     def covariance(self, op: LinearOp) -> Tensor:
-        """The covariance over output channels at every position, dense: ``[..., out, out]``."""
+        """Return the dense covariance of output channels at every position, ``[..., out, out]``."""
         parts: list[Any] = []
         if self.variance is not None:
             parts.append(torch.diag_embed(self.variance.movedim(op.channel_dim, -1)))
@@ -204,7 +215,7 @@ class WeightDistribution(Distribution, ABC):
             given = f"{type(self).__name__} was given a {name}"
             require(
                 not value.is_floating_point() or value.dtype.itemsize >= 4,
-                f"{given} of {value.dtype}, which has no room for variances; give {name}.float()",
+                f"{given} of {value.dtype}, which cannot hold variances; give {name}.float()",
             )
             require(
                 bool(torch.isfinite(value).all()),
@@ -232,71 +243,75 @@ class WeightDistribution(Distribution, ABC):
         return self.draw(sample_shape) if drawn is None else drawn
 
     def draw(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """The formula of :meth:`rsample`, for a family whose exact class may have a stand-in."""
+        """Compute :meth:`rsample` by its formula."""
         raise NotImplementedError(f"{type(self).__name__} has no rsample")
 
     def entropies(self) -> Tensor:
-        """The entropy of each weight, ``[out, in]``; only where weights are independent."""
+        """Return the entropy of each weight, ``[out, in]``; only where weights are independent."""
         raise NotImplementedError(f"{type(self).__name__} has no entropy of single weights")
 
     def entropy(self) -> Tensor:
-        """The entropy of the whole matrix, a scalar."""
+        """Return the entropy of the whole matrix, a scalar."""
         return self.entropies().sum()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The log density of matrices ``[..., out, in]``."""
+        """Return the log density of matrices ``[..., out, in]``."""
         raise NotImplementedError(f"{type(self).__name__} has no density in closed form")
 
     def total_variance(self) -> Tensor:
-        """The sum of all variances."""
+        """Return the sum of all variances."""
         return self.variance.sum()
 
     def log_inverse_alpha(self) -> Tensor:
-        """``log(mean² / variance)`` of each weight: minus the log α of variational dropout."""
+        """Return ``log(mean² / variance)`` of each weight: the −log α of variational dropout."""
         ratio = self.mean.square() / self.variance
         return ratio.clamp_min(torch.finfo(ratio.dtype).tiny).log()
 
     def total_correlation(self) -> Tensor:
-        """Sum of the marginal entropies minus the entropy: what correlation costs in any KL."""
+        """Return the sum of the marginal entropies minus the entropy: the KL due to correlation."""
         if self.independent:
             return self.mean.new_zeros(())
         return (0.5 * self.variance.log() + ENTROPY_OF_UNIT_NORMAL).sum() - self.entropy()
 
     def covariance(self) -> Tensor:
-        """The dense covariance of ``vec(W)`` in row-major order; for tests and small matrices."""
+        """Return the dense covariance of ``vec(W)`` in row-major order; for small matrices."""
         if not self.independent:
             raise NotImplementedError(f"{type(self).__name__} gives no dense covariance")
         return torch.diag(self.variance.flatten())
 
     def local_is_exact(self, op: LinearOp, *, reused: bool) -> bool:
-        """Whether noise per output has the law that random weights would give a single example."""
+        """Return whether noise per output and random weights give one example the same law."""
         return self.independent and self.normal_marginals and not reused
 
     def moments(self, x: Tensor, op: LinearOp) -> Moments:
-        """The law of ``op(x, W)`` at each position (the local reparameterization)."""
+        """Return the law of ``op(x, W)`` at each position (the local reparameterization)."""
         if not self.independent:
             raise ValueError(
                 f"{type(self).__name__} has no closed law of its outputs; use "
                 f"estimator=lb.estimators.weights"
             )
-        return Moments(op(x, self.mean), op(op.square(x), self.variance))
+        return Moments(op(x, self.mean), self.output_variance(op.square(x), op))
+
+    def output_variance(self, squares: Tensor, op: LinearOp) -> Tensor:
+        """Return the variance of outputs for inputs with these expected squares, if independent."""
+        return op(squares, self.variance)
 
     def local(
         self, x: Tensor, op: LinearOp, bias: Tensor | None = None, noise: NoiseSource = FRESH
     ) -> Tensor:
-        """Outputs that are drawn from :meth:`moments`, plus a bias ``[out]``."""
+        """Return outputs that are drawn from :meth:`moments`, plus a bias ``[out]``."""
         return noise.outputs(self, x, op, bias)
 
     def mean_map(self, op: LinearOp) -> Map:
-        """The map of the mean (of each member), without noise."""
+        """Return the map of the mean (of each member), without noise."""
         return FixedMap(op, self.mean)
 
     def weight_map(self, op: LinearOp) -> Map:
-        """The map of one draw of the weights (one a member), for batches of any size."""
+        """Return the map of one draw of the weights (one a member), for batches of any size."""
         return FixedMap(op, self.rsample())
 
     def local_map(self, op: LinearOp, batch: int | None, noise: NoiseSource = FRESH) -> Map:
-        """A map with noise of its own for every one of ``batch`` examples; ``None``: every output.
+        """Return a map with separate noise for each of ``batch`` examples (``None``: each output).
 
         Only families whose examples share a draw between outputs need to know how many there are.
         """

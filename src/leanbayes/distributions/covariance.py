@@ -41,11 +41,11 @@ class Factor(ABC):
 
     @abstractmethod
     def solve(self, x: Tensor) -> Tensor:
-        """``(F Fᵀ)⁻¹ x`` for ``x [..., n, m]``."""
+        """Return ``(F Fᵀ)⁻¹ x`` for ``x [..., n, m]``."""
 
     @abstractmethod
     def quadratic(self, x: Tensor, op: LinearOp) -> Tensor:
-        """``pᵀ F Fᵀ p`` for every input patch ``p`` of ``x``, as one output channel."""
+        """Return ``pᵀ F Fᵀ p`` for every input patch ``p`` of ``x``, as one output channel."""
 
 
 class Triangular(Factor):
@@ -124,7 +124,7 @@ class DiagonalLowRank(Factor):
         return self.scale.square() + self.low_rank.square().sum(-1)
 
     def _capacitance(self) -> Tensor:
-        """``I + Lᵀ D⁻² L`` of the matrix determinant and inversion lemmas."""
+        """Return ``I + Lᵀ D⁻² L`` of the matrix determinant and inversion lemmas."""
         ratio = self.low_rank / self.scale.unsqueeze(-1)
         eye = torch.eye(ratio.shape[1], dtype=ratio.dtype, device=ratio.device)
         return eye + ratio.mT @ ratio

@@ -1,11 +1,13 @@
 """The k-tied Normal: independent weights whose standard deviations are a low-rank product."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, Moments, WeightDistribution
+from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, WeightDistribution
 from leanbayes.ops import LinearOp
 
 
@@ -68,7 +70,7 @@ class KTiedNormal(WeightDistribution):
         return self._both()[1]
 
     def _both(self) -> tuple[Tensor, Tensor]:
-        """The factors, made from their logarithms at the first use."""
+        """Return the factors, made from their logarithms at the first use."""
         if self._factors is None:
             unit = self.log_unit or 0.0
             self._factors = (self.given_u + unit).exp(), (self.given_v + unit).exp()
@@ -94,6 +96,11 @@ class KTiedNormal(WeightDistribution):
     def variance(self) -> Tensor:
         return self.scale.square()
 
+    def columns(self, index: Tensor) -> KTiedNormal:
+        """Return the law of some columns of the matrix, as rows."""
+        loc, v = self.loc.mT.index_select(0, index), self.given_v.index_select(1, index)
+        return KTiedNormal(loc, v, self.given_u, log_unit=self.log_unit, validate_args=False)
+
     def draw(self, sample_shape: Sequence[int] = ()) -> Tensor:
         e = self.loc.new_empty(*sample_shape, *self.loc.shape).normal_()
         return torch.addcmul(self.loc, self.scale, e)
@@ -110,7 +117,7 @@ class KTiedNormal(WeightDistribution):
         return logs + self.loc.numel() * ENTROPY_OF_UNIT_NORMAL
 
     def total_variance(self) -> Tensor:
-        """``‖U Vᵀ‖² = Σ (UᵀU) ∘ (VᵀV)``: no matrix of the layer's size is made."""
+        """Return ``‖U Vᵀ‖² = Σ (UᵀU) ∘ (VᵀV)``: no matrix of the layer's size is made."""
         return ((self.u @ self.u.t()) * (self.v @ self.v.t())).sum()
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -118,16 +125,15 @@ class KTiedNormal(WeightDistribution):
         return (0.5 - 0.5 * z.square() - self.entropies()).sum((-2, -1))
 
     def variance_factors(self) -> tuple[Tensor, Tensor]:
-        """Factors ``ũ [K, out]`` and ``ṽ [K, in]`` of the variance, ``K = k(k+1)/2``."""
+        """Return factors ``ũ [K, out]`` and ``ṽ [K, in]`` of the variance, ``K = k(k+1)/2``."""
         first, second = torch.triu_indices(self.rank, self.rank, device=self.u.device)
         twice = 2.0 - (first == second).to(self.u.dtype)
         u = self.u[first] * self.u[second] * twice.unsqueeze(-1)
         return u, self.v[first] * self.v[second]
 
-    def moments(self, x: Tensor, op: LinearOp) -> Moments:
+    def output_variance(self, squares: Tensor, op: LinearOp) -> Tensor:
         if op.groups > 1:  # a row of ṽ would have to meet every group: the dense way is right
-            return super().moments(x, op)
+            return super().output_variance(squares, op)
         u, v = self.variance_factors()
-        shared = op.skinny(op.square(x), v)
-        variance = (shared.movedim(op.channel_dim, -1) @ u).movedim(-1, op.channel_dim)
-        return Moments(op(x, self.loc), variance)
+        shared = op.skinny(squares, v)
+        return (shared.movedim(op.channel_dim, -1) @ u).movedim(-1, op.channel_dim)

@@ -1,11 +1,11 @@
 """KL divergences from P + R definitions instead of a table of P × R pairs.
 
-For a factorised prior, ``KL(q ‖ p) = −E_q log p − entropy(q)``. The first half depends on ``q``
+For a factorized prior, ``KL(q ‖ p) = −E_q log p − entropy(q)``. The first half depends on ``q``
 only through its marginals, so it belongs to the prior (:func:`cross_entropy`); the second belongs
 to the posterior. KLs are sums over weights, never averages.
 
-There is one door, :func:`torch.distributions.kl_divergence`: what is defined here is registered
-there, for all priors at once, and a pair that a user registers takes precedence everywhere.
+There is one entry point, :func:`torch.distributions.kl_divergence`: what is defined here is
+registered there, for all priors at once, and a pair that you register takes precedence.
 """
 
 import math
@@ -41,7 +41,7 @@ from leanbayes.distributions import (
     WeightDistribution,
 )
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, STAND_INS, dispatch
-from leanbayes.distributions.log_uniform import log_uniform_kl_approximate, log_uniform_kl_exact
+from leanbayes.distributions.priors import log_uniform_kl_approximate, log_uniform_kl_exact
 from leanbayes.distributions.rank1 import RandomFactor
 from leanbayes.torch_private import kl_divergence, registered_kl
 
@@ -57,7 +57,7 @@ _BY_MOMENTS = (WeightDistribution.log_inverse_alpha, LocationScale.log_inverse_a
 
 @singledispatch
 def cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:
-    """``−E_q log p`` of each weight ``[out, in]``; dispatches on the prior alone.
+    """Return ``−E_q log p`` of each weight ``[out, in]``; dispatches on the prior alone.
 
     The default is one Monte Carlo sample of ``q``, which is unbiased.
     """
@@ -109,7 +109,7 @@ def _(p: Laplace, q: WeightDistribution) -> Tensor:
 
 
 def _scale_free(q: WeightDistribution, p: LogUniformDensity | RelevanceNormal) -> Tensor:
-    """KL of each normal weight where it depends on ``mean² / variance`` alone.
+    """Return the KL of each normal weight where it depends on ``mean² / variance`` alone.
 
     It is exact where cross-entropy and entropy are both infinite (a dropout weight at zero).
     """
@@ -122,13 +122,13 @@ def _scale_free(q: WeightDistribution, p: LogUniformDensity | RelevanceNormal) -
 
 
 def has_moments_alone(q: WeightDistribution) -> bool:
-    """Whether the ratio of squared mean and variance is known no better than from the two."""
+    """Return whether the squared mean over the variance has no separate formula."""
     known = getattr(q, "log_alpha", None) is not None
     return type(q).log_inverse_alpha in _BY_MOMENTS and not known
 
 
 def _kl_per_weight(q: WeightDistribution, p: Distribution) -> Tensor:
-    """The KL of each of independent weights ``[out, in]``."""
+    """Return the KL of each of independent weights ``[out, in]``."""
     if isinstance(p, LogUniformDensity | RelevanceNormal) and q.normal_marginals:
         return _scale_free(q, p)
     if isinstance(p, Normal):  # what cancels is subtracted first: no digit of a small KL is lost
@@ -138,7 +138,7 @@ def _kl_per_weight(q: WeightDistribution, p: Distribution) -> Tensor:
 
 
 def divergence(q: Distribution, p: Distribution) -> Tensor:
-    """``KL(q ‖ p)`` as :func:`torch.distributions.kl_divergence` gives it.
+    """Return ``KL(q ‖ p)`` as :func:`torch.distributions.kl_divergence` gives it.
 
     Example:
         >>> from leanbayes.distributions import LocationScale
@@ -157,7 +157,7 @@ class Term(Protocol):
 
 
 def total_divergence(pairs: Iterable[tuple[WeightDistribution, Distribution]]) -> Tensor:
-    """``Σ KL(q ‖ p)``; terms that can be computed together are one node of the graph.
+    """Return ``Σ KL(q ‖ p)``; terms that can be computed together are one node of the graph.
 
     Example:
         >>> from leanbayes.distributions import LocationScale
@@ -201,7 +201,7 @@ def _kl_of_weights(q: WeightDistribution, p: Distribution) -> Tensor:
 
 
 def _total_cross_entropy(p: Distribution, q: WeightDistribution) -> Tensor:
-    """The sum of :func:`cross_entropy`; one normal for all weights needs only two sums."""
+    """Return the sum of :func:`cross_entropy`; one normal for all weights needs only two sums."""
     if isinstance(p, HierarchicalNormal) and p.scale.ndim == 0:
         distance = ((q.mean - p.loc) / p.mean_scale).square().sum()
         constant = q.mean.numel() * (p.mean_scale.log() + 0.5 * math.log(2 * math.pi))
@@ -246,7 +246,7 @@ def _without_zero_scales(q: Masked) -> WeightDistribution:
 
 @register_kl(Rank1Mixture, Distribution)
 def _kl_of_factors(q: Rank1Mixture, p: Distribution) -> Tensor:
-    """KL of the factors, ``p`` being the prior of each of them [rank-1, eq. 2].
+    """Return the KL of the factors, ``p`` being the prior of each of them [rank-1, eq. 2].
 
     The mean over members bounds the KL of the mixture from above, by convexity.
     """
@@ -265,13 +265,13 @@ def _kl_of_factors(q: Rank1Mixture, p: Distribution) -> Tensor:
 
 @register_kl(LowRankProduct, Distribution)
 def _kl_of_product(q: LowRankProduct, p: Distribution) -> Tensor:
-    """KL of both factors, ``p`` being the prior of each of their entries."""
+    """Return the KL of both factors, ``p`` being the prior of each of their entries."""
     _require_finite(q, p)
     return divergence(q.left, p) + divergence(q.right, p)
 
 
 def _factor_kl(factor: RandomFactor, p: Distribution) -> Tensor:
-    """KL of each factor: as registered, else by one sample."""
+    """Return the KL of each factor: as registered, else by one sample."""
     if isinstance(factor, Tensor):
         return -p.log_prob(factor)
     try:
@@ -289,7 +289,7 @@ def _kl_log_normal(q: LogNormal, p: LogNormal) -> Tensor:
 
 @register_kl(HalfCauchy, HalfCauchy)
 def _kl_half_cauchy(q: HalfCauchy, p: HalfCauchy) -> Tensor:
-    """``log [(γ₀ + γ₁)² / (4 γ₀ γ₁)]``."""
+    """Return ``log [(γ₀ + γ₁)² / (4 γ₀ γ₁)]``."""
     return 2 * (q.scale + p.scale).log() - (4 * q.scale * p.scale).log()
 
 

@@ -43,6 +43,7 @@ class LocationScale(WeightDistribution):
         loc: the means ``[out, in]``; ``None`` for zero.
         scale: the standard deviations, broadcastable to ``[out, in]``.
         noise: the kind of noise.
+        log_unit: if given, the standard deviations are ``exp(scale + log_unit)``.
         log_alpha: ``log(scale² / loc²)`` where it is known better than the ratio tells
             (see :meth:`multiplicative`).
         validate_args: check that the parameters are finite.
@@ -61,6 +62,7 @@ class LocationScale(WeightDistribution):
         scale: Tensor,
         noise: NoiseName = "normal",
         *,
+        log_unit: float | None = None,
         log_alpha: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
@@ -73,7 +75,8 @@ class LocationScale(WeightDistribution):
                 f"{tuple(loc.shape)}"
             )
         self.loc = loc
-        self.scale = scale.expand(shape)
+        self.given_scale, self.log_unit = scale.expand(shape), log_unit
+        self._scale: Tensor | None = None
         self.noise = noise
         self.log_alpha = log_alpha
         self.normal_marginals = noise == "normal"
@@ -84,7 +87,7 @@ class LocationScale(WeightDistribution):
     def multiplicative(
         cls, loc: Tensor, log_alpha: Tensor, *, validate_args: bool | None = None
     ) -> LocationScale:
-        """Gaussian dropout ``N(loc, α loc²)`` with a broadcastable α [variance, eq. 5 and 14].
+        """Return Gaussian dropout ``N(loc, α loc²)``; α may broadcast [variance, eq. 5 and 14].
 
         Example:
             >>> q = LocationScale.multiplicative(torch.tensor([[2.0]]), torch.zeros(1, 1))
@@ -95,12 +98,27 @@ class LocationScale(WeightDistribution):
         return cls(loc, scale, log_alpha=log_alpha, validate_args=validate_args)
 
     @property
+    def scale(self) -> Tensor:
+        """The standard deviations ``[out, in]``, made from their logarithms at the first use."""
+        if self.log_unit is None:
+            return self.given_scale
+        if self._scale is None:
+            self._scale = (self.given_scale + self.log_unit).exp()
+        return self._scale
+
+    @property
     def mean(self) -> Tensor:
-        return torch.zeros_like(self.scale) if self.loc is None else self.loc
+        return torch.zeros_like(self.given_scale) if self.loc is None else self.loc
 
     @property
     def variance(self) -> Tensor:
         return self.scale.square()
+
+    def columns(self, index: Tensor) -> LocationScale:
+        """Return the law of some columns of the matrix, as rows."""
+        loc = None if self.loc is None else self.loc.mT.index_select(0, index)
+        scale = self.given_scale.mT.index_select(0, index)
+        return LocationScale(loc, scale, self.noise, log_unit=self.log_unit, validate_args=False)
 
     def draw(self, sample_shape: Sequence[int] = ()) -> Tensor:
         e = _DRAW[self.noise](self.scale.new_empty(*sample_shape, *self.event_shape))

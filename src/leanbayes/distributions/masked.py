@@ -60,7 +60,7 @@ class Masked(WeightDistribution):
         return torch.where(self.mask.bool(), self.base.entropies(), 0.0)
 
     def log_inverse_alpha(self) -> Tensor:
-        """That of the base: a ratio says nothing of the weights that are masked."""
+        """Return the ratio of the base; it does not depend on the mask."""
         return self.base.log_inverse_alpha()
 
     def covariance(self) -> Tensor:

@@ -86,7 +86,7 @@ class KroneckerNormal(WeightDistribution):
         return kronecker if self.diagonal is None else kronecker + self.diagonal.square()
 
     def total_variance(self) -> Tensor:
-        """``tr(R Rᵀ) · tr(C Cᵀ) + Σ d``."""
+        """Return ``tr(R Rᵀ) · tr(C Cᵀ) + Σ d``."""
         kronecker = self.rows.variance.sum() * self.columns.variance.sum()
         return kronecker if self.diagonal is None else kronecker + self.diagonal.square().sum()
 
@@ -128,7 +128,7 @@ class KroneckerNormal(WeightDistribution):
         return 0.5 * (logs - self._kronecker_logdet)
 
     def _bounded(self, diagonal: Tensor) -> Tensor:
-        """A lower bound of the log determinant with the diagonal."""
+        """Return a lower bound of the log determinant with the diagonal."""
         independent = 2 * diagonal.abs().log()
         if self.bound == "minkowski":
             n = self.loc.numel()
@@ -151,7 +151,7 @@ class KroneckerNormal(WeightDistribution):
         return not reused and (op.groups == 1 or self.independent)
 
     def moments(self, x: Tensor, op: LinearOp) -> Moments:
-        """``y ~ N(op(x, M), (pᵀ C Cᵀ p) · R Rᵀ + diag(op(x², d)))`` [matrix normal, 3.4; E6]."""
+        """Return ``N(op(x, M), (pᵀ C Cᵀ p) · R Rᵀ + diag(op(x², d)))`` [matrix normal, 3.4; E6]."""
         if op.groups > 1 and self.independent:
             return super().moments(x, op)
         if op.groups > 1:

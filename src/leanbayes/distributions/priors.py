@@ -1,4 +1,4 @@
-"""Priors that torch lacks. A prior is factorised over weights and only ever compared."""
+"""Priors that torch lacks. A prior is factorized over weights and only ever compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution, Normal, constraints
 
 from leanbayes.distributions.base import WeightDistribution
@@ -91,7 +93,7 @@ class CenteredNormal(_Prior):
 
 
 class HierarchicalNormal(_Prior):
-    """``w ~ N(m, scale²)`` around a mean ``m ~ N(loc, spread²)`` of its own, which is inferred too.
+    """``w ~ N(m, scale²)`` around a mean ``m ~ N(loc, spread²)``, which is inferred too.
 
     With the best normal ``q(m)`` put in, the KL of a weight ``N(μ, σ²)`` is
 
@@ -126,7 +128,7 @@ class HierarchicalNormal(_Prior):
 
 
 class GroupRelevanceNormal(_Prior):
-    """``N(0, 1/(τ_i γ_j))``: one relevance a row and one a column [matrix normal, section 3.2].
+    """``N(0, 1/(τ_i γ_j))``: one relevance per row and one per column [matrix normal, section 3.2].
 
     Args:
         row_precision: ``τ [out]``; ``None`` for 1.
@@ -161,7 +163,7 @@ class GroupRelevanceNormal(_Prior):
         return Normal(0.0, self.scale, validate_args=False).log_prob(value)
 
     def updated(self, q: WeightDistribution) -> GroupRelevanceNormal:
-        """One round of the block updates: each group's optimum given the others.
+        """Return one round of the block updates: each group's optimum given the others.
 
         ``τ_i = in / Σ_j γ_j E[w_ij²]``, then ``γ_j = out / Σ_i τ_i E[w_ij²]``, where ``in`` and
         ``out`` count the weights that are not masked; a group without any stays as it is. Where
@@ -203,3 +205,63 @@ class NormalMixture(_Prior):
         wide = Normal(0.0, self.wide, validate_args=False).log_prob(value)
         narrow = Normal(0.0, self.narrow, validate_args=False).log_prob(value)
         return torch.logaddexp(wide + math.log(self.weight), narrow + math.log1p(-self.weight))
+
+
+_K1, _K2, _K3 = 0.63576, 1.87320, 1.48695
+_DIGAMMA_HALF = -0.5772156649015329 - 2 * math.log(2)
+_ASYMPTOTIC_FROM = 64.0
+_ASYMPTOTIC_TERMS = 13
+_TERMS = 180  # Poisson(64) has less than 1e-16 of its mass above
+
+
+def log_uniform_kl_approximate(m: Tensor) -> Tensor:
+    """Approximate by ``½ log(1 + α⁻¹) + k₁ (1 − sigmoid(k₂ + k₃ log α))`` [variance, eq. 8].
+
+    Example:
+        >>> log_uniform_kl_approximate(torch.tensor([4.0, 0.0, -4.0]))
+        tensor([2.6342, 0.4312, 0.0093])
+    """
+    return 0.5 * F.softplus(m) + _K1 * torch.sigmoid(_K3 * m - _K2)
+
+
+def log_uniform_kl_exact(m: Tensor) -> Tensor:
+    """Return ``½ Σ_k Pois(k; u) [ψ(k + ½) − ψ(½)]`` with ``u = 1 / (2α)``.
+
+    Example:
+        >>> log_uniform_kl_exact(torch.tensor([4.0, 0.0, -4.0]))
+        tensor([2.6258, 0.4267, 0.0091])
+    """
+    return _Exact.apply(m)  # type: ignore[no-untyped-call]
+
+
+class _Exact(torch.autograd.Function):
+    """Sums the series and its derivative ``½ Σ_k Pois(k; u) / (k + ½)`` in one loop, no tape."""
+
+    @staticmethod
+    def forward(ctx: Any, m: Tensor) -> Tensor:
+        log_u = m - math.log(2)
+        small = log_u.clamp_max(math.log(_ASYMPTOTIC_FROM))
+        u = small.exp()
+        value, slope = torch.zeros_like(m), torch.zeros_like(m)
+        digamma = 0.0  # ψ(k + ½) − ψ(½)
+        for k in range(_TERMS):
+            pmf = (k * small - u - math.lgamma(k + 1)).exp()
+            value += 0.5 * digamma * pmf
+            slope += 0.5 / (k + 0.5) * pmf
+            digamma += 1 / (k + 0.5)
+        large = log_u > math.log(_ASYMPTOTIC_FROM)
+        v = (-log_u.clamp_min(math.log(_ASYMPTOTIC_FROM))).exp()  # 1/u
+        tail, tail_slope = 0.5 * (log_u - _DIGAMMA_HALF), torch.full_like(m, 0.5)
+        term = torch.full_like(m, 0.5)
+        for n in range(1, _ASYMPTOTIC_TERMS):
+            term = term * (n - 0.5) * v
+            tail = tail - term / n
+            tail_slope = tail_slope + term
+        ctx.save_for_backward(torch.where(large, tail_slope, slope * u))
+        return torch.where(large, tail, value)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (slope,) = ctx.saved_tensors
+        return grads[0] * slope

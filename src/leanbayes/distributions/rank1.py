@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ def _shape(factor: RandomFactor) -> torch.Size:
 
 
 def _center(factor: RandomFactor) -> Tensor:
-    """The mean of a factor, or its median where a heavy tail leaves it none."""
+    """Return the mean of a factor, or its median where a heavy tail leaves it none."""
     if isinstance(factor, Tensor):
         return factor
     if isinstance(factor, Cauchy):
@@ -154,7 +154,7 @@ class Rank1Mixture(WeightDistribution):
         """The factors there are."""
         return tuple(f for f in (self.r, self.s) if f is not None)
 
-    def _each(self, value: Callable[[RandomFactor], Tensor]) -> list[Tensor | None]:
+    def _each(self, value: Callable[[RandomFactor], Any]) -> list[Any]:
         return [None if factor is None else value(factor) for factor in (self.r, self.s)]
 
     def _matrix(self, weight: Tensor, value: Callable[[RandomFactor], Tensor]) -> Tensor:
@@ -180,7 +180,7 @@ class Rank1Mixture(WeightDistribution):
         return self._matrix(self.weight.square(), _second_moment) - self.mean.square()
 
     def _draw(self, factor: RandomFactor, shape: Sequence[int] = ()) -> Tensor:
-        """Factors ``[*shape, members, n]``, clipped."""
+        """Return factors ``[*shape, members, n]``, clipped."""
         if isinstance(factor, Tensor):
             return factor.expand(*shape, *factor.shape)
         sample = _rsample(factor, shape)
@@ -196,15 +196,16 @@ class Rank1Mixture(WeightDistribution):
     def local_is_exact(self, op: LinearOp, *, reused: bool) -> bool:
         return True
 
-    def _map(self, op: LinearOp, draw: Callable[[RandomFactor], Tensor]) -> Map:
+    def map_of(self, op: LinearOp, draw: Callable[[RandomFactor], Any]) -> Map:
+        """Return the map of factors that a function makes of ``r`` and ``s``."""
         r, s = self._each(draw)
         return PerturbedMap(op, self.weight, r, s, self.members, self.perturb == "add")
 
     def mean_map(self, op: LinearOp) -> Map:
-        return self._map(op, _center)
+        return self.map_of(op, _center)
 
     def weight_map(self, op: LinearOp) -> Map:
-        return self._map(op, self._draw)
+        return self.map_of(op, self._draw)
 
     def local_map(self, op: LinearOp, batch: int | None, noise: NoiseSource = FRESH) -> Map:
         if batch is None:
@@ -223,4 +224,4 @@ class Rank1Mixture(WeightDistribution):
             drawn = noise.per_example(partial(self._draw, factor), examples)
             return drawn.transpose(0, 1).flatten(0, 1)
 
-        return noise.seen(self._map(op, per_example), op)
+        return noise.seen(self.map_of(op, per_example), op)

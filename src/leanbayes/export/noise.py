@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Lifted:
-    """A pass without randomness of its own.
+    """A pass without separate randomness.
 
     Args:
         module: a function of the inputs, and then of the noise there is.
@@ -85,7 +85,7 @@ class _Source:
         self.node, self.dim, self.dtype, self.taken = node, dim, dtype, 0
 
     def take(self, count: int, shape: list[int], dtype: torch.dtype) -> fx.Node:
-        """The next numbers, in a shape in which −1 is what examples make of it."""
+        """Return the next numbers, in a shape in which −1 is what examples make of it."""
         graph, start = self.node.graph, self.taken
         self.taken += count
         part = graph.call_function(aten.slice.Tensor, (self.node, self.dim, start, self.taken))
@@ -104,7 +104,7 @@ def _call(graph: fx.Graph, op: Any, *args: Any) -> fx.Node:
 
 
 def _arguments(node: fx.Node) -> tuple[Any, ...]:
-    """What a node is called with: nodes, numbers, and lists of them."""
+    """Return what a node is called with: nodes, numbers, and lists of them."""
     return node.args
 
 
@@ -120,15 +120,15 @@ def _moved_normal(graph: fx.Graph, node: fx.Node, e: fx.Node) -> fx.Node:
 
 
 def _uniform(graph: fx.Graph, node: fx.Node, e: fx.Node) -> fx.Node:
-    """Φ(e): uniform between 0 and 1."""
+    """Return Φ(e): uniform between 0 and 1."""
     half = _call(graph, aten.mul.Scalar, e, math.sqrt(0.5))
     erf = _call(graph, aten.erf.default, half)
     return _call(graph, aten.mul.Scalar, _call(graph, aten.add.Scalar, erf, 1.0), 0.5)
 
 
 def _cauchy(graph: fx.Graph, node: fx.Node, e: fx.Node) -> fx.Node:
-    centred = _call(graph, aten.sub.Scalar, _uniform(graph, node, e), 0.5)
-    return _call(graph, aten.tan.default, _call(graph, aten.mul.Scalar, centred, math.pi))
+    centered = _call(graph, aten.sub.Scalar, _uniform(graph, node, e), 0.5)
+    return _call(graph, aten.tan.default, _call(graph, aten.mul.Scalar, centered, math.pi))
 
 
 def _on(graph: fx.Graph, e: fx.Node, probability: float) -> fx.Node:
@@ -150,7 +150,7 @@ def _bernoulli(graph: fx.Graph, node: fx.Node, e: fx.Node) -> fx.Node:
 
 
 def _dropout(graph: fx.Graph, node: fx.Node, e: fx.Node) -> fx.Node:
-    """What is kept, stretched; the mask, of which nobody asks, is left out."""
+    """Return what is kept, stretched; the mask, of which nobody asks, is left out."""
     x, rate = _arguments(node)[:2]
     kept = 1 - float(rate)
     mask = _call(graph, aten.mul.Scalar, _on(graph, e, kept), 1 / kept if kept else 0.0)
@@ -191,12 +191,12 @@ def _draws(graph: fx.Graph) -> Iterator[tuple[fx.Node, Law]]:
 
 
 def _faces(node: fx.Node) -> Any:
-    """The number below which a node draws whole numbers."""
+    """Return the number below which a node draws whole numbers."""
     return _arguments(node)[0 if node.target is aten.randint.default else 1]
 
 
 def _is_still(node: fx.Node) -> bool:
-    """Whether an operation that may drop something drops nothing here."""
+    """Return whether an operation that may drop something drops nothing here."""
     target: Any = node.target
     schema = schema_of(target).arguments
     given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
@@ -241,12 +241,12 @@ def _replace(node: fx.Node, law: Law, own: _Source, shared: _Source, size: torch
 
 
 def _per_example(total: Any, size: Any, shape: torch.Size) -> int:
-    """How many numbers an example draws of so many in all."""
+    """Return how many numbers an example draws of so many in all."""
     share = (total.node.expr / size.node.expr).cancel()
     unknown = sum(not isinstance(d, int) for d in shape)
     require(
         bool(share.is_Integer) and unknown == 1,
-        f"the model draws noise of shape {tuple(shape)}, which is no whole number for each of "
+        f"the model draws noise of shape {tuple(shape)}, which is not a whole number for each of "
         f"{size} examples; export the mean network with samples=None",
     )
     return int(share)

@@ -12,13 +12,15 @@ from torch.export import Dim, ExportedProgram
 
 from leanbayes.errors import explained_as
 from leanbayes.estimators import mean
+from leanbayes.export.graph import OutputGraph
 from leanbayes.export.noise import Lifted, lift_noise
-from leanbayes.export.outputs import OutputGraph
 from leanbayes.layers.forward_pass import forward_pass
-from leanbayes.models.members import members, tile
-from leanbayes.models.noise_switches import using
+from leanbayes.models.random_maps import members, tile, using
 from leanbayes.prediction.eval_mode import evaluating
-from leanbayes.prediction.predict import shared_layers
+from leanbayes.prediction.inputs import Inputs
+from leanbayes.prediction.one_pass.draws import draw_outputs
+from leanbayes.prediction.one_pass.propagate import moments_of
+from leanbayes.prediction.predict import Prediction, shared_layers
 from leanbayes.prediction.sampling import examples_first
 
 _SIZES = (11, 13, 17, 19, 23, 29, 31, 37)
@@ -31,8 +33,8 @@ _UNTRACEABLE = (
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """Without torch's warnings and logs about its own parts."""
+def without_torch_warnings() -> Iterator[None]:
+    """Suppress torch's warnings and logs about its own parts."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     try:
@@ -63,7 +65,7 @@ class _Pass(nn.Module):
 
 
 def sized(inputs: Sequence[Tensor], dims: Sequence[int]) -> tuple[Tensor, ...]:
-    """The inputs with a number of examples to trace with, the given ones over and over."""
+    """Return the inputs with a number of examples to trace with, the given ones over and over."""
     taken = {size for t in inputs for size in t.shape}
     rows = next(size for size in _SIZES if size not in taken)
     index = torch.arange(rows, device=inputs[0].device)
@@ -76,7 +78,7 @@ def sized(inputs: Sequence[Tensor], dims: Sequence[int]) -> tuple[Tensor, ...]:
 def traced_pass(
     model: nn.Module, inputs: tuple[Tensor, ...], dims: Sequence[int], *, noisy: bool
 ) -> Lifted:
-    """A pass of a model, in eval mode, as a function of its inputs and of the noise that it draws.
+    """Trace a pass in eval mode as a function of its inputs and its noise.
 
     Args:
         model: any model.
@@ -91,7 +93,7 @@ def traced_pass(
     with (
         torch.no_grad(),
         evaluating(model),
-        quietly(),
+        without_torch_warnings(),
         nullcontext() if noisy else using(model, mean),
     ):
         one = _Pass(model, dims, shared)
@@ -102,8 +104,54 @@ def traced_pass(
         return lift_noise(program, dims[0])
 
 
+class _OnePass(nn.Module):
+    """Outputs of a prediction by moments; draws of outputs are constants."""
+
+    def __init__(
+        self, model: nn.Module, dims: Sequence[int], answers: OutputGraph, noise: Tensor
+    ) -> None:
+        super().__init__()
+        self.model, self.dims, self.answers = model, tuple(dims), answers
+        self.noise: Tensor
+        self.register_buffer("noise", noise)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        moments = moments_of(self.model, Inputs(inputs, self.dims))
+        drawn = draw_outputs(moments, self.noise)
+        return self.answers.of(Prediction(drawn, self.answers.likelihood, moments=moments))
+
+
+def traced_moments(
+    model: nn.Module,
+    answers: OutputGraph,
+    inputs: tuple[Tensor, ...],
+    dims: Sequence[int],
+    noise: Tensor,
+) -> ExportedProgram:
+    """Trace a prediction by moments, from inputs to answers.
+
+    Args:
+        model: any model that has rules for all its parts.
+        answers: what is predicted.
+        inputs: examples, as :func:`sized` gives them.
+        dims: which dimension of each input counts them.
+        noise: of the outputs.
+    """
+    whole = _OnePass(model, dims, answers, noise)
+    whole.training = False
+    sizes = (tuple({d: Dim.AUTO} for d in dims),)
+    with (
+        torch.no_grad(),
+        evaluating(model),
+        without_torch_warnings(),
+        explained_as(_UNTRACEABLE, RuntimeError),
+    ):
+        program = torch.export.export(whole, inputs, dynamic_shapes=sizes, strict=False)
+        return program.run_decompositions({})
+
+
 class _Prediction(nn.Module):
-    """One pass, and what is said of all samples: of its own, or of those that are given last."""
+    """One pass, and the summary of all samples: drawn here, or given as the last inputs."""
 
     def __init__(self, lifted: Lifted, answers: OutputGraph) -> None:
         super().__init__()
@@ -123,7 +171,7 @@ def traced_prediction(
     dims: Sequence[int],
     samples: int,
 ) -> ExportedProgram:
-    """From inputs to answers where answers are of one pass.
+    """Trace the way from inputs to the outputs of one pass.
 
     Where they are of several, it is from inputs, the noise of one pass and the samples of all to
     the outputs of the pass and the answers.
@@ -137,7 +185,7 @@ def traced_prediction(
         given.append((torch.zeros(rows, lifted.numbers, **like), {0: Dim.AUTO}))
     if lifted.shared:
         given.append((torch.zeros(lifted.shared, **like), {}))
-    with torch.no_grad(), quietly():
+    with torch.no_grad(), without_torch_warnings():
         if answers.stacked:
             outputs = lifted.module(*(tensor for tensor, _ in given))[0]
             given.append((outputs.expand(samples, *outputs.shape).clone(), {2: Dim.AUTO}))

@@ -7,6 +7,7 @@ a CPU where the library was built. :func:`kernels` returns which is used.
 
 from leanbayes.kernels.dispatch import EAGER, FORMULA, GRAPH, kernel, mode_of
 from leanbayes.kernels.divergence import KLTerm
+from leanbayes.kernels.entries import DrawnEntries
 from leanbayes.kernels.independent import (
     FromRelevance,
     NoForce,
@@ -17,6 +18,8 @@ from leanbayes.kernels.independent import (
 )
 from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_local, k_tied_samples
 from leanbayes.kernels.k_tied_kl import TiedFromNormal
+from leanbayes.kernels.lstm import factored_lstm
+from leanbayes.kernels.moments import relu_moments
 from leanbayes.kernels.native import without_native
 from leanbayes.kernels.noise import add_noise
 from leanbayes.kernels.products import product
@@ -38,6 +41,7 @@ __all__ = [
     "EAGER",
     "FORMULA",
     "GRAPH",
+    "DrawnEntries",
     "FromRelevance",
     "KLTerm",
     "Kernels",
@@ -51,6 +55,7 @@ __all__ = [
     "add_noise",
     "draw_k_tied",
     "draw_scaled",
+    "factored_lstm",
     "from_packed",
     "k_tied_local",
     "k_tied_samples",
@@ -62,6 +67,7 @@ __all__ = [
     "lower_quadratic",
     "mode_of",
     "product",
+    "relu_moments",
     "row_squares",
     "scaled_local",
     "scaled_samples",

@@ -51,7 +51,7 @@ class Computation(ABC):
 
     @abstractmethod
     def plain(self, e: Any, *tensors: Any) -> Tensor:
-        """The formula with given noise, which torch can differentiate twice."""
+        """Return the formula with given noise, which torch can differentiate twice."""
 
     def noise(self, g: Tensor, call: Saved) -> Any:
         """Return the noise of the forward pass; native noise is drawn again from its seed."""
@@ -77,7 +77,7 @@ class _Computed(Function):
 
 
 def _differentiable(computation: Computation, g: Tensor, call: Saved) -> Tensors:
-    """The gradient as torch derives it from the plain formula, for a second derivative."""
+    """Return the gradient as torch derives it from the plain formula, for a second derivative."""
     wanted = [t for t, need in zip(call.tensors, call.needed, strict=True) if need]
     e = computation.noise(g, call)
     with torch.enable_grad():

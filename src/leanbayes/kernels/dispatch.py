@@ -1,8 +1,9 @@
 """The table of kernels: which function computes a question for one exact family and op.
 
 A kernel is registered for a *question* (``draw``: a weight matrix; ``local``: outputs; ``samples``:
-outputs of all samples of a prediction; ``kl``; and ``noise`` of given variances), a *family*, an op
-or prior, and a *mode*. Where the table has none, the formula of the distribution is used.
+outputs of all samples of a prediction; ``entries`` of a table; ``kl``; and ``noise`` of given
+variances), a *family*, an op or prior, and a *mode*. Where the table has none, the formula of the
+distribution is used.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,10 +72,10 @@ def _fit_graph(arguments: Sequence[Any]) -> bool:
 def kernel(
     question: str, kind: type, other: type = NoneType, *, mode: Mode = EAGER
 ) -> Callable[[F], F]:
-    """Register a function ``(q, other, *arguments)`` that returns ``None`` where it has no answer.
+    """Register a function ``(q, other, *arguments)`` that returns ``None`` where it does not apply.
 
     Args:
-        question: ``"draw"``, ``"local"``, ``"samples"``, ``"kl"`` or ``"noise"``.
+        question: ``"draw"``, ``"local"``, ``"samples"``, ``"entries"``, ``"kl"`` or ``"noise"``.
         kind: exact class of the distribution.
         other: exact class of the op, or of the prior.
         mode: :data:`EAGER` or :data:`GRAPH`.

@@ -41,7 +41,7 @@ class KLTerm(ABC):
 
     @abstractmethod
     def plain(self, *tensors: Any) -> Tensor:
-        """The KL but for a constant, as torch can differentiate it twice."""
+        """Return the KL but for a constant, as torch can differentiate it twice."""
 
     def total(self, others: Sequence[Self] = ()) -> Tensor:
         """Return the sum of this KL and of others, as one function."""
@@ -120,7 +120,7 @@ class FromNormal(KLTerm):
         return prior.new_tensor(g * (count / self.scale - self.square * self.scale**-3))
 
     def plain_kl(self, loc: Tensor | None, scale: Tensor, prior: Tensor | None) -> Tensor:
-        """The KL but for a constant, as torch can differentiate it twice."""
+        """Return the KL but for a constant, as torch can differentiate it twice."""
         distance = scale.numel() * self.loc**2 if loc is None else (loc - self.loc).square().sum()
         width = self.scale if prior is None else prior
         total = 0.5 * (scale.square().sum() + distance) / width**2 - scale.abs().log().sum()
@@ -160,8 +160,16 @@ def register_slopes(operator: Any) -> None:
     operator.register_autograd(backward, setup_context=save)
 
 
+def in_memory_order(loc: Tensor) -> Tensor:
+    """Return means in the order of memory, for a sum over all of them.
+
+    Tables are stored as torch has them and seen as their transpose.
+    """
+    return loc.mT if loc.ndim == 2 and not loc.is_contiguous() else loc
+
+
 def squares(w: Tensor, center: float = 0.0) -> float:
-    """``Σ (w − center)²``, summed in float64."""
+    """Return ``Σ (w − center)²``, summed in float64."""
     total = 0.0
     for block in w.reshape(-1).split(_BLOCK):
         d = block.double() - center if center else block.double()
@@ -170,7 +178,7 @@ def squares(w: Tensor, center: float = 0.0) -> float:
 
 
 def sum_of_logs(w: Tensor) -> float:
-    """``Σ log |w|``, summed in float64: one logarithm serves six numbers of float32."""
+    """Return ``Σ log |w|``, summed in float64: one logarithm serves six numbers of float32."""
     total, flat = 0.0, w.reshape(-1)
     if w.dtype != torch.float32:
         return float(flat.abs().log().sum())

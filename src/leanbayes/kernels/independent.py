@@ -21,12 +21,21 @@ from leanbayes.kernels.dispatch import GRAPH, kernel
 from leanbayes.kernels.divergence import (
     FromNormal,
     KLTerm,
+    in_memory_order,
     numbers_of,
     register_slopes,
     squares,
     sum_of_logs,
 )
-from leanbayes.kernels.native import as_rows, library, loaded, pointer, seed, threads
+from leanbayes.kernels.native import (
+    as_rows,
+    library,
+    loaded,
+    native_logs,
+    pointer,
+    seed,
+    threads,
+)
 from leanbayes.kernels.noise import NoisyOutputs, graph_normals, slope_of_variance, spread
 from leanbayes.kernels.products import product
 from leanbayes.kernels.shared_noise import Sharing, narrow_samples, shared_noise
@@ -62,7 +71,7 @@ class _Draw(Computation):
 
 
 def draw_scaled(loc: Tensor | None, scale: Tensor) -> Tensor:
-    """``loc + scale ∘ ε`` with standard normal ``ε``; ``loc`` may be missing.
+    """Return ``loc + scale ∘ ε`` with standard normal ``ε``; ``loc`` may be missing.
 
     Example:
         >>> draw_scaled(torch.ones(2, 3), torch.zeros(2, 3)).sum()
@@ -85,8 +94,11 @@ def _graph_draw(q: LocationScale, _: None) -> Tensor | None:
 
 
 class _Local(NoisyOutputs):
+    def __init__(self, log_unit: float | None) -> None:
+        self.log_unit = log_unit
+
     def forward(self, x: Tensor, loc: Tensor | None, scale: Tensor, bias: Tensor | None) -> Value:
-        square, weight = x * x, scale * scale
+        square, weight = x * x, self._variances(scale)
         variance = product(square, weight)
         if loc is not None:
             y = product(x, loc, bias)
@@ -105,40 +117,54 @@ class _Local(NoisyOutputs):
             slope = slope_of_variance(g, kept, call.seed)
             slope.mul_(2.0)
         if need_scale:
-            gscale = (slope.t() @ square).mul_(scale)
+            gscale = product(slope.t(), square.t())
+            gscale.mul_(scale if self.log_unit is None else weight)
         if need_x:
             gx = product(slope, weight.t()).mul_(x)
             gx = gx if loc is None else gx.add_(product(g, loc.t()))
-        return gx, g.t() @ x if need_loc else None, gscale, g.sum(0) if need_bias else None
+        gloc = product(g.t(), x.t()) if need_loc else None
+        return gx, gloc, gscale, g.sum(0) if need_bias else None
 
     def law(
         self, x: Tensor, loc: Tensor | None, scale: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         mean = x.new_zeros(()) if loc is None else x @ loc.t()
-        return mean if bias is None else mean + bias, (x * x) @ scale.square().t()
+        return mean if bias is None else mean + bias, (x * x) @ self._variances(scale).t()
+
+    def _variances(self, scale: Tensor) -> Tensor:
+        if self.log_unit is None:
+            return scale * scale
+        return (scale + self.log_unit).mul_(2.0).exp_()
 
 
-def scaled_local(x: Tensor, loc: Tensor | None, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """Outputs ``[batch, out]`` of independent normal weights: ``N(x locᵀ + bias, x² scale²ᵀ)``.
+def scaled_local(
+    x: Tensor,
+    loc: Tensor | None,
+    scale: Tensor,
+    bias: Tensor | None,
+    log_unit: float | None = None,
+) -> Tensor:
+    """Draw outputs ``[batch, out]`` of independent weights: ``N(x locᵀ + bias, x² scale²ᵀ)``.
 
     Args:
         x: inputs ``[batch, in]``.
         loc: means ``[out, in]``; ``None`` for zero, which saves a product.
         scale: standard deviations ``[out, in]``.
         bias: ``[out]``.
+        log_unit: if given, the standard deviations are ``exp(scale + log_unit)``.
 
     Example:
         >>> y = scaled_local(torch.ones(5, 3), torch.ones(2, 3), torch.zeros(2, 3), None)
         >>> y.shape, float(y.sum())
         (torch.Size([5, 2]), 30.0)
     """
-    return run(_Local(), x, loc, scale, bias)
+    return run(_Local(log_unit), x, loc, scale, bias)
 
 
 @kernel("local", LocationScale, Linear)
 def _local(q: LocationScale, op: Linear, x: Tensor, bias: Tensor | None) -> Tensor | None:
     fits = x.ndim == 2 and q.normal_marginals
-    return scaled_local(x, q.loc, q.scale, bias) if fits else None
+    return scaled_local(x, q.loc, q.given_scale, bias, q.log_unit) if fits else None
 
 
 _VARIANCES: WeakKeyDictionary[LocationScale, Tensor] = WeakKeyDictionary()
@@ -159,7 +185,7 @@ def _samples(
 def scaled_samples(
     x: Tensor, loc: Tensor | None, variance: Tensor, bias: Tensor | None, sharing: Sharing
 ) -> Tensor:
-    """Draws ``[samples · examples, out]`` of outputs of independent normal weights.
+    """Return draws ``[samples · examples, out]`` of outputs of independent normal weights.
 
     Args:
         x: inputs ``[rows, in]``, of all samples or of one that serves them all.
@@ -183,33 +209,44 @@ def scaled_samples(
 
 
 class ScaledFromNormal(FromNormal):
-    """Independent normal weights ``(loc, scale, prior)`` from one normal."""
+    """Independent normal weights ``(loc, scale, prior)`` from one normal.
+
+    With a ``log_unit``, ``scale`` has the logarithms of the standard deviations in that unit.
+    """
 
     def value(
         self, loc: Tensor | None, scale: Tensor, prior: Tensor | None = None
     ) -> tuple[float, Tensors]:
+        loc = None if loc is None else in_memory_order(loc)
         native, count = library(loc, scale), scale.numel()
         if native is not None:
             slope, totals = torch.empty_like(scale), torch.empty(2, dtype=torch.float64)
             rows = scale.shape[0]
-            sizes = rows, count // max(rows, 1), self.loc, self.scale, threads(count)
-            native.scale_kl(*map(pointer, (loc, scale, slope, totals)), *sizes)
+            sizes = rows, count // max(rows, 1), *native_logs(self.log_unit), self.loc, self.scale
+            tensors = map(pointer, (loc, scale, slope, totals))
+            native.scale_kl(*tensors, *sizes, threads(count))
             square, logs = totals.tolist()
             return self.from_totals(square, logs, count), (slope,)
+        scale = self._scale_of(scale)
         distance = count * self.loc**2 if loc is None else squares(loc, self.loc)
         return self.from_totals(squares(scale) + distance, sum_of_logs(scale), count), (None,)
 
     def slopes(self, tensors: Any, kept: Any, g: float, needed: Sequence[bool]) -> Tensors:
-        (loc, scale, prior), (slope,), gscale = tensors, kept, None
+        (loc, stored, prior), (slope,), gscale = tensors, kept, None
         if needed[1]:
             if slope is None:
+                scale = self._scale_of(stored)
                 slope = scale.reciprocal().neg_().add_(scale, alpha=self.scale**-2)
+                slope = slope if self.log_unit is None else slope.mul_(scale)
             gscale = slope * g
         gloc = self.slope_of_means(loc, g) if needed[0] else None
-        return gloc, gscale, self.slope_of_prior(prior, scale.numel(), g)
+        return gloc, gscale, self.slope_of_prior(prior, stored.numel(), g)
 
     def plain(self, loc: Tensor | None, scale: Tensor, prior: Tensor | None = None) -> Tensor:
-        return self.plain_kl(loc, scale, prior)
+        return self.plain_kl(loc, self._scale_of(scale), prior)
+
+    def _scale_of(self, stored: Tensor) -> Tensor:
+        return stored if self.log_unit is None else (stored + self.log_unit).exp()
 
 
 class FromRelevance(KLTerm):
@@ -244,7 +281,7 @@ class NoForce(KLTerm):
         return 0.0, ()
 
     def slopes(self, tensors: Any, kept: Any, g: float, needed: Sequence[bool]) -> Tensors:
-        """No gradient, rather than a matrix of zeros that would be added to another one."""
+        """Return ``None`` instead of a matrix of zeros that would be added to another one."""
         return (None,)
 
     def plain(self, scale: Tensor) -> Tensor:
@@ -257,11 +294,11 @@ def _kl(q: LocationScale, p: Normal) -> KLTerm | None:
     if numbers is None:
         return None
     loc, scale, learned = numbers
-    return ScaledFromNormal((q.loc, q.scale, learned), loc, scale)
+    return ScaledFromNormal((q.loc, q.given_scale, learned), loc, scale, q.log_unit)
 
 
 def relevance(q: WeightDistribution, p: RelevanceNormal) -> KLTerm | None:
-    """The KL of normal weights whose moments are all that is known."""
+    """Return the KL of normal weights whose moments are all that is known."""
     fits = q.normal_marginals and has_moments_alone(q)
     return FromRelevance((q.mean, q.variance)) if fits else None
 

@@ -18,6 +18,7 @@ from leanbayes.kernels.native import (
     graph_seed,
     library,
     loaded,
+    native_logs,
     normals,
     pointer,
     seed,
@@ -30,13 +31,8 @@ from leanbayes.ops import Conv, ConvTranspose, Linear
 
 
 def factors_of(u: Tensor, v: Tensor, log_unit: float | None) -> tuple[Tensor, Tensor]:
-    """The factors of a scale, given or by their logarithms in some unit."""
+    """Return the factors of a scale, given or by their logarithms in some unit."""
     return (u, v) if log_unit is None else ((u + log_unit).exp_(), (v + log_unit).exp_())
-
-
-def native_logs(log_unit: float | None) -> tuple[bool, float]:
-    """Whether logarithms are given, and that of their unit, as native kernels take it."""
-    return log_unit is not None, log_unit or 0.0
 
 
 # ---- a draw of the weights
@@ -74,7 +70,7 @@ class _Draw(Computation):
 
 
 def draw_k_tied(loc: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """``loc + (uᵀ v) ∘ ε``.
+    """Return ``loc + (uᵀ v) ∘ ε``.
 
     Example:
         >>> draw_k_tied(torch.ones(2, 3), torch.zeros(1, 2), torch.ones(1, 3)).sum()
@@ -129,7 +125,7 @@ def _variance_factors(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _of_pairs(w: Tensor, g: Tensor, pairs: _Pairs) -> Tensor:
-    """The gradient of ``w``: of each row, that of its pairs times the other row."""
+    """Return the gradient of ``w``: of each row, that of its pairs times the other row."""
     rank = len(w)
     return (g.index_select(0, pairs.of).view(rank, rank, -1) * w).sum(1)
 
@@ -158,7 +154,7 @@ class _Local(NoisyOutputs):
         (x, loc, u, v, _), (shared, *rest) = call.tensors, call.kept
         need_x, need_loc, _, _, need_bias = call.needed
         gx = product(g, loc.t()) if need_x else None
-        gloc = g.t() @ x if need_loc else None
+        gloc = product(g.t(), x.t()) if need_loc else None
         if not rest:
             gbias, gu, gv = _native_slopes(g, x, u, v, shared, gx, self.log_unit, call.seed)
             return gx, gloc, gu, gv, gbias if need_bias else None
@@ -203,7 +199,7 @@ def _native_slopes(
 def k_tied_local(
     x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, log_unit: float | None = None
 ) -> Tensor:
-    """Outputs of weights with ``scale = uᵀ v``, whose variances take two skinny products.
+    """Return outputs of weights with ``scale = uᵀ v``, whose variances take two skinny products.
 
     Args:
         x: inputs ``[batch, in]``.
@@ -320,7 +316,7 @@ def _mixed_sizes(y: Tensor, u: Tensor, by: int | None) -> tuple[Any, ...]:
 
 
 def add_mixed_noise(mean: Tensor, shared: Tensor, u: Tensor) -> Tensor:
-    """Noise for outputs whose channels come second: ``variance[b, c] = Σ_r u[r, c] shared[b, r]``.
+    """Add noise to outputs ``[b, c, …]`` of ``variance[b, c] = Σ_r u[r, c] shared[b, r]``.
 
     There is only a native kernel.
 
@@ -360,7 +356,7 @@ def _samples(
 def k_tied_samples(
     x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, sharing: Sharing
 ) -> Tensor:
-    """Draws ``[samples · examples, out]`` of what :func:`k_tied_local` draws once."""
+    """Return draws ``[samples · examples, out]`` of what :func:`k_tied_local` draws once."""
     dense, (rank, n) = (x.contiguous(), loc, bias, u.contiguous(), v.contiguous()), u.shape
     native = library(*dense)
     if native is not None and n <= NARROW:

@@ -14,14 +14,15 @@ from leanbayes.kernels.dispatch import GRAPH, kernel
 from leanbayes.kernels.divergence import (
     FromNormal,
     KLTerm,
+    in_memory_order,
     numbers_of,
     register_slopes,
     squares,
     sum_of_logs,
 )
 from leanbayes.kernels.independent import relevance
-from leanbayes.kernels.k_tied import factors_of, native_logs
-from leanbayes.kernels.native import LARGEST_RANK, library, threads
+from leanbayes.kernels.k_tied import factors_of
+from leanbayes.kernels.native import LARGEST_RANK, library, native_logs, threads
 
 
 class TiedFromNormal(FromNormal):
@@ -33,7 +34,8 @@ class TiedFromNormal(FromNormal):
     def value(
         self, loc: Tensor, u: Tensor, v: Tensor, prior: Tensor | None = None
     ) -> tuple[float, Tensors]:
-        dense, (rank, m), n = (loc, u.contiguous(), v.contiguous()), u.shape, v.shape[1]
+        loc, (rank, m), n = in_memory_order(loc), u.shape, v.shape[1]
+        dense = loc, u.contiguous(), v.contiguous()
         native = library(*dense)
         if native is not None and rank <= LARGEST_RANK:
             gu, gv = u.new_empty(u.shape), v.new_empty(v.shape)
@@ -49,7 +51,7 @@ class TiedFromNormal(FromNormal):
         return self.from_totals(squares(loc, self.loc) + square, logs, m * n), (gu, gv)
 
     def _by_factors(self, u: Tensor, v: Tensor) -> tuple[float, Tensor, Tensor, float]:
-        """``Σ log σ``, the gradients of the KL by both factors, and ``Σ σ²``."""
+        """Return ``Σ log σ``, the gradients of the KL by both factors, and ``Σ σ²``."""
         (rank, m), n = u.shape, v.shape[1]
         if rank == 1:  # the log of a product separates
             logs = n * sum_of_logs(u) + m * sum_of_logs(v)

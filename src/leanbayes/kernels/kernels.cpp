@@ -84,7 +84,7 @@ static const int LEVEL = level();
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // Raise it, here and in native.py, with every change of a signature: a library may be older.
-EXPORT int interface() { return 8; }
+EXPORT int interface() { return 11; }
 
 EXPORT const char* instructions() {
     return LEVEL == 2 ? "AVX-512" : LEVEL == 1 ? "AVX2" : "baseline instructions";
@@ -121,8 +121,8 @@ EXPORT void draw_backward(const f32* g, f32* gscale, i64 rows, i64 n, u64 seed, 
     BEST(draw_backward(g, gscale, rows, n, seed, threads));
 }
 EXPORT void scale_kl(const f32* loc, const f32* scale, f32* gscale, f64* totals, i64 rows, i64 n,
-                     f64 prior_loc, f64 prior_scale, int threads) {
-    BEST(scale_kl(loc, scale, gscale, totals, rows, n, prior_loc, prior_scale, threads));
+                     i64 logs, f32 unit, f64 prior_loc, f64 prior_scale, int threads) {
+    BEST(scale_kl(loc, scale, gscale, totals, rows, n, logs, unit, prior_loc, prior_scale, threads));
 }
 EXPORT f64 relevance_kl(const f32* mean, const f32* variance, i64 rows, i64 n, int threads) {
     return BEST(relevance_kl(mean, variance, rows, n, threads));
@@ -153,7 +153,31 @@ EXPORT void factor_backward(const f32* g, const f32* x, const f32* loc, const f3
                             u64 seed, int threads) {
     BEST(factor_backward(g, x, loc, scale, gx, gloc, gscale, rows, n, members, clip, seed, threads));
 }
-
+EXPORT void scale_rows(const f32* x, const f32* f, f32* y, i64 rows, i64 n, int threads) {
+    BEST(scale_rows(x, f, y, rows, n, threads));
+}
+EXPORT void scale_rows_backward(const f32* g, const f32* x, const f32* f, f32* gx, f32* gf, i64 rows,
+                                i64 n, int threads) {
+    BEST(scale_rows_backward(g, x, f, gx, gf, rows, n, threads));
+}
+EXPORT void lstm_forward(const f32* x, const f32* p, const f32* input_factor, const f32* state_factor,
+                         const f32* bias, const f32* state_scale, const f32* before, f32* gates,
+                         f32* cell, f32* h, f32* scaled, i64 bias_rows, i64 batch, i64 n, int threads) {
+    BEST(lstm_forward({x, p, input_factor, state_factor, bias, state_scale, bias_rows, batch, n, threads},
+                      before, gates, cell, h, scaled));
+}
+EXPORT void lstm_backward(const f32* x, const f32* p, const f32* input_factor, const f32* state_factor,
+                          const f32* state_scale, const f32* g, const f32* next, const f32* before,
+                          const f32* gates, const f32* cell, const f32* h, f32* gcell, f32* gx, f32* gp,
+                          f32* ginput, f32* gstate, f32* gbias, f32* gscale, i64 batch, i64 n,
+                          int threads) {
+    BEST(lstm_backward({x, p, input_factor, state_factor, nullptr, state_scale, 0, batch, n, threads}, g,
+                       next, before, gates, cell, h, {gcell, gx, gp, ginput, gstate, gbias, gscale}));
+}
+EXPORT void relu_moments(const f32* loc, const f32* var, f32* mean, f32* spread, i64 n, f32 slope,
+                         int threads) {
+    BEST(relu_moments(loc, var, mean, spread, n, slope, threads));
+}
 // The rank k of a k-tied scale is known when compiling, for 1 … 4.
 #define RANKS(name, ...)                             \
     switch (k) {                                     \
@@ -487,6 +511,54 @@ static void fold_narrow(f32* y, const f32* x, const f32* loc, const f32* bias, c
     free(law);
 }
 
+// P(x > z) / exp(-z^2 / 2) for x ~ N(0, 1) and z >= 0, to 1.2e-7 of it (Chebyshev).
+static inline f32 scaled_tail(f32 z) {
+    f32 t = 1.0f / (1.0f + 0.353553391f * z), p = 0.17087277f;
+    p = p * t - 0.82215223f;
+    p = p * t + 1.48851587f;
+    p = p * t - 1.13520398f;
+    p = p * t + 0.27886807f;
+    p = p * t - 0.18628806f;
+    p = p * t + 0.09678418f;
+    p = p * t + 0.37409196f;
+    p = p * t + 1.00002368f;
+    return 0.5f * t * std::exp(p * t - 1.26551223f);
+}
+
+// max(x, 0) for x ~ N(m, v): P(x > 0), P(x < 0), the density at 0 times the standard deviation s, the
+// mean, and the part of v that adds to that of x given its sign.
+struct Positive {
+    f32 above, below, mean, rest;
+
+    ALWAYS_INLINE Positive(f32 m, f32 v) {
+        f32 over = 1.0f / std::sqrt(v > FLT_MIN ? v : FLT_MIN), a = m * over;
+        a = a > 13.0f ? 13.0f : a < -13.0f ? -13.0f : a;
+        f32 bell = std::exp(-0.5f * a * a), density = 0.398942280f * bell;
+        f32 tail = bell * scaled_tail(std::fabs(a));
+        above = a > 0.0f ? 1.0f - tail : tail;
+        below = a > 0.0f ? tail : 1.0f - tail;
+        mean = m * above + v * over * density;
+        rest = a * (a * above * below + density * (below - above)) - density * density;
+    }
+};
+
+// Mean and variance of max(x, 0) + slope min(x, 0) for x ~ N(loc, var).
+static void relu_moments(const f32* loc, const f32* var, f32* mean, f32* spread, i64 n, f32 slope,
+                         int threads) {
+    const i64 block = 4096;
+    const f32 rest = 1.0f - slope;
+    PARALLEL for (i64 first = 0; first < n; first += block) {
+        i64 end = first + block < n ? first + block : n;
+        SIMD for (i64 j = first; j < end; j++) {
+            f32 m = loc[j], v = var[j];
+            Positive x(m, v);
+            f32 part = slope * slope + rest * (2.0f * slope * x.above + rest * (x.above + x.rest));
+            mean[j] = slope * m + rest * x.mean;
+            spread[j] = v * (part > 0.0f ? part : 0.0f);
+        }
+    }
+}
+
 static inline f32 over_root(f32 var) {  // 1 / sqrt(var), zero where the variance is
     return var > FLT_MIN ? 1.0f / std::sqrt(var) : 0.0f;
 }
@@ -559,54 +631,7 @@ static inline f32 sum(const f32* x) {
     return total;
 }
 
-// ---- rank one: y = x clip(loc + scale eps); the rows of a member come together
-
-static inline f32 clipped(f32 f, f32 clip) { return f > clip ? clip : f < -clip ? -clip : f; }
-
-static void factor_forward(const f32* x, const f32* loc, const f32* scale, f32* y, i64 rows, i64 n,
-                           i64 members, f32 clip, u64 seed, int threads) {
-    PARALLEL for (i64 r = 0; r < rows; r++) {
-        i64 member = r / (rows / members);
-        const f32 *m = loc + member * n, *s = scale + member * n, *in = x + r * n;
-        f32* o = y + r * n;
-        over_noise(seed, r, n,
-                   [=](i64 j, f32 e) { o[j] = in[j] * clipped(m[j] + s[j] * e, clip); });
-    }
-}
-
-static void factor_backward(const f32* g, const f32* x, const f32* loc, const f32* scale, f32* gx,
-                            f32* gloc, f32* gscale, i64 rows, i64 n, i64 members, f32 clip,
-                            u64 seed, int threads) {
-    i64 each = rows / members;
-    for (i64 member = 0; member < members; member++) {
-        const f32 *m = loc + member * n, *s = scale + member * n;
-        Sums sums(each, 2 * n);
-        PARALLEL for (i64 b = 0; b < sums.blocks; b++) {
-            f32 *dm = sums.of(b), *ds = dm + n;
-            for (i64 i = sums.first(b); i < sums.last(b); i++) {
-                i64 r = member * each + i;
-                const f32 *h = g + r * n, *in = x + r * n;
-                f32* o = gx + r * n;
-                auto slopes = [=](i64 j, f32 e, f32 f) {
-                    f32 slope = std::fabs(f) > clip ? 0.0f : h[j] * in[j];
-                    dm[j] += slope;
-                    ds[j] += slope * e;
-                };
-                if (gx)
-                    over_noise(seed, r, n, [=](i64 j, f32 e) {
-                        f32 f = m[j] + s[j] * e;
-                        slopes(j, e, f);
-                        o[j] = h[j] * clipped(f, clip);
-                    });
-                else
-                    over_noise(seed, r, n, [=](i64 j, f32 e) { slopes(j, e, m[j] + s[j] * e); });
-            }
-        }
-        const f32* total = sums.total();
-        memcpy(gloc + member * n, total, sizeof(f32) * n);
-        memcpy(gscale + member * n, total + n, sizeof(f32) * n);
-    }
-}
+#include "rank1_kernels.h"
 
 // ---- k-tied scales sigma = u^T v
 
@@ -1007,19 +1032,31 @@ static Totals sum(const Totals* parts, i64 count) {
 }
 
 // The KL of independent normals, and its gradient in the scales: scale / prior_scale^2 - 1 / scale.
+// Scales may be given by their logarithms, relative to that of a unit: sums of logarithms are exact then.
 static void scale_kl(const f32* loc, const f32* scale, f32* gscale, f64* totals, i64 rows, i64 n,
-                     f64 prior_loc, f64 prior_scale, int threads) {
+                     i64 is_log, f32 unit, f64 prior_loc, f64 prior_scale, int threads) {
     Totals* parts = (Totals*)malloc(sizeof(Totals) * (rows + 1));
     f32 center = (f32)prior_loc, c = (f32)(1.0 / (prior_scale * prior_scale));
     PARALLEL for (i64 i = 0; i < rows; i++) {
         const f32 *m = loc + i * n, *s = scale + i * n;
         f32* o = gscale + i * n;
+        f64 squares = loc ? squares_around(m, n, center) : (f64)n * prior_loc * prior_loc;
+        if (is_log) {
+            f64 total = (f64)n * unit;
+            _Pragma("omp simd reduction(+ : squares, total)") for (i64 j = 0; j < n; j++) {
+                f32 square = exponential(2.0f * (s[j] + unit));
+                squares += square;
+                total += s[j];
+                o[j] = c * square - 1.0f;
+            }
+            parts[i] = {squares, total};
+            continue;
+        }
         Logs logs;
         for (i64 j = 0; j < n; j += L) {
             Lanes x = at_end(s, j, n, 1.0f);
             logs.add(x < 0.0f ? -x : x);
         }
-        f64 squares = loc ? squares_around(m, n, center) : (f64)n * prior_loc * prior_loc;
         _Pragma("omp simd reduction(+ : squares)") for (i64 j = 0; j < n; j++) {
             f64 exact = s[j];  // scales are often all alike, so that their rounding would add up
             squares += exact * exact;

@@ -17,7 +17,7 @@ LIBRARY = Path(__file__).with_name("libkernels.so")
 LARGEST_RANK = 4
 """Up to this rank of a k-tied scale there are kernels."""
 
-_INTERFACE = 8
+_INTERFACE = 11
 """The version of the signatures below, as kernels.cpp has it."""
 
 _WORTH_THREADS = 2**13
@@ -44,15 +44,20 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # as in kernels.cpp: pointers, size
     "k_tied_draw_forward": (*(_P,) * 4, *(_I,) * 3, _SEED, _INT),
     "k_tied_draw_backward": (*(_P,) * 5, *(_I,) * 3, _SEED, _INT),
     "k_tied_kl": (*(_P,) * 6, *(_I,) * 4, _F, _D, _D, _INT),
-    "scale_kl": (*(_P,) * 4, *(_I,) * 2, _D, _D, _INT),
+    "scale_kl": (*(_P,) * 4, *(_I,) * 3, _F, _D, _D, _INT),
     "relevance_kl": (*(_P,) * 2, *(_I,) * 2, _INT),
     "relevance_backward": (*(_P,) * 4, *(_I,) * 2, _D, _INT),
+    "relu_moments": (*(_P,) * 4, _I, _F, _INT),
     "unpack_lower": (*(_P,) * 3, _I),
     "pack_lower": (*(_P,) * 3, _I),
     "row_squares": (*(_P,) * 3, _I),
     "row_squares_backward": (*(_P,) * 5, _I),
     "factor_forward": (*(_P,) * 4, *(_I,) * 3, _F, _SEED, _INT),
     "factor_backward": (*(_P,) * 7, *(_I,) * 3, _F, _SEED, _INT),
+    "scale_rows": (*(_P,) * 3, *(_I,) * 2, _INT),
+    "scale_rows_backward": (*(_P,) * 5, *(_I,) * 2, _INT),
+    "lstm_forward": (*(_P,) * 11, *(_I,) * 3, _INT),
+    "lstm_backward": (*(_P,) * 18, *(_I,) * 2, _INT),
 }
 
 
@@ -115,12 +120,12 @@ def without_native() -> Iterator[None]:
 
 
 def is_native() -> bool:
-    """Whether kernels are native, in words that a compiler can trace and guard."""
+    """Return whether kernels are native, in words that a compiler can trace and guard."""
     return _STATE.is_native
 
 
 def library(*tensors: Tensor | None) -> Any:
-    """The library if it can compute with these tensors, else ``None``."""
+    """Return the library if it can compute with these tensors, else ``None``."""
     found = _STATE.library
     if found is None:
         return None
@@ -131,24 +136,29 @@ def library(*tensors: Tensor | None) -> Any:
 
 
 def loaded() -> Any:
-    """The library, for noise that it has drawn, even if it is switched off since."""
+    """Return the library, for noise that it has drawn, even if it is switched off since."""
     return _STATE.loaded
 
 
 def pointer(tensor: Tensor | None) -> int | None:
-    """Where the numbers of a tensor begin."""
+    """Return the address of the first number of a tensor."""
     return None if tensor is None else tensor.data_ptr()
 
 
+def native_logs(log_unit: float | None) -> tuple[bool, float]:
+    """Return whether factors are logarithms, and the logarithm of their unit."""
+    return log_unit is not None, log_unit or 0.0
+
+
 def normals(shape: Sequence[int], by: int) -> Tensor:
-    """The normals that a kernel drew by a seed: a stream for each row of the first dimension."""
+    """Return the normals of a seed: a stream for each row of the first dimension."""
     e = torch.empty(tuple(shape))
     loaded().normals(e.data_ptr(), *as_rows(e), by, threads(e.numel()))
     return e
 
 
 def as_rows(t: Tensor) -> tuple[int, int]:
-    """How many rows of how many numbers a tensor is to a kernel; a vector is one row."""
+    """Return how many rows of how many numbers a tensor is to a kernel; a vector is one row."""
     rows = t.shape[0] if t.ndim > 1 else 1
     return rows, t.numel() // max(rows, 1)
 
@@ -165,15 +175,15 @@ _ROOM = _Room()
 
 
 def seed() -> int:
-    """A seed for one block of noise, from torch's generator."""
+    """Return a seed for one block of noise, from torch's generator."""
     return int(_ROOM.number.random_())
 
 
 def graph_seed() -> Tensor:
-    """A seed by torch's own operator: a compiler would merge two equal calls of ours into one."""
+    """Draw a seed by torch's operator: a compiler would merge two equal calls of ours."""
     return torch.randint(2**62, ())
 
 
 def threads(numbers: int) -> int:
-    """How many threads so many numbers are worth, of those that torch may use."""
+    """Return how many threads so many numbers are worth, of those that torch may use."""
     return 1 if numbers < _WORTH_THREADS else torch.get_num_threads()

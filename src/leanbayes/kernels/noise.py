@@ -38,7 +38,7 @@ def spread(y: Tensor, variance: Tensor, native: Any) -> tuple[int | None, Tensor
 
 
 def slope_of_variance(g: Tensor, kept: Tensor, by: int | None) -> Tensor:
-    """The gradient of the variance: ``½ g ε / √variance``."""
+    """Return the gradient of the variance: ``½ g ε / √variance``."""
     if by is None:
         return (g * kept).mul_(0.5)
     g, slope = g.contiguous(), torch.empty_like(kept)
@@ -51,7 +51,7 @@ class NoisyOutputs(Computation):
     """Outputs ``mean + √variance ∘ ε``; the last tensor that is kept comes from :func:`spread`."""
 
     def law(self, *tensors: Any) -> tuple[Tensor, Tensor]:
-        """Return mean and variance by plain formulas."""
+        """Return the mean and variance by plain formulas."""
         raise NotImplementedError
 
     def plain(self, e: Any, *tensors: Any) -> Tensor:
@@ -82,7 +82,7 @@ class _AddNoise(NoisyOutputs):
 
 
 def add_noise(mean: Tensor, variance: Tensor) -> Tensor:
-    """``mean + √variance ∘ ε`` with standard normal ``ε`` in the shape of the variance.
+    """Return ``mean + √variance ∘ ε`` with standard normal ``ε`` in the shape of the variance.
 
     The gradient is zero where the variance is.
 
@@ -133,7 +133,7 @@ _noise_op.register_autograd(
 
 
 def graph_normals(like: Tensor) -> Tensor:
-    """Standard normals in the shape of a matrix, as an operator of a compiled graph."""
+    """Return standard normals in the shape of a matrix, as an operator of a compiled graph."""
     return _normals_op(like.detach(), graph_seed())
 
 

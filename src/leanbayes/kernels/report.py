@@ -73,6 +73,9 @@ def kernels(model: nn.Module | None = None) -> Kernels:
     Args:
         model: a converted model, whose random maps are listed.
 
+    Returns:
+        A report that prints as a table.
+
     Example:
         >>> import leanbayes as lb
         >>> lb.kernels().native == str(lb.kernels()).startswith("native")
@@ -95,7 +98,7 @@ def _rows(model: nn.Module) -> Iterator[KernelRow]:
 
 
 def _kernel(question: str, q: WeightDistribution, about: Any) -> tuple[str | None, str]:
-    """The kernel of a question, and the reason."""
+    """Return the kernel of a question, and the reason."""
     kind, families = type(q), {family for _, family, _ in TABLE}
     if kind not in families:
         bases = [base.__name__ for base in kind.__mro__ if base in families]

@@ -20,9 +20,9 @@ class Sharing(NamedTuple):
 
 
 def windows(sharing: Sharing, width: int, like: Tensor) -> Tensor:
-    """Unit normals ``[samples, examples, width]``, each shared by so many examples.
+    """Return unit normals ``[samples, examples, width]``, each shared by so many examples.
 
-    An example looks at a row of numbers through a window of its own, one part of a window further
+    An example looks at a row of numbers through a separate window, one part of a window further
     than the example before. So each window is white noise, two examples never meet the same number
     in the same place, and nothing is copied.
 
@@ -40,7 +40,7 @@ def windows(sharing: Sharing, width: int, like: Tensor) -> Tensor:
 def shared_noise(
     mean: Tensor | None, bias: Tensor | None, variance: Tensor, sharing: Sharing
 ) -> Tensor:
-    """Draws ``[samples · examples, …]`` of ``mean + bias + √variance ∘ ε``.
+    """Return draws ``[samples · examples, …]`` of ``mean + bias + √variance ∘ ε``.
 
     Rows of the law are those of all samples, or of one that serves them all. The memory of the
     variance is used up.
@@ -66,7 +66,7 @@ def shared_noise(
 def narrow_samples(
     x: Tensor, loc: Tensor | None, variance: Tensor, bias: Tensor | None, sharing: Sharing
 ) -> Tensor | None:
-    """Draws of so few outputs that their kernel multiplies by itself; ``None`` without it."""
+    """Draw a few outputs by the kernel's own product; ``None`` without the library."""
     dense = x.contiguous(), loc, bias, variance
     native, n = library(*dense), len(variance)
     if native is None or n > NARROW:
@@ -79,13 +79,13 @@ def narrow_samples(
 
 
 def room_for(law: Tensor, sharing: Sharing) -> Tensor:
-    """Memory for all draws: that of the law, if it is known of every sample."""
+    """Return memory for all draws: that of the law, if it is known of every sample."""
     rows = sharing.samples * sharing.examples
     return law if len(law) == rows else law.new_empty(rows, *law.shape[1:])
 
 
 def _spread(center: Tensor | None, std: Tensor, sharing: Sharing) -> Tensor:
-    """Noise around a center, by torch's own operations, in the memory of ``std`` if it has room."""
+    """Add noise around a center, in the memory of ``std`` if that is large enough."""
     n, given = _sizes(std, sharing)
     shape = (given, sharing.examples, *std.shape[1:])
     std = std.view(shape)
@@ -98,6 +98,6 @@ def _spread(center: Tensor | None, std: Tensor, sharing: Sharing) -> Tensor:
 
 
 def _sizes(law: Tensor, sharing: Sharing) -> tuple[int, int]:
-    """How many numbers a row has, and of how many samples the law is known."""
+    """Return how many numbers a row has, and of how many samples the law is known."""
     rows = law.shape[0]
     return law.numel() // max(rows, 1), rows // max(sharing.examples, 1)

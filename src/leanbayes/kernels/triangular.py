@@ -64,7 +64,7 @@ class PackedTriangular(Triangular):
 
 
 def from_packed(diagonal: Tensor, below: Tensor) -> Tensor:
-    """The lower-triangular matrix of a diagonal ``[n]`` and what is below it, row by row.
+    """Return the lower-triangular matrix of a diagonal ``[n]`` and what is below it, row by row.
 
     Example:
         >>> from_packed(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0]))
@@ -78,7 +78,7 @@ def from_packed(diagonal: Tensor, below: Tensor) -> Tensor:
 
 
 def to_packed(lower: Tensor) -> tuple[Tensor, Tensor]:
-    """The diagonal of a matrix and what is below it, row by row.
+    """Return the diagonal of a matrix and what is below it, row by row.
 
     Example:
         >>> to_packed(torch.tensor([[1.0, 9.0, 9.0], [4.0, 2.0, 9.0], [5.0, 6.0, 3.0]]))
@@ -95,7 +95,7 @@ def to_packed(lower: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_squares(diagonal: Tensor, below: Tensor) -> Tensor:
-    """The sum of squares of every row of that matrix.
+    """Return the sum of squares of every row of that matrix.
 
     Example:
         >>> row_squares(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0]))
@@ -107,7 +107,7 @@ def row_squares(diagonal: Tensor, below: Tensor) -> Tensor:
 
 
 def lower_product(x: Tensor, lower: Tensor) -> Tensor:
-    """``x Lᵀ`` for ``x [..., n]`` and a lower-triangular ``L``, without most of its zeros.
+    """Return ``x Lᵀ`` for ``x [..., n]`` and a lower-triangular ``L``, without most of its zeros.
 
     Example:
         >>> x, lower = torch.randn(4, 3), torch.randn(3, 3).tril()
@@ -122,7 +122,7 @@ def lower_product(x: Tensor, lower: Tensor) -> Tensor:
 
 
 def lower_quadratic(x: Tensor, lower: Tensor) -> Tensor:
-    """``xᵀ L Lᵀ x`` for every ``x [..., n]``, as ``[..., 1]``.
+    """Return ``xᵀ L Lᵀ x`` for every ``x [..., n]``, as ``[..., 1]``.
 
     Example:
         >>> lower_quadratic(torch.ones(1, 2), torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
@@ -137,7 +137,7 @@ def lower_quadratic(x: Tensor, lower: Tensor) -> Tensor:
 
 @torch.no_grad()
 def lower_lower(a: Tensor, b: Tensor) -> Tensor:
-    """``A B`` of two lower-triangular matrices, without a gradient.
+    """Return ``A B`` of two lower-triangular matrices, without a gradient.
 
     Example:
         >>> a, b = torch.randn(3, 3).tril(), torch.randn(3, 3).tril()
@@ -152,7 +152,7 @@ def lower_lower(a: Tensor, b: Tensor) -> Tensor:
 
 @torch.no_grad()
 def lower_gram(a: Tensor, b: Tensor) -> Tensor:
-    """The lower triangle of ``Aᵀ B`` of two lower-triangular matrices, without a gradient.
+    """Return the lower triangle of ``Aᵀ B`` of two lower-triangular matrices, without a gradient.
 
     Example:
         >>> a, b = torch.randn(3, 3).tril(), torch.randn(3, 3).tril()
@@ -236,7 +236,7 @@ def _blocks(n: int) -> Iterator[tuple[int, int]]:
 
 
 def _times(x: Tensor, lower: Tensor) -> Tensor:
-    """``x L``."""
+    """Return ``x L``."""
     y = torch.empty_like(x)
     for a, b in _blocks(len(lower)):
         torch.mm(x[:, a:], lower[a:, a:b], out=y[:, a:b])
@@ -244,7 +244,7 @@ def _times(x: Tensor, lower: Tensor) -> Tensor:
 
 
 def _times_transposed(x: Tensor, lower: Tensor) -> Tensor:
-    """``x Lᵀ``."""
+    """Return ``x Lᵀ``."""
     y = torch.empty_like(x)
     for a, b in _blocks(len(lower)):
         torch.mm(x[:, :b], lower[a:b, :b].t(), out=y[:, a:b])

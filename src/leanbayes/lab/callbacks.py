@@ -1,7 +1,8 @@
-"""Data and callbacks of a run for Lightning: batches by epoch, records, learning rates."""
+"""Data and callbacks of a run for Lightning: batches, records, learning rates, the best epoch."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +18,8 @@ from leanbayes.lab.measurements import Subject
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.weights import log_alphas, mean_scales
-from leanbayes.models.model_kl import named_kl
+from leanbayes.models.random_maps import named_kl
+from leanbayes.parameters.learned import from_version_1
 
 
 class RunData(L.LightningDataModule):
@@ -61,7 +63,7 @@ class RunData(L.LightningDataModule):
 
 
 class _Loader:
-    """Batches that are asked for anew in every epoch.
+    """Batches that are requested in every epoch.
 
     Lightning makes the iterator of a resumed run before it knows the number of the epoch, and asks
     for the first batch when it does.
@@ -79,7 +81,7 @@ class _Loader:
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """Images in the memory format of the filters that ``build_model`` makes."""
+    """Return images in the memory format of the filters that ``build_model`` makes."""
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
@@ -153,3 +155,43 @@ def _of_layers(model: nn.Module) -> dict[str, float]:
         row[f"log_alpha/{name}"] = median
         row[f"log_alpha_q25/{name}"], row[f"log_alpha_q75/{name}"] = low, high
     return row
+
+
+class KeepBest(L.Callback):
+    """Keeps what the model was after the epoch with the least NLL of validation examples.
+
+    It is in every checkpoint, so that a run that is stopped and resumed ends with the same.
+
+    Attributes:
+        epoch: which it was, counted from 0; −1 before the first.
+        nll: of the validation examples then.
+    """
+
+    def __init__(self) -> None:
+        self.epoch, self.nll = -1, math.inf
+        self._state: dict[str, Tensor] = {}
+        self._is_absolute = False
+
+    def state_dict(self) -> dict[str, Any]:
+        version = 1 if self._is_absolute else 2
+        return {"epoch": self.epoch, "nll": self.nll, "state": self._state, "version": version}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.epoch, self.nll = state_dict["epoch"], state_dict["nll"]
+        self._state = dict(state_dict["state"])
+        self._is_absolute = state_dict.get("version", 1) == 1
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Compare; validation has been."""
+        found = float(trainer.callback_metrics["validation/nll"])
+        if found < self.nll:
+            self.epoch, self.nll = trainer.current_epoch, found
+            state = pl_module.state_dict()
+            self._state = {name: value.detach().cpu().clone() for name, value in state.items()}
+            self._is_absolute = False
+
+    def restore(self, module: L.LightningModule) -> None:
+        """Give the weights of the best epoch back."""
+        module.load_state_dict(
+            from_version_1(module, self._state) if self._is_absolute else self._state
+        )

@@ -43,11 +43,11 @@ class Checkpoints:
         self._sums_file = folder.with_suffix(".sha256")
 
     def path(self, epoch: int) -> Path:
-        """Where the state after an epoch lies."""
+        """Return the path of the state after an epoch."""
         return self.folder / f"epoch-{epoch:05d}.ckpt"
 
     def paths(self) -> list[Path]:
-        """All of them, oldest first."""
+        """Return all of them, oldest first."""
         named = (path for path in self.folder.glob("epoch-*.ckpt") if _NAME.fullmatch(path.name))
         return sorted(named, key=epoch_of)
 
@@ -66,7 +66,7 @@ class Checkpoints:
             old.unlink()
 
     def last(self, module: nn.Module, *, set_aside: bool = True) -> Path | None:
-        """The newest one that can be gone on from; says what is wrong with newer ones.
+        """Return the newest one that can be gone on from; says what is wrong with newer ones.
 
         Args:
             module: what is trained.
@@ -96,7 +96,7 @@ class Checkpoints:
         return {name: digest for digest, name in _SUM.findall(text)}, text.endswith(_END)
 
     def _fault(self, path: Path, module: nn.Module) -> str | None:
-        """What keeps a run from going on from a checkpoint, if anything does."""
+        """Return what keeps a run from going on from a checkpoint, if anything does."""
         sums, complete = self._sums()
         try:
             if path.name in sums:
@@ -145,7 +145,7 @@ def _check_globals(pickled: bytes) -> None:
 
 
 def _count(value: Any, known: dict[int, float]) -> float:
-    """How many values whoever walks through a value meets: no end where it holds itself."""
+    """Return how many values whoever walks through a value meets: no end where it holds itself."""
     if not isinstance(value, dict | list | tuple | set):
         return 1
     if id(value) not in known:
@@ -156,7 +156,7 @@ def _count(value: Any, known: dict[int, float]) -> float:
 
 
 def epoch_of(path: Path) -> int:
-    """The epoch that a checkpoint's name tells.
+    """Return the epoch that a checkpoint's name tells.
 
     Example:
         >>> epoch_of(Path("epoch-00012.ckpt"))
@@ -175,7 +175,7 @@ def _tell(faults: Mapping[Path, str], remedy: str, set_aside: bool) -> None:
 
 
 def _misfit(state: Mapping[str, Any], epoch: int, module: nn.Module) -> str | None:
-    """What differs from the state of a module after an epoch, or is no number in it."""
+    """Return what differs from the state of a module after an epoch, or is not a number in it."""
     if state["epoch"] != epoch:
         return f"holds epoch {state['epoch']}"
     weights: dict[str, Tensor] = state["state_dict"]

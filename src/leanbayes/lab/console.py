@@ -7,7 +7,7 @@ from rich.text import Text
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
-    r"""The text with escape codes, and whatever else a terminal would obey, written out.
+    r"""Return the text with escape codes, and whatever else a terminal would obey, written out.
 
     Example:
         >>> printable("a \x1b[31mred\x1b[0m name")
@@ -21,7 +21,7 @@ def _written_out(character: str) -> str:
 
 
 def one_line(error: object) -> str:
-    r"""What an error says, on one line.
+    r"""Return what an error says, on one line.
 
     Example:
         >>> one_line(ValueError("first\nsecond"))
@@ -34,14 +34,14 @@ class PlainConsole(Console):
     """Rich without its markup: every text that is printed, in tables too, is shown as it is.
 
     Example:
-        >>> PlainConsole(width=40).print("[red] is no colour here")
-        [red] is no colour here
+        >>> PlainConsole(width=40).print("[red] is no color here")
+        [red] is no color here
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Every text that Rich prints comes through here."""
+        """Convert a text before Rich prints it."""
         shown = printable(text).encode(self.encoding, "backslashreplace").decode(self.encoding)
         return super().render_str(shown, **options)

@@ -1,22 +1,20 @@
-"""Judge a trained model: on examples it has not seen, on foreign images and on damaged ones."""
+"""Evaluation of a trained run: on test examples, other data, damaged images; or of two runs."""
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leanbayes import metrics
 from leanbayes.errors import require
-from leanbayes.lab.corruptions import corrupt_examples
 from leanbayes.lab.data import Dataset, Examples, load_dataset
 from leanbayes.lab.data.user import load_like
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Likelihood
-from leanbayes.metrics import Score
-from leanbayes.models.members import members
-from leanbayes.models.model_kl import kl
-from leanbayes.models.random_maps import random_maps
+from leanbayes.metrics import Score, average, of_examples
+from leanbayes.models.random_maps import kl, members, random_maps
 from leanbayes.prediction.inputs import in_precision_of
 from leanbayes.prediction.predict import Prediction, predict
 
@@ -31,7 +29,7 @@ def evaluate(
     seed: int = 42,
     data_size: int | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Every metric of the papers' tables, with its standard error over examples."""
+    """Return every metric of the papers' tables, with its standard error over examples."""
     prediction = predict(
         model,
         in_precision_of(model, examples.x),
@@ -69,48 +67,27 @@ def evaluate_run(
     *,
     samples: int = 100,
     data: str | None = None,
-    corrupt: str | None = None,
-    severity: int = 3,
 ) -> dict[str, dict[str, float]]:
-    """Evaluate a finished run again: with other samples, on other data, on corrupted images."""
+    """Evaluate a finished run again: with other samples, or on other data."""
     run = Run(folder)
     model, likelihood = run.load()
     examples = examples_of(run, data)
-    if corrupt is not None:
-        return evaluate_corruption(
-            run, model, likelihood, examples, corrupt, severity, samples=samples
-        )
     size = run.data_size if data is None else None
     return evaluate(model, examples, likelihood, data_size=size, **run.drawing(samples))
 
 
 def examples_of(run: Run, data: str | None = None) -> Examples:
-    """The test examples of a run, or those of another data set as the run would see them."""
+    """Return the test examples of a run, or those of another data set as the run would see them."""
     own = run.dataset
     if data is None:
         return own.test
     if own.columns and Path(data).suffix.lower() == ".csv" and Path(data).is_file():
-        return as_learnt(load_like(Path(data), own, run.recipe.data.options), own)
-    return as_learnt(load_dataset(data), own)
+        return as_learned(load_like(Path(data), own, run.recipe.data.options), own)
+    return as_learned(load_dataset(data), own)
 
 
-def evaluate_corruption(
-    run: Run,
-    model: nn.Module,
-    likelihood: Likelihood,
-    examples: Examples,
-    name: str,
-    severity: int,
-    *,
-    samples: int = 100,
-) -> dict[str, dict[str, float]]:
-    """Evaluate on damaged images; the recipe's seed is that of the damage."""
-    damaged = corrupt_examples(examples, name, severity, seed=run.recipe.seed)
-    return evaluate(model, damaged, likelihood, **run.drawing(samples))
-
-
-def as_learnt(other: Dataset, own: Dataset) -> Examples:
-    """The test examples of another data set, scaled and numbered as those a model has learnt from.
+def as_learned(other: Dataset, own: Dataset) -> Examples:
+    """Return the test examples of another data set, scaled and numbered as in training.
 
     Classes are compared by name where the other's are among the model's own; classes of which
     none is known keep their numbers.
@@ -126,7 +103,7 @@ def as_learnt(other: Dataset, own: Dataset) -> Examples:
         unknown = [name for name in other.classes if name not in own.classes]
         require(
             not unknown,
-            f"{other.name} has the class {unknown[:1]}, which the run has not learnt; it knows "
+            f"{other.name} has the class {unknown[:1]}, which the run has not learned; it knows "
             f"{', '.join(own.classes)}",
         )
         targets = torch.tensor([own.classes.index(name) for name in other.classes])[test.y]
@@ -134,18 +111,18 @@ def as_learnt(other: Dataset, own: Dataset) -> Examples:
 
 
 def is_images(dataset: Dataset) -> bool:
-    """Whether inputs are ``[channels, rows, columns]`` of grey or colour images."""
+    """Return whether inputs are ``[channels, rows, columns]`` of gray or color images."""
     shape = dataset.input_shape
     return len(shape) == 3 and shape[0] in (1, 3) and dataset.task == "classification"
 
 
 def raw_images(x: Tensor, dataset: Dataset) -> Tensor:
-    """Images as they were before scaling."""
+    """Return images as they were before scaling."""
     return x if dataset.scaling is None else dataset.scaling.inverse(x)
 
 
 def foreign_images(x: Tensor, dataset: Dataset, seed: int) -> dict[str, Tensor]:
-    """Images unlike any of the data set, made of some of its own before scaling.
+    """Return images unlike any of the data set, made from its own before scaling.
 
     Those ``inverted`` have dark and bright exchanged; of those with ``pixels shuffled`` each has
     changed the places of its pixels in its own way.
@@ -164,7 +141,7 @@ def foreign_images(x: Tensor, dataset: Dataset, seed: int) -> dict[str, Tensor]:
 
 
 def foreign_auroc(familiar: Tensor, foreign: Tensor) -> float:
-    """How well a score tells foreign images: the probability that a foreign one has more of it.
+    """Return how well a score detects OOD images: the probability that an OOD one has more of it.
 
     Example:
         >>> foreign_auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.3, 0.15]))
@@ -177,7 +154,7 @@ def foreign_auroc(familiar: Tensor, foreign: Tensor) -> float:
 def foreign_scores(
     folder: str | Path, data: str, *, samples: int = 100, images: int | None = None
 ) -> dict[str, dict[str, float]]:
-    """How well a finished run tells the images of another data set from its own test images."""
+    """Return the AUROC of OOD detection, with the images of another data set."""
     run = Run(folder)
     model, likelihood = run.load()
     own, other = run.dataset.test[:images], load_dataset(data)
@@ -207,49 +184,61 @@ def foreign_scores(
     return scores
 
 
-def corrupted_means(
-    results: Mapping[tuple[str, int], Mapping[str, Mapping[str, float]]],
-) -> dict[str, float]:
-    """The averages over kinds and severities that the rank-1 paper prints as cNLL, cA and cECE.
+class Comparison(NamedTuple):
+    """One metric of two runs, and the second less the first, paired by example."""
+
+    first: Score
+    second: Score
+    difference: Score
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the difference exceeds two standard errors."""
+        return abs(self.difference.value) > 2 * self.difference.error
+
+
+def compare_runs(
+    first: str | Path, second: str | Path, *, samples: int = 100
+) -> dict[str, Comparison]:
+    """Compare two finished runs example by example.
 
     Args:
-        results: metrics as :func:`evaluate` gives them, by name of the
-            corruption and severity; every corruption has the same severities.
+        first: Run folder that the other one is compared with.
+        second: Run folder with the same test set.
+        samples: Number of predictive samples.
 
-    Example:
-        >>> corrupted_means({("blur", 1): {"nll": {"value": 1.0}},
-        ...                  ("blur", 2): {"nll": {"value": 2.0}}})
-        {'nll': 1.5}
+    Returns:
+        NLL, and accuracy and Brier score of classes or the squared error of numbers.
+
+    Raises:
+        ValueError: If the runs have different test sets.
     """
-    _check_complete(results)
-    first, *others = results.values()
-    names = [name for name in first if all(name in other for other in others)]
-    totals = {name: sum(result[name]["value"] for result in results.values()) for name in names}
-    return {name: total / len(results) for name, total in totals.items()}
+    runs = [Run(first), Run(second)]
+    truths = [run.dataset.test.y for run in runs]
+    require(
+        torch.equal(*truths),
+        f"both runs must have the same test set, got {runs[0].dataset.name} and "
+        f"{runs[1].dataset.name} with other targets. Compare runs of the same data and split",
+    )
+    a, b = (_scores(run, truths[0], samples) for run in runs)
+    return {
+        name: Comparison(average(a[name]), average(b[name]), average(b[name] - a[name]))
+        for name in a
+        if name in b
+    }
 
 
-def mean_corruption_error(
-    errors: Mapping[tuple[str, int], float], reference: Mapping[tuple[str, int], float]
-) -> float:
-    """The mCE: errors of each corruption relative to a reference network's, averaged over kinds.
-
-    Example:
-        >>> mean_corruption_error({("blur", 1): 0.2, ("fog", 1): 0.3},
-        ...                       {("blur", 1): 0.4, ("fog", 1): 0.3})
-        0.75
-    """
-    _check_complete(errors)
-    require(errors.keys() <= reference.keys(), "the reference lacks some of the corruptions")
-    kinds = sorted({kind for kind, _ in errors})
-
-    def total(rates: Mapping[tuple[str, int], float], kind: str) -> float:
-        return sum(rates[key] for key in errors if key[0] == kind)
-
-    return sum(total(errors, kind) / total(reference, kind) for kind in kinds) / len(kinds)
-
-
-def _check_complete(results: Mapping[tuple[str, int], object]) -> None:
-    require(bool(results), "there are no results to average; evaluate a corruption first")
-    kinds, severities = ({key[i] for key in results} for i in range(2))
-    absent = [(k, s) for k in kinds for s in severities if (k, s) not in results]
-    require(not absent, f"{absent[:1]} has no result; every corruption needs the same severities")
+def _scores(run: Run, y: Tensor, samples: int) -> dict[str, Tensor]:
+    """Return scores ``[examples]`` by name of the metric."""
+    model, likelihood = run.load()
+    x = in_precision_of(model, run.dataset.test.x)
+    prediction = predict(model, x, likelihood=likelihood, **run.drawing(samples)).to(torch.float64)
+    scores = {"nll": of_examples(-prediction.log_likelihood(y))}
+    if not prediction.has_classes:
+        return scores | {"squared_error": of_examples((prediction.mean - y).square())}
+    if y.numel() != len(y):
+        return scores
+    probs = prediction.probs.flatten(0, -2)
+    scores["accuracy"] = (probs.argmax(-1) == y.flatten()).double()
+    truth = F.one_hot(y.flatten().long(), probs.shape[-1])
+    return scores | {"brier": (probs - truth).square().sum(-1)}

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.errors import require
+from leanbayes.export.graph import OutputSpec
 from leanbayes.export.onnx import annotate, onnx_model, write_onnx
-from leanbayes.export.outputs import OutputSpec
 from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.predictions import LEVELS
 from leanbayes.lab.runs import Run
@@ -64,7 +64,7 @@ def export_run(
 
 
 def _notes(dataset: Dataset) -> dict[str, str]:
-    """What a program needs to know to make inputs and to read answers."""
+    """Return what a program needs to know to make inputs and to read answers."""
     notes = {"classes": json.dumps(dataset.classes)}
     if dataset.columns:
         columns = [

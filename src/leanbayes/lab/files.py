@@ -1,32 +1,26 @@
-"""Files that are there whole or not at all, and those that turn out to be broken."""
+"""Files that are there whole or not at all, locks, and files that turn out to be broken."""
 
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import lzma
 import struct
 import tarfile
+import tokenize
+import warnings
 import zipfile
 import zlib
-from collections.abc import Set
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Set
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from leanbayes.errors import explained_as
-from leanbayes.saving.files import DiskFullError, replace_file
+from filelock import FileLock, Timeout
 
-__all__ = [
-    "DiskFullError",
-    "TooLargeError",
-    "json_text",
-    "read_object",
-    "reading",
-    "write_bytes",
-    "write_json",
-    "write_text",
-]
+from leanbayes.errors import explained_as
+from leanbayes.saving.files import replace_file
 
 _DAMAGE = (
     EOFError,
@@ -39,6 +33,7 @@ _DAMAGE = (
     zlib.error,
     lzma.LZMAError,
     tarfile.TarError,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     MemoryError,
     RuntimeError,
@@ -87,7 +82,7 @@ def write_json(path: str | Path, values: Any) -> Path:
 
 
 def json_text(values: Any) -> str:
-    """Values as readable JSON."""
+    """Return values as readable JSON."""
     return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -109,3 +104,44 @@ def read_object(path: Path, keys: Set[str], what: str, again: str) -> dict[str, 
     if not isinstance(values, dict) or not keys <= values.keys():
         raise ValueError(f"{path} is not {what}; {again}")
     return values
+
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+
+@contextmanager
+def locked(path: Path, taken: str) -> Iterator[None]:
+    """Hold the lock of a file, which stays behind empty.
+
+    On a file system without locks, it warns and goes on without.
+
+    Args:
+        path: the file of the lock, in a folder that exists.
+        taken: the message for a second process, which is refused.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "lock"
+        ...     with locked(file, "in use"), locked(file, "in use"):
+        ...         pass
+        Traceback (most recent call last):
+        BlockingIOError: in use
+    """
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise BlockingIOError(taken) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        warnings.warn(
+            f"files cannot be locked in {path.parent} ({error.strerror}); make sure that no second "
+            "process works there",
+            stacklevel=3,
+        )
+    try:
+        yield
+    finally:
+        lock.release()

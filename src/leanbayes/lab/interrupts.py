@@ -35,6 +35,10 @@ def interruptible() -> Iterator[None]:
             signal.signal(ending, interrupt)
     try:
         yield
+    except KeyboardInterrupt as stopped:
+        if received and not stopped.args:  # raised anew by code that had caught the first
+            raise KeyboardInterrupt(received[0]) from stopped
+        raise
     except SystemExit as stopped:
         if isinstance(stopped.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt(*stopped.__context__.args) from stopped
@@ -48,7 +52,7 @@ def interruptible() -> Iterator[None]:
 
 
 def stopped_by(interrupt: KeyboardInterrupt) -> str:
-    """What stopped a command, in words.
+    """Return what stopped a command, in words.
 
     Example:
         >>> stopped_by(KeyboardInterrupt()), stopped_by(KeyboardInterrupt(signal.SIGTERM))
@@ -59,7 +63,7 @@ def stopped_by(interrupt: KeyboardInterrupt) -> str:
 
 
 def exit_code(interrupt: KeyboardInterrupt) -> int:
-    """What shells report for a command that a signal ended.
+    """Return what shells report for a command that a signal ended.
 
     Example:
         >>> exit_code(KeyboardInterrupt()), exit_code(KeyboardInterrupt(signal.SIGTERM))

@@ -27,7 +27,7 @@ class Processes(NamedTuple):
 
 
 def processes(asked: int | None = None, started: Mapping[str, str] | None = None) -> Processes:
-    """As many as torchrun or SLURM started; else as many as asked for, on this machine.
+    """Return the processes that torchrun or SLURM started, or those to start here.
 
     Args:
         asked: processes on a machine, or None to take what there is.
@@ -58,12 +58,12 @@ def processes(asked: int | None = None, started: Mapping[str, str] | None = None
 
 
 def is_first() -> bool:
-    """Whether this process looks after the run folder."""
+    """Return whether this process looks after the run folder."""
     return getattr(rank_zero_only, "rank", 0) == 0
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Checkpoints that are there whole, with a checksum, or not at all; a full disk is told."""
+    """Checkpoints written completely, with a checksum, or not at all; a full disk is an error."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
@@ -83,7 +83,7 @@ def build_trainer(
     progress: bool = True,
     loggers: Any = False,
 ) -> L.Trainer:
-    """Lightning's trainer as a recipe wants it; checkpoints are a callback's business.
+    """Return Lightning's trainer as a recipe wants it; checkpoints are a callback's business.
 
     Args:
         recipe: how long, how precise, how clipped.
@@ -113,7 +113,7 @@ def build_trainer(
 
 
 def loggers_by_name(name: str, folder: Path) -> Any:
-    """A Lightning logger that writes into the run folder."""
+    """Return a Lightning logger that writes into the run folder."""
     if name == "csv":
         return CSVLogger(folder, name="csv", version="")
     return TensorBoardLogger(folder, name="tensorboard", version="") if name != "none" else False

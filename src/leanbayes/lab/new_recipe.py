@@ -35,7 +35,7 @@ def new_recipe(
     target: str | None = None,
     task: str | None = None,
 ) -> NewRecipe:
-    """Write a recipe for a CSV table; nothing is written if the table cannot be learnt from.
+    """Write a recipe for a CSV table; nothing is written if the table cannot be learned from.
 
     Columns of text with few different values are categories. A column that never varies, or holds
     many different texts, is left out. Where numbers are missing, the mean of the training rows
@@ -44,7 +44,7 @@ def new_recipe(
     source = Path(table)
     if not source.is_file():
         raise FileNotFoundError(f"{source} does not exist; give a CSV file")
-    require(source.suffix.lower() == ".csv", f"{source} is no .csv file; save the table as CSV")
+    require(source.suffix.lower() == ".csv", f"{source} is not a .csv file; save the table as CSV")
     name = re.sub(r"[^\w.-]+", "-", source.stem).strip("-.") or "table"
     path = Path(f"{name}.yaml") if out is None else Path(out)
     if path.exists():
@@ -62,7 +62,7 @@ def new_recipe(
 def _options(
     source: Path, target: str | None, task: str | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """How to load the table, and what there is to say about its columns."""
+    """Return how to load the table, and what there is to say about its columns."""
     table = read_table(source, delimiter=None, named=None)
     require(len(table.names) > 1, f"{source} has one column; inputs and a target need two")
     wanted = _target(table, target)
@@ -97,7 +97,7 @@ def _options(
 
 
 def _target(table: Table, target: str | None) -> str | int:
-    """The target as the loader takes it: a name if it is one, else a number."""
+    """Return the target as the loader takes it: a name if it is one, else a number."""
     if target is None:
         last = table.names[-1]
         return last if table.names.count(last) == 1 else -1
@@ -107,7 +107,7 @@ def _target(table: Table, target: str | None) -> str | int:
 
 
 def _kind(cells: Sequence[str]) -> str:
-    """What a column holds."""
+    """Return what a column holds."""
     numbers = read_cells(cells)
     if numbers is not None and numbers.size and numbers.min() < numbers.max():
         return "number"
@@ -138,13 +138,13 @@ def _inputs(dataset: Dataset) -> str:
 def _values(
     name: str, source: Path, options: Mapping[str, Any], dataset: Dataset
 ) -> dict[str, Any]:
-    """The recipe: sizes and likelihood are those of the table."""
+    """Return the recipe: sizes and likelihood are those of the table."""
     rows = len(dataset.train)
     batches = -(-rows // _BATCH)
     steps = min(max(_STEPS_PER_ROW * rows, _FEWEST_STEPS), _MOST_STEPS)
     likelihood: dict[str, Any] = {"kind": "categorical"}
     if not dataset.classes:
-        likelihood = {"kind": "gaussian", "scale": 0.5, "noise": "learnt"}
+        likelihood = {"kind": "gaussian", "scale": 0.5, "noise": "learned"}
     return {
         "name": name,
         "data": {"name": str(source.resolve()), "options": dict(options)},

@@ -12,7 +12,7 @@ _DEVICES = {"con", "prn", "aux", "nul"} | {
 
 
 def path_name(name: str) -> str:
-    """The name, if a file or folder can have it on every system and it leads nowhere else.
+    """Return the name, if a file or folder can have it on every system and it leads nowhere else.
 
     Example:
         >>> path_name("mnist-mlp-k2")

@@ -13,7 +13,7 @@ from torch import Tensor
 from leanbayes.errors import choose, require
 from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.data.columns import InputColumn, encode_columns, place_columns
-from leanbayes.lab.data.formats import read_arrays
+from leanbayes.lab.data.images import read_arrays
 from leanbayes.lab.files import reading
 from leanbayes.lab.runs import Run
 from leanbayes.lab.tables import is_number, read_table, write_table
@@ -29,7 +29,7 @@ Table = dict[str, list[Any]]
 def predict_file(
     run: str | Path, input: str | Path, output: str | Path, samples: int = 100
 ) -> Path:
-    """Predict every row of a file and write a CSV table, one line a row.
+    """Predict every row of a file and write a CSV table, one line per row.
 
     Classes get ``label``, a probability ``p_…`` each, ``entropy`` and ``mutual_information`` (in
     nats); numbers get ``mean``, the variances ``aleatoric`` and ``epistemic``, and the quantiles
@@ -56,7 +56,7 @@ def predict_file(
 
 
 def read_inputs(path: Path, dataset: Dataset) -> Tensor:
-    """Raw inputs from a file, checked and scaled as the data set's are."""
+    """Return raw inputs from a file, checked and scaled as the data set's are."""
     if not path.is_file():
         raise FileNotFoundError(f"input {path} does not exist")
     reader = choose("kind of input file", path.suffix.lower(), _READERS)
@@ -72,7 +72,7 @@ def read_inputs(path: Path, dataset: Dataset) -> Tensor:
         array = array.reshape(len(array), *shape)
     if not np.isfinite(array).all():
         row = int(np.argwhere(~np.isfinite(array))[0][0]) + 1
-        raise ValueError(f"{path} has a value in row {row} that is no finite number")
+        raise ValueError(f"{path} has a value in row {row} that is not a finite number")
     raw = torch.from_numpy(np.ascontiguousarray(array))
     return raw.long() if dataset.scaling is None else dataset.scaling(raw)
 
@@ -110,7 +110,7 @@ def _read_npz(path: Path) -> Array:
 def _checked(array: Array, path: Path) -> Array:
     if array.dtype.kind not in "buif" or array.ndim < 2 or not len(array):
         raise ValueError(
-            f"{path} holds {array.dtype} of shape {array.shape}; give numbers, one example a row"
+            f"{path} holds {array.dtype} of shape {array.shape}; give numbers, one example per row"
         )
     return array if array.dtype == np.uint8 else array.astype(np.float64)
 

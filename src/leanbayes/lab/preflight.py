@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from leanbayes.errors import require
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Likelihood
-from leanbayes.models.members import members, tile
+from leanbayes.models.random_maps import members, tile
 from leanbayes.prediction.predict import predict
 
 
 def check_run(run: Run, model: nn.Module, likelihood: Likelihood, ranks: int = 1) -> None:
-    """Raise if the data of a run cannot be learnt by its model."""
+    """Raise if the data of a run cannot be learned by its model."""
     dataset, train = run.dataset, run.training_examples
     x, y = train.take(torch.arange(1))
     outputs = predict(model, x, samples=1, seed=run.recipe.seed).samples
@@ -26,7 +26,7 @@ def check_run(run: Run, model: nn.Module, likelihood: Likelihood, ranks: int = 1
         measurement.check(model, classes=classes)
     require(
         run.recipe.training.keep == "last" or dataset.validation is not None,
-        "training.keep is best, and there are no validation examples to tell by; set some apart "
+        "training.keep is best, and there are no validation examples; hold some out "
         "with data.options, or leave it out",
     )
     if classes:
@@ -51,7 +51,7 @@ def _check_last_batch(run: Run, model: nn.Module, x: Tensor, ranks: int) -> None
     """Statistics over a batch need two examples where a layer has one position only."""
     size, count = run.recipe.training.batch_size, run.data_size // ranks * ranks
     last = (count % size or size) // ranks
-    if last != 1 or not any(_normalises(module) for module in model.modules()):
+    if last != 1 or not any(_normalizes(module) for module in model.modules()):
         return
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -61,7 +61,7 @@ def _check_last_batch(run: Run, model: nn.Module, x: Tensor, ranks: int) -> None
         raise
 
 
-def _normalises(module: nn.Module) -> bool:
+def _normalizes(module: nn.Module) -> bool:
     return isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
 
 
@@ -76,6 +76,6 @@ def _last_batch_told(count: int, size: int) -> str:
 
 
 def _better(count: int, size: int) -> int:
-    """The nearest size below, or else above, that leaves no last batch of one."""
+    """Return the nearest size below, or else above, that leaves no last batch of one."""
     below = (smaller for smaller in range(size - 1, 1, -1) if count % smaller != 1)
     return next(below, size + 1)

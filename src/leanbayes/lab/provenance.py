@@ -10,7 +10,7 @@ import torch
 
 
 def environment_facts(*packages: str) -> dict[str, Any]:
-    """The versions of leanbayes, torch and other packages, revision, tree and threads.
+    """Return the versions of leanbayes, torch and other packages, revision, tree and threads.
 
     ``tree`` is the content of the checkout at that revision, by which ``git log --format='%T %H'``
     finds it after a rebase; ``sources`` is the content of the package's modules as they ran, also
@@ -30,17 +30,17 @@ def environment_facts(*packages: str) -> dict[str, Any]:
 
 
 def sources_hash(package: Path = Path(__file__).parents[1]) -> str:
-    """A hash of all modules and recipes of a package: their places and their content."""
+    """Return a hash of all modules and recipes of a package: their places and their content."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*")):
-        if path.suffix in {".py", ".cpp", ".yaml"}:
+        if path.suffix in {".py", ".cpp", ".h", ".yaml"}:
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             digest.update(f"{content}  {path.relative_to(package).as_posix()}\n".encode())
     return digest.hexdigest()
 
 
 def _git(name: str) -> str | None:
-    """The object of this name in the repository of the source, if there is one."""
+    """Return the object of this name in the repository of the source, if there is one."""
     try:
         git = ["git", "-C", str(Path(__file__).parent), "rev-parse", name]
         return subprocess.check_output(git, text=True, timeout=10, stderr=subprocess.PIPE).strip()

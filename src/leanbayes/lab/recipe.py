@@ -1,6 +1,6 @@
 """The schema of a recipe: one YAML file is one run.
 
-Unknown and misspelt keys are errors that name the nearest right one.
+Unknown and misspelled keys are errors that name the nearest right one.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from leanbayes.lab.measurements.in_recipes import (
 from leanbayes.lab.path_names import path_name
 from leanbayes.lab.validation import sentence
 from leanbayes.likelihoods import LIKELIHOODS, Likelihood
+from leanbayes.likelihoods.base import with_current_spelling
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
 from leanbayes.spec import Spec
@@ -42,7 +43,7 @@ _UNUSED_NOISE = (("scale", 1.0), ("noise", "fixed"))
 
 
 def _core(kinds: Mapping[str, type[Spec]]) -> Any:
-    """Reads ``{kind: KTied, rank: 2}`` into a spec of the library, and writes it back."""
+    """Read ``{kind: KTied, rank: 2}`` into a spec of the library, and writes it back."""
 
     def read(value: Any) -> Any:
         if isinstance(value, str):
@@ -89,8 +90,8 @@ class _Section(BaseModel):
 class Data(_Section):
     """Which data, the options of its loader, and how training images are changed at random.
 
-    ``augment`` is ``flip``, ``crop-flip`` or ``crop-flip-shared`` (one draw a batch); a crop is out
-    of an image with ``pad`` black pixels more on each side.
+    ``augment`` is ``flip``, ``crop-flip`` or ``crop-flip-shared`` (one draw per batch); a crop is
+    out of an image with ``pad`` black pixels more on each side.
     """
 
     name: str
@@ -127,7 +128,7 @@ class Layers(_Section):
     bias_prior: PriorField | None = None
 
     def choices(self) -> dict[str, Any]:
-        """What is set, as :func:`leanbayes.convert` takes it."""
+        """Return what is set, as :func:`leanbayes.convert` takes it."""
         given = {name: value for name, value in self if value is not None}
         if "estimator" in given:
             given["estimator"] = ESTIMATORS[given["estimator"]]
@@ -143,11 +144,13 @@ class LikelihoodSection(_Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_unused_noise(cls, values: Any) -> Any:
-        """Recipes of the first runs hold a scale and a noise for classes as well."""
-        if isinstance(values, Mapping) and values.get("kind") in ("categorical", "bernoulli"):
+    def _from_earlier(cls, values: Any) -> Any:
+        """Return the values as they are written today; the first runs gave noise to classes."""
+        if not isinstance(values, Mapping):
+            return values
+        if values.get("kind") in ("categorical", "bernoulli"):
             return {k: v for k, v in values.items() if (k, v) not in _UNUSED_NOISE}
-        return values
+        return with_current_spelling(values)
 
     @model_validator(mode="after")
     def _check(self) -> LikelihoodSection:
@@ -155,12 +158,12 @@ class LikelihoodSection(_Section):
         return self
 
     def make(self) -> Likelihood:
-        """The likelihood, with its parameters where they start."""
+        """Return the likelihood, with its parameters where they start."""
         return LIKELIHOODS.make(self.kind, **(self.model_extra or {}))
 
 
 class Optimizer(_Section):
-    """The optimiser and its parameter groups.
+    """The optimizer and its parameter groups.
 
     ``natural`` moves posteriors by :class:`~leanbayes.training.NaturalGradient` with steps of
     length ``lr`` within ``trust``, and everything else by Adam with the rate ``other_lr``.
@@ -188,7 +191,7 @@ class Optimizer(_Section):
 
 
 class LearningRate(_Section):
-    """How the learning rate goes on: a factor of the optimiser's, by epoch."""
+    """How the learning rate goes on: a factor of the optimizer's, by epoch."""
 
     kind: Literal["constant", "linear", "steps"] = "constant"
     floor: float = Field(default=0.0, ge=0)
@@ -197,7 +200,7 @@ class LearningRate(_Section):
     warmup: float = Field(default=0.0, ge=0)
 
     def __call__(self, epoch: float, epochs: int) -> float:
-        """The factor at an epoch of so many.
+        """Return the factor at an epoch of so many.
 
         Example:
             >>> LearningRate(kind="steps", milestones=(2,), warmup=1)(3, 4)
@@ -226,7 +229,7 @@ class KLSchedule(_Section):
         return self
 
     def make(self) -> Schedule:
-        """The schedule, a function of steps or epochs."""
+        """Return the schedule, a function of steps or epochs."""
         return SCHEDULES.make(self.kind, **self.options)
 
 
@@ -317,7 +320,7 @@ class Recipe(_Section):
         return listed
 
     def to_yaml(self) -> str:
-        """The resolved recipe, readable and complete."""
+        """Return the resolved recipe, readable and complete."""
         values = self.model_dump(mode="json", exclude={"budgets"})
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 

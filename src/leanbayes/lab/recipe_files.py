@@ -1,6 +1,5 @@
 """Recipe files: their folder, and how they are read; the papers' come with the package."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +11,7 @@ from yaml.composer import ComposerError
 from leanbayes.lab.architectures import ARCHITECTURES
 from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.recipe import Budget, Recipe, check_recipe
-
-RECIPES = Path(__file__).resolve().parents[1] / "recipes"
-"""The papers' recipes, ``PAPER/NAME.yaml``."""
-
+from leanbayes.lab.recipe_names import recipe_path
 
 _MOST_VALUES = 10_000
 _DEEPEST = 50
@@ -37,7 +33,7 @@ class _Loader(yaml.SafeLoader):
         before, alias = self._values, self.check_event(yaml.AliasEvent)
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise ComposerError(None, None, f"more than {_DEEPEST} levels lie in each other")
+            raise ComposerError(None, None, f"more than {_DEEPEST} levels are nested")
         node = super().compose_node(parent, index)
         self._depth -= 1
         if alias and id(node) not in self._sizes:
@@ -64,38 +60,6 @@ def parse_yaml(text: str) -> Any:
         {'lr': 0.001}
     """
     return yaml.load(text, Loader=_Loader)
-
-
-def recipe_names(start: str = "") -> list[str]:
-    """The recipes that come with leanbayes, all or those whose names start so.
-
-    Example:
-        >>> recipe_names("rank1/cifar10-wrn-b")
-        ['rank1/cifar10-wrn-batchensemble']
-    """
-    paths = sorted(RECIPES.glob("*/*.yaml"))
-    names = [path.relative_to(RECIPES).with_suffix("").as_posix() for path in paths]
-    return [name for name in names if name.startswith(start)]
-
-
-def recipe_path(recipe: str | Path) -> Path:
-    """The file of a recipe, which is given by its name or by its path.
-
-    Example:
-        >>> recipe_path("k_tied/mnist-mlp-k2").name
-        'mnist-mlp-k2.yaml'
-    """
-    given = Path(recipe)
-    if given.is_file():
-        return given
-    if given.suffix in (".yaml", ".yml"):
-        raise FileNotFoundError(f"{given} does not exist; leanbayes recipes lists names")
-    names = recipe_names()
-    if given.as_posix() not in names:
-        close = difflib.get_close_matches(given.as_posix(), names, 1)
-        remedy = f"did you mean {close[0]!r}?" if close else "leanbayes recipes lists them"
-        raise FileNotFoundError(f"recipe {str(given)!r} is unknown; {remedy}")
-    return RECIPES / f"{given.as_posix()}.yaml"
 
 
 def read_recipe(
@@ -157,7 +121,7 @@ def _under_budget(values: dict[str, Any], budget: Budget) -> dict[str, Any]:
 
 
 def apply_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy with dotted keys set.
+    """Return a copy with dotted keys set.
 
     Example:
         >>> apply_settings({"a": {"b": 1}}, {"a.b": 2, "a.c": 3})

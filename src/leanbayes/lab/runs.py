@@ -13,13 +13,11 @@ from torch import Tensor, nn
 
 from leanbayes.lab.checkpoints import Checkpoints, read_checkpoint
 from leanbayes.lab.data import Dataset, Examples
-from leanbayes.lab.files import write_bytes, write_text
+from leanbayes.lab.files import locked, write_bytes, write_text
 from leanbayes.lab.from_recipe import build_model, likelihood_of, load_data
-from leanbayes.lab.incidents import IncidentLog
-from leanbayes.lab.locks import locked
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe
-from leanbayes.lab.result_files import read_result, write_result
+from leanbayes.lab.result_files import IncidentLog, read_result, write_result
 from leanbayes.lab.tables import read_numbers, write_table
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score
@@ -66,7 +64,7 @@ class Run:
         """What is, or was, to be run."""
         if not self._recipe_file.is_file():
             raise FileNotFoundError(
-                f"{self.folder} is no run folder: it has no recipe.yaml; give a folder that "
+                f"{self.folder} is not a run folder (no recipe.yaml); give a folder that "
                 "leanbayes train has written"
             )
         return read_recipe(self._recipe_file)
@@ -116,7 +114,7 @@ class Run:
         return bool(self.checkpoints.paths()) or any(path.exists() for path in written)
 
     def _changes(self) -> dict[str, tuple[Any, Any]]:
-        """Keys that differ from the recipe of the folder, with their values then and now."""
+        """Return keys that differ from the recipe of the folder, with their values then and now."""
         started = Run(self.folder).recipe
         before, now = (_flat(parse_yaml(either.to_yaml())) for either in (started, self.recipe))
         return {
@@ -161,7 +159,7 @@ class Run:
         return len(self.training_examples)
 
     def drawing(self, samples: int | None = None) -> Drawing:
-        """How predictions are drawn; with as many samples as the recipe says, if not given."""
+        """Return how predictions are drawn; the recipe has the default number of samples."""
         chosen = self.recipe.evaluation
         return {
             "samples": chosen.samples if samples is None else samples,
@@ -179,7 +177,7 @@ class Run:
         write_bytes(self.model_file, safetensors.torch.save(weights))
 
     def load(self) -> tuple[nn.Module, Likelihood]:
-        """The trained model of a finished run and what its outputs mean."""
+        """Return the trained model of a finished run and what its outputs mean."""
         if not self._result_file.is_file():
             raise FileNotFoundError(
                 f"{self.folder} holds no finished run; train or resume it first"
@@ -194,7 +192,7 @@ class Run:
         return model, self._likelihood()
 
     def _likelihood(self) -> Likelihood:
-        """With what it has learnt, which files of the first runs do not hold."""
+        """With what it has learned, which files of the first runs do not hold."""
         likelihood = likelihood_of(self.recipe)
         if not any(True for _ in likelihood.parameters()):
             return likelihood
@@ -205,7 +203,7 @@ class Run:
         return likelihood
 
     def _weights(self, prefix: str) -> dict[str, Tensor]:
-        """One part of a plain network's file, or of the last checkpoint."""
+        """Return one part of a plain network's file, or of the last checkpoint."""
         if self.recipe.posterior is None and self.model_file.is_file():
             try:
                 state = safetensors.torch.load_file(self.model_file)
@@ -220,13 +218,13 @@ class Run:
         return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
     def write_metrics(self, rows: Sequence[Mapping[str, float]]) -> None:
-        """One row an epoch; a column that some rows lack is empty there."""
+        """Write one row per epoch; a column that some rows lack is empty there."""
         names = dict.fromkeys(name for row in rows for name in row)
         columns = {name: [row.get(name, "") for row in rows] for name in names}
         write_table(self._metrics_file, columns)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """The last file of a run: it is finished."""
+        """Write the last file of a run: it is finished."""
         write_result(self._result_file, result)
 
     @property
@@ -290,7 +288,7 @@ def _scores(metrics: Mapping[str, Any]) -> dict[str, Score]:
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Nested keys as dotted ones."""
+    """Return nested keys as dotted ones."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         nested = isinstance(value, Mapping) and value

@@ -20,8 +20,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from leanbayes.errors import explained_as, require
-from leanbayes.lab.files import write_json, write_text
-from leanbayes.lab.locks import locked
+from leanbayes.lab.files import locked, write_json, write_text
 from leanbayes.lab.recipe import Recipe, check_recipe
 from leanbayes.lab.recipe_files import apply_settings, parse_yaml
 from leanbayes.lab.runs import Run
@@ -73,7 +72,7 @@ def sweep(
 
 
 def with_choices(recipe: Recipe, settings: dict[str, Any]) -> Recipe:
-    """The recipe with some of its choices made, and none left open."""
+    """Return the recipe with some of its choices made, and none left open."""
     values = apply_settings(parse_yaml(recipe.to_yaml()), settings)
     return check_recipe({**values, "choices": {}}, "choices")
 
@@ -92,7 +91,7 @@ def _check(recipe: Recipe, trials: int | None) -> None:
 def _open_study(
     folder: Path, lock: FileLock, recipe: Recipe, trials: int | None, metric: Metric
 ) -> Study:
-    """The study of a folder; one of another recipe, or one that is damaged, is refused."""
+    """Return the study of a folder; one of another recipe, or one that is damaged, is refused."""
     settings = {
         "recipe": parse_yaml(recipe.to_yaml()),
         "metric": metric,
@@ -138,7 +137,7 @@ def _cut_torn_line(journal: Path) -> None:
 
 
 def _points(recipe: Recipe, trials: int | None) -> list[dict[str, str]]:
-    """What is known of each trial beforehand: all choices, or none."""
+    """Return what is known of each trial beforehand: all choices, or none."""
     if trials is not None:
         return [{}] * trials
     texts = [[json.dumps(value) for value in values] for values in recipe.choices.values()]
@@ -146,7 +145,7 @@ def _points(recipe: Recipe, trials: int | None) -> list[dict[str, str]]:
 
 
 def _newest(study: Study) -> dict[int, FrozenTrial]:
-    """The last trial of every point."""
+    """Return the last trial of every point."""
     trials = (t for t in study.get_trials(deepcopy=False) if "point" in t.user_attrs)
     return {trial.user_attrs["point"]: trial for trial in trials}
 
@@ -162,7 +161,7 @@ class _Work:
     progress: bool
 
     def is_finished(self, point: int) -> bool:
-        """Whether a point was trained to its end, or to numbers that are not finite."""
+        """Return whether a point was trained to its end, or to numbers that are not finite."""
         trial = _newest(self.study).get(point)
         return trial is not None and (
             trial.state == TrialState.COMPLETE or "reason" in trial.user_attrs
@@ -183,7 +182,7 @@ class _Work:
         return True
 
     def _ask(self, point: int, known: Mapping[str, str]) -> Trial:
-        """A trial of a point, with the choices of one whose process died."""
+        """Return a trial of a point, with the choices of one whose process died."""
         before = _newest(self.study).get(point)
         if before is not None:
             known = before.params

@@ -1,4 +1,4 @@
-"""Tables of text, one line a row: the one reader and the one writer of CSV files."""
+"""Tables of text, one line per row: the one reader and the one writer of CSV files."""
 
 import csv
 import io
@@ -27,16 +27,16 @@ class Table:
     columns: tuple[tuple[str, ...], ...]
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Return how many rows there are."""
         return len(self.columns[0]) if self.columns else 0
 
     def __getitem__(self, name: str) -> tuple[str, ...]:
-        """The first column of this name."""
+        """Return the first column of this name."""
         return self.columns[self.names.index(name)]
 
 
 def read_table(path: Path, *, delimiter: str | None = ",", named: bool | None = True) -> Table:
-    """Read a file with one row a line and as many cells in every row; empty lines are skipped.
+    """Read a file with one row per line and as many cells in every row; empty lines are skipped.
 
     A quote that :func:`write_table` put before a text is taken away.
 
@@ -63,17 +63,17 @@ def read_table(path: Path, *, delimiter: str | None = ",", named: bool | None = 
 
 
 def _rows(path: Path, delimiter: str | None) -> list[tuple[str, ...]]:
-    """The cells of every line; a file that is no text in UTF-8 is refused."""
+    """Return the cells of every line; a file that is not UTF-8 text is refused."""
     content = path.read_bytes()
     remedy = "save it as text in UTF-8 (CSV UTF-8 in a spreadsheet)"
     require(not content.startswith((b"\xff\xfe", b"\xfe\xff")), f"{path} is UTF-16; {remedy}")
-    require(b"\0" not in content, f"{path} has NUL bytes, so it is no table of text; {remedy}")
+    require(b"\0" not in content, f"{path} has NUL bytes, so it is not a text table; {remedy}")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"{path} is truncated or damaged: line {line} is no UTF-8; {remedy}"
+            f"{path} is truncated or damaged: line {line} is not UTF-8; {remedy}"
         ) from error
     try:
         delimiter = delimiter or _delimiter(text)
@@ -88,7 +88,7 @@ def _rows(path: Path, delimiter: str | None) -> list[tuple[str, ...]]:
 
 
 def _delimiter(text: str) -> str:
-    """The delimiter that makes the most cells of the first line; a comma if several do."""
+    """Return the delimiter that makes the most cells of the first line; a comma if several do."""
     first = text.lstrip("\r\n").partition("\n")[0]
     return max(",;\t", key=lambda each: len(next(csv.reader([first], delimiter=each), ())))
 
@@ -138,7 +138,7 @@ def _unquoted(cell: str) -> str:
 
 
 def read_cells(cells: Sequence[str]) -> npt.NDArray[np.float64] | None:
-    """The numbers that cells hold, much faster than cell by cell; ``None`` if one holds none.
+    """Return the numbers of all cells at once; ``None`` if a cell has none.
 
     Example:
         >>> read_cells(["1", "2e3"]), read_cells(["1", "one"]), read_cells(["1_0"])
@@ -153,7 +153,7 @@ def read_cells(cells: Sequence[str]) -> npt.NDArray[np.float64] | None:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number; Python's ``1_0`` is not one to anybody else.
+    """Return whether a text is a number; Python's ``1_0`` is not one to anybody else.
 
     Example:
         >>> is_number("1e-3"), is_number("one"), is_number("1_0")

@@ -13,12 +13,11 @@ from lightning.pytorch.callbacks import EarlyStopping
 from torch import nn
 from torch.optim import Optimizer
 
-from leanbayes.lab.callbacks import FollowLearningRate, Record, RunData
+from leanbayes.lab.callbacks import FollowLearningRate, KeepBest, Record, RunData
 from leanbayes.lab.checkpoints import epoch_of
 from leanbayes.lab.evaluation import evaluate
 from leanbayes.lab.from_recipe import build_model, likelihood_of
 from leanbayes.lab.interrupts import interruptible
-from leanbayes.lab.keep_best import KeepBest
 from leanbayes.lab.launch import build_trainer, is_first, processes, quiet_lightning
 from leanbayes.lab.measurements import MissingMeasurement, Subject
 from leanbayes.lab.measurements.result_callback import ResultCallback
@@ -138,13 +137,13 @@ def _way_back(run: Run) -> str:
 
 
 def _of_kind(trainer: L.Trainer, kind: type[Kind]) -> list[Kind]:
-    """The callbacks of one class."""
+    """Return the callbacks of one class."""
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return [callback for callback in callbacks if isinstance(callback, kind)]
 
 
 def _subject(run: Run, model: nn.Module, likelihood: Likelihood) -> Subject:
-    """What the measurements of a recipe are taken of."""
+    """Return what the measurements of a recipe are taken of."""
     drawing = run.drawing()
     return Subject(
         model,
@@ -199,7 +198,7 @@ def _result(run: Run, module: BayesianModule, trainer: L.Trainer, seconds: float
 def build_module(
     recipe: Recipe, model: nn.Module, likelihood: Likelihood, data_size: int
 ) -> BayesianModule:
-    """What Lightning trains: the recipe's objective, schedules and parameter groups.
+    """Return what Lightning trains: the recipe's objective, schedules and parameter groups.
 
     Args:
         recipe: what to run.
@@ -249,7 +248,7 @@ def _optimizer(
 
 
 def provenance(recipe: Recipe) -> dict[str, Any]:
-    """What anybody needs to get the same numbers again."""
+    """Return what anybody needs to get the same numbers again."""
     return {
         "seed": recipe.seed,
         **environment_facts("lightning"),

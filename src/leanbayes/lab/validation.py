@@ -9,7 +9,7 @@ from leanbayes.errors import nearest
 
 
 def sentence(error: ValidationError, schema: type[BaseModel]) -> str:
-    """The first thing that is wrong, with the nearest right key if one is misspelt."""
+    """Return the first thing that is wrong, with the nearest right key if one is misspelled."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
@@ -21,7 +21,7 @@ def sentence(error: ValidationError, schema: type[BaseModel]) -> str:
 
 
 def _section_keys(schema: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """The keys that the section at a path may have."""
+    """Return the keys that the section at a path may have."""
     if path:
         annotation = schema.model_fields[str(path[0])].annotation
         parts = (annotation, *get_args(annotation))

@@ -10,7 +10,7 @@ from leanbayes.posteriors import VariationalDropout, ZeroMean
 
 
 def log_alphas(model: nn.Module) -> dict[str, Tensor]:
-    """``log α = log(σ² / μ²)`` of each weight, in every layer of Gaussian dropout."""
+    """Return ``log α = log(σ² / μ²)`` of each weight, in every layer of Gaussian dropout."""
     with torch.no_grad():
         return {
             name or "layer": -layer.posterior().log_inverse_alpha()
@@ -20,22 +20,22 @@ def log_alphas(model: nn.Module) -> dict[str, Tensor]:
 
 
 def mean_scales(model: nn.Module) -> dict[str, float]:
-    """The mean standard deviation of the weights of every layer that has a matrix of them."""
+    """Return the mean standard deviation of the weights, by layer."""
     return {name: float(scale.mean()) for name, _, scale in _matrices(model)}
 
 
 def scale_matrices(model: nn.Module) -> dict[str, Tensor]:
-    """The standard deviations of every layer that has a matrix of them."""
+    """Return the standard deviations of every layer that has a matrix of them."""
     return {name: scale for name, _, scale in _matrices(model)}
 
 
 def mean_matrices(model: nn.Module) -> dict[str, Tensor]:
-    """The means of the same layers, where they are not all zero."""
+    """Return the means of the same layers, where they are not all zero."""
     return {name: mean for name, mean, _ in _matrices(model) if bool(mean.any())}
 
 
 def signal_to_noise(model: nn.Module) -> dict[str, Tensor]:
-    """``|μ| / σ`` of each weight, where neither is zero by design."""
+    """Return ``|μ| / σ`` of each weight, where neither is zero by design."""
     matrices = _matrices(model, without=ZeroMean)
     return {name: mean.abs() / scale for name, mean, scale in matrices}
 

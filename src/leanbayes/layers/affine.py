@@ -56,12 +56,12 @@ class Affine(RandomMap, Layer):
 
     @classmethod
     def op_of(cls, module: Any) -> LinearOp:
-        """The op of a torch layer."""
+        """Return the op of a torch layer."""
         return Linear()
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None, op: LinearOp, make: Maker) -> Self:
-        """The layer of a weight in torch's own shape and a bias."""
+        """Return the layer of a weight in torch's own shape and a bias."""
         return cls(op, *make.learned(weight, op), make.bias(bias), make.choice.estimator)
 
     @classmethod
@@ -78,7 +78,7 @@ class Affine(RandomMap, Layer):
         return self.transform(x, self.op)
 
     def transform(self, x: Tensor, op: LinearOp) -> Tensor:
-        """The output for an op that differs from the layer's own in the size of outputs at most."""
+        """Return the output of an op that may differ from the layer's in the output size."""
         op.check_input(x, self.channels)
         if not op.is_batched(x):
             dim = min(op.batch_dim, x.ndim - 1) if x.ndim else 0

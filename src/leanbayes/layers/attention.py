@@ -58,7 +58,7 @@ class Attention(Layer):
         )
         require(
             isinstance(module.out_proj, nn.Linear),
-            f"its out_proj is no linear layer but a {type(module.out_proj).__name__}; exclude it",
+            f"out_proj must be nn.Linear, got {type(module.out_proj).__name__}; exclude it",
         )
 
     @classmethod
@@ -125,7 +125,7 @@ class Attention(Layer):
     def _mask(
         self, query: Tensor, padding: Tensor | None, attention: Tensor | None
     ) -> Tensor | None:
-        """Both masks as one additive ``[batch or 1, heads or 1, target, source]``."""
+        """Return both masks as one additive ``[batch or 1, heads or 1, target, source]``."""
         mask = None if padding is None else _additive(padding, query)[:, None, None, :]
         if attention is None:
             return mask
@@ -136,14 +136,14 @@ class Attention(Layer):
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    """A boolean mask (true: not seen) as numbers to be added to the scores."""
+    """Return a boolean mask (true: not seen) as numbers to be added to the scores."""
     if mask.dtype != torch.bool:
         return mask
     return like.new_zeros(mask.shape).masked_fill(mask, -math.inf)
 
 
 def _thirds(packed: Tensor) -> list[nn.Parameter]:
-    """The parts of query, key and value in a packed tensor, frozen if it is."""
+    """Return the parts of query, key and value in a packed tensor, frozen if it is."""
     return [nn.Parameter(part, packed.requires_grad) for part in packed.detach().chunk(3)]
 
 
@@ -174,7 +174,7 @@ def _fused_activation(layer: nn.TransformerEncoderLayer) -> int:
 
 
 def _may_nest(encoder: nn.TransformerEncoder) -> bool:
-    """What torch decides for a new encoder of such layers."""
+    """Return what torch decides for a new encoder of such layers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         enabled = encoder.enable_nested_tensor

@@ -4,16 +4,79 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from leanbayes.errors import require
-from leanbayes.layers.customized_layers import refuse_custom
 from leanbayes.layers.layer_spec import LayerSpec, Maker, SharedPriors
-from leanbayes.layers.load_plain_state import take_plain
+from leanbayes.layers.random_map import RandomMap
+from leanbayes.posteriors import Point
+from leanbayes.priors import Flat
+from leanbayes.torch_private import gradient_hooks, hooks
+
+
+@torch.no_grad()
+def take_plain(layer: Any, state: MutableMapping[str, Tensor], prefix: str) -> None:
+    """Put a layer's own tensors where a state dict has those of its torch layer.
+
+    Weights become means, and everything else that is learned stays as it is. A state dict that has
+    a posterior of this layer, or not all tensors of the torch layer, is left alone.
+
+    Args:
+        layer: a :class:`~leanbayes.extend.Layer`, which loads by this function.
+        state: the state dict.
+        prefix: what the names of the layer's tensors begin with.
+    """
+    if layer.template is None:
+        return
+    own, names = layer.state_dict(), layer.template.names
+    begun = any(name.startswith(prefix) and ".posterior." in f".{name}" for name in state)
+    if begun or not all(f"{prefix}{name}" in state for name in names):
+        return
+    tensors = {name: state.pop(f"{prefix}{name}") for name in names}
+    given = _means(layer, tensors)
+    for name, tensor in own.items():
+        state[f"{prefix}{name}"] = given.get(name, tensor)
+
+
+def _means(layer: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The means and plain biases that a layer would have, were it made from these tensors."""
+    maps = _maps(layer)
+    bias = Point() if any("bias" in name for name in maps) else None
+    plain = layer.template.filled({n: nn.Parameter(t, False) for n, t in tensors.items()})
+    choice = LayerSpec(Point(), Flat(), bias=bias, bias_prior=Flat())
+    made = type(layer).from_torch(plain, Maker(choice, {}))
+    found: dict[str, Tensor] = {}
+    for name, part in maps.items():
+        means, (value,) = part.posterior.tensors("means"), _maps(made)[name].posterior.parameters()
+        require(
+            len(means) == 1 and next(iter(means.values())).shape == value.shape,
+            f"{part.posterior.spec!r} has no means of weights, so a plain state dict cannot be "
+            "loaded into it; load that into the network and convert it",
+        )
+        found[".".join(filter(None, (name, "posterior", *means)))] = value
+    for name, value in made.named_parameters():
+        if ".posterior." not in f".{name}":  # a plain bias, of which every member has a copy
+            found[name] = value.expand_as(layer.get_parameter(name))
+    return found
+
+
+def _maps(layer: nn.Module) -> dict[str, RandomMap]:
+    return {name: part for name, part in layer.named_modules() if isinstance(part, RandomMap)}
+
+
+_HOOKS = {
+    "forward": "forward hooks (as pruning and spectral_norm set them)",
+    "backward": "backward hooks",
+    "state_dict": "state-dict hooks",
+    "load": "hooks on loading a state dict",
+}
+_HARMLESS = {"extra_repr", "reset_parameters", "get_name"}
+_CALLS = {"__call__", "__getattr__", "__getattribute__"}
 
 
 class Template:
@@ -29,7 +92,7 @@ class Template:
         return tuple(self._module.state_dict())
 
     def filled(self, tensors: Mapping[str, Tensor | None]) -> nn.Module:
-        """A new torch layer with copies of these tensors, by torch's names."""
+        """Return a new torch layer with copies of these tensors, by torch's names."""
         module = copy.deepcopy(self._module)
         for name, tensor in tensors.items():
             owner, _, attribute = name.rpartition(".")
@@ -54,7 +117,7 @@ class Layer(nn.Module, ABC):
 
     @classmethod
     def refuse(cls, module: Any) -> None:
-        """Raise a sentence if the torch layer has an option that would be lost."""
+        """Raise an error if the torch layer has an option that would be lost."""
 
     @classmethod
     @abstractmethod
@@ -63,13 +126,13 @@ class Layer(nn.Module, ABC):
 
     @abstractmethod
     def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
-        """The mean of every tensor of the torch layer, by torch's name.
+        """Return the mean of every tensor of the torch layer, by torch's name.
 
         A parameter is an ``nn.Parameter``, frozen where the means are; the caller makes copies.
         """
 
     def to_torch(self, member: int | None = None) -> nn.Module:
-        """The torch layer with the means (of one member of a mixture) as weights."""
+        """Return the torch layer with the means (of one member of a mixture) as weights."""
         if self.template is None:
             raise ValueError(
                 f"this {type(self).__name__} was not made from a torch layer, so there is none to "
@@ -95,7 +158,7 @@ KINDS: dict[type[nn.Module] | str, type[Layer]] = {}
 
 
 def register_layer(*torch_layers: type[nn.Module] | str) -> Callable[[K], K]:
-    """Say that a kind of layer stands for some torch layers and their subclasses.
+    """Register a kind of layer for some torch layers and their subclasses.
 
     :func:`leanbayes.testing.check_layer` tells whether it does.
 
@@ -108,17 +171,20 @@ def register_layer(*torch_layers: type[nn.Module] | str) -> Callable[[K], K]:
         will do where an existing kind fits.
 
     ``docs/extending/layer.py`` is one to copy.
+
+    Raises:
+        TypeError: If a class is neither a kind nor a torch layer.
     """
 
     def register(kind: K) -> K:
         if not (isinstance(kind, type) and issubclass(kind, Layer)):
-            raise TypeError(f"{kind!r} is no kind of layer; write a subclass of lb.extend.Layer")
+            raise TypeError(f"{kind!r} is not a kind of layer; write a subclass of lb.extend.Layer")
         KINDS.update(dict.fromkeys(torch_layers, kind))
         return kind
 
     for given in torch_layers:
         if not isinstance(given, str | type):
-            raise TypeError(f"{given!r} is no torch layer; give a class or its qualified name")
+            raise TypeError(f"{given!r} is not a torch layer; give a class or its qualified name")
     return register
 
 
@@ -134,38 +200,92 @@ def _registered(module: nn.Module) -> tuple[type[nn.Module], type[Layer]] | None
 
 
 def is_bayesian(module: nn.Module) -> TypeGuard[Layer]:
-    """Whether a module is the Bayesian counterpart of a torch layer."""
+    """Return whether a module is the Bayesian counterpart of a torch layer."""
     return isinstance(module, Layer)
 
 
 def is_convertible(module: nn.Module) -> TypeGuard[nn.Module]:
-    """Whether a module has a Bayesian counterpart."""
+    """Return whether a module has a Bayesian counterpart."""
     return _registered(module) is not None
 
 
-def check_convertible(module: nn.Module) -> type[Layer]:
-    """The kind of a torch layer; raise a sentence if converting it would lose something."""
+def layer_kind(module: nn.Module) -> type[Layer]:
+    """Return the kind of a torch layer."""
     registered = _registered(module)
     if registered is None:
         raise ValueError(
             "it has no Bayesian counterpart; write one and call lb.extend.register_layer"
         )
-    _, kind = registered
-    require(
-        not isinstance(module, nn.modules.lazy.LazyModuleMixin),
-        "its shape is not known yet; run one batch through the model first",
-    )
+    return registered[1]
+
+
+def check_convertible(module: nn.Module) -> type[Layer]:
+    """Return the kind of a torch layer; raise a sentence if converting it would lose something."""
+    kind = layer_kind(module)
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin):
+        raise ValueError("its shape is not known yet; run one batch through the model first")
     for name, part in module.named_modules():
         own = _registered(part)
         subject = f"its {name}" if name else "it"
-        refuse_custom(part, type(part) if own is None else own[0], subject)
+        _refuse_custom(part, type(part) if own is None else own[0], subject)
     kind.refuse(module)
     return kind
 
 
+def _refuse_custom(module: nn.Module, base: type[nn.Module], subject: str = "it") -> None:
+    """Raise a sentence if a layer does anything that its registered class does not.
+
+    Args:
+        module: the layer, or a part of one.
+        base: the class whose behavior its Bayesian counterpart has.
+        subject: what the sentence calls it.
+    """
+    if parametrize.is_parametrized(module):
+        raise ValueError(
+            f"{subject} has parametrizations; remove them with "
+            "torch.nn.utils.parametrize.remove_parametrizations first, or exclude it"
+        )
+    for found in _hooks(module):
+        raise ValueError(
+            f"{subject} has {found}, which would be lost; remove them first, or exclude it"
+        )
+    for name, value in vars(module).items():
+        if callable(value) and callable(getattr(type(module), name, None)):
+            raise ValueError(
+                f"{subject} has a {name} that was set on the instance, which would be lost; remove "
+                "that, or exclude it"
+            )
+    kind = type(module).__name__ if subject == "it" else f"{subject} ({type(module).__name__})"
+    for name in _overridden(type(module), base):
+        raise ValueError(
+            f"{kind} overrides the {name} of {base.__name__}, which would be lost; exclude it, or "
+            "write a kind of layer for it and call lb.extend.register_layer"
+        )
+
+
+def _hooks(module: nn.Module) -> Iterator[str]:
+    """The hooks of a module and its parameters, in words."""
+    for found in hooks(module):
+        yield from (words for kind, words in _HOOKS.items() if found.startswith(kind))
+    for name, parameter in module.named_parameters(recurse=False):
+        if gradient_hooks(parameter):
+            yield f"gradient hooks on its {name}"
+
+
+def _overridden(owner: type, base: type) -> Iterator[str]:
+    """Yield the methods and attributes of a base that a subclass redefines, if that may matter."""
+    known = set(dir(base)).union(*(vars(c).get("__annotations__", ()) for c in base.__mro__))
+    for subclass in owner.__mro__[: owner.__mro__.index(base)]:
+        for name, value in vars(subclass).items():
+            special = name.startswith("__") and name not in _CALLS
+            acts = callable(value) or isinstance(value, property | classmethod | staticmethod)
+            if name in known and acts and not special and name.lstrip("_") not in _HARMLESS:
+                yield name
+
+
 def to_bayesian(module: nn.Module, choice: LayerSpec, shared: SharedPriors) -> Layer:
-    """The Bayesian counterpart of a torch layer; raise a sentence if it cannot have one."""
-    layer = check_convertible(module).from_torch(module, Maker(choice, shared))
+    """Make the Bayesian counterpart of a torch layer that :func:`check_convertible` passed."""
+    layer = layer_kind(module).from_torch(module, Maker(choice, shared))
     _refuse_more_parameters(module, layer)
     layer.template = Template(module)
     taken = set(dir(layer))

@@ -34,7 +34,7 @@ class OuterProduct(Linear):
         return matrix.unflatten(-1, self.sizes)
 
     def __call__(self, x: Tensor, a: Tensor) -> Tensor:
-        """The outer product of halves is no half: it may be as large as the square of one."""
+        """The outer product of halves is not a half: it may be as large as the square of one."""
         return super().__call__(x, a.to(x.dtype))
 
 

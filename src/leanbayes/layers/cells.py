@@ -39,7 +39,7 @@ STEPS: dict[str, Callable[[Tensor, Tensor, State], State]] = {
 
 
 def initial_state(x: Tensor, hx: Tensor | State | None, *shapes: tuple[int, ...]) -> State:
-    """The given state, which must have these shapes; zeros like ``x`` where none is given."""
+    """Return the given state, which must have these shapes, or zeros like ``x``."""
     if hx is None:
         return tuple(x.new_zeros(shape) for shape in shapes)
     state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
@@ -54,7 +54,7 @@ def initial_state(x: Tensor, hx: Tensor | State | None, *shapes: tuple[int, ...]
 class Cell(Layer):
     """An LSTM, GRU or RNN cell with random weight matrices.
 
-    A cell does not know where a sequence begins, so that every call draws anew; under
+    A cell does not know where a sequence begins, so that every call draws again; under
     ``lb.held(model)`` and in ``lb.predict`` all steps of a sequence run with one draw, as those of
     ``nn.LSTM`` do.
 

@@ -74,7 +74,7 @@ class EmbeddingBag(Layer):
         return (share.unsqueeze(-1) * vectors).sum(1)
 
     def _bags(self, values: Tensor, offsets: Tensor) -> Tensor:
-        """A list cut at the offsets, each part padded with zeros: ``[batch, indices]``."""
+        """Return a list cut at the offsets, each part padded with zeros: ``[batch, indices]``."""
         bounds = offsets.tolist() + ([] if self.include_last_offset else [len(values)])
         require(bounds[0] == 0, f"the first offset is {bounds[0]}; bags begin at index 0")
         require(

@@ -1,4 +1,4 @@
-"""State of a forward pass: batch rows, estimators of layers, kept draws and noise, in one object.
+"""State of a forward pass in one object (rows, estimators, draws, noise), and its drawn maps.
 
 A model is shared by threads and tasks, so none of this is written into it: a pass belongs to the
 code inside a ``with`` block, in its own thread and task. Compiled code cannot read a
@@ -11,16 +11,50 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from leanbayes.distributions import FixedMap, Map
+from leanbayes.distributions import FixedMap, LocalMap, Map, WeightDistribution
 from leanbayes.errors import UntiledWarning, require
 from leanbayes.estimators import Estimator, auto, mean, weights
-from leanbayes.layers.maps import draws_anew, with_op
 from leanbayes.ops import LinearOp, Lookup, Usage
+from leanbayes.precision import full_precision, output_dtype, wide
 from leanbayes.torch_private import is_in_backward, is_transformed, packs_saved_tensors
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedMap:
+    """A map that is applied in full precision, for inputs and outputs in half of it.
+
+    Args:
+        drawn: the map.
+        dtype: the dtype of the layer's parameters; that of the input if not given.
+    """
+
+    drawn: Map
+    dtype: torch.dtype | None = None
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        with full_precision(x.device):
+            y = self.drawn(wide(x))
+        same = x.dtype if x.is_floating_point() else y.dtype
+        return y.to(output_dtype(x, self.dtype or same))
+
+
+def draws_anew(drawn: Map) -> bool:
+    """Return whether a map draws at every application, so that it is not one function."""
+    return isinstance(drawn.drawn if isinstance(drawn, RoundedMap) else drawn, LocalMap)
+
+
+def with_op(drawn: Map, op: LinearOp) -> Map:
+    """Return the same draw for an op that differs in the size of outputs."""
+    if isinstance(drawn, RoundedMap):
+        return replace(drawn, drawn=with_op(drawn.drawn, op))
+    held: Any = drawn  # the maps of this package are dataclasses with an op
+    return replace(held, op=op)
+
 
 Estimators = Mapping[nn.Module, Estimator]
 _NONE: Estimators = {}
@@ -44,10 +78,13 @@ class Draws:
     Attributes:
         shared: layers that are known to be called more than once, and draw whole weights then.
         repeated: layers that were called again after a draw that fits one call only.
+        laws: posteriors of layers that earlier passes with the same parameters have built;
+            ``None``: every draw builds its own.
     """
 
     shared: frozenset[nn.Module] = frozenset()
     repeated: set[nn.Module] = field(default_factory=set)
+    laws: dict[nn.Module, WeightDistribution] | None = None
     _drawn: dict[nn.Module, tuple[Usage, Held]] = field(default_factory=dict)
     _gradients: bool = field(default_factory=torch.is_grad_enabled)
 
@@ -250,14 +287,14 @@ def warn_untiled(x: Tensor, batch_dim: int, members: int) -> None:
 
 
 def _is_readable(x: Tensor) -> bool:
-    """Whether Python may look at single numbers of a tensor."""
+    """Return whether Python may look at single numbers of a tensor."""
     if type(x) not in (Tensor, nn.Parameter) or x.is_meta or is_transformed(x):
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _blocks_differ(indices: Tensor, members: int) -> bool:
-    """Whether members would look up different entries: positions, and not a tiled batch.
+    """Return whether members would look up different entries: positions, and not a tiled batch.
 
     While an export traces, only a batch has as many entries as there are examples.
     """
@@ -294,7 +331,7 @@ def check_usage(usage: Usage, op: LinearOp, x: Tensor, members: int) -> Usage:
     sizes = x.shape if table else x.shape[:-1]
     elsewhere = rows in [size for axis, size in enumerate(sizes) if axis != op.batch_dim]
     if rows and given % rows == 0 and not elsewhere and not (table and x.ndim == 1):
-        return Usage(rows, reused=True)
+        return usage._replace(batch=rows, reused=True)
     require(
         members == 1,
         f"{op} with {members} members has an input of shape {tuple(x.shape)}, whose dimension "

@@ -46,6 +46,9 @@ class LayerSpec:
         bias_prior: their prior; ``None`` takes that of the weights.
         batch_dim: which dimension of a linear layer's or an embedding's input counts examples: 1
             for ``[time, batch, …]``.
+
+    Raises:
+        ValueError: If a part is not a spec, or parts do not fit.
     """
 
     posterior: Posterior
@@ -93,7 +96,7 @@ RECOMMENDED = KTied(rank=2, scale=Scale(0.1, raw_spread=0.1, by_fan_in=True))
 
 
 def prior_or_default(prior: Prior | None, posterior: Posterior) -> Prior:
-    """The prior, or the recommended one of a family.
+    """Return the prior, or the recommended one of a family.
 
     It is ``He()`` for weights with means, and the published prior of rank-one factors.
 
@@ -113,9 +116,7 @@ def prior_or_default(prior: Prior | None, posterior: Posterior) -> Prior:
         return He()
     if isinstance(posterior, VariationalDropout | ZeroMean):
         return LogUniform()
-    raise ValueError(
-        f"{posterior!r} has no prior of its own; give one such as lb.priors.Normal(1.0)"
-    )
+    raise ValueError(f"{posterior!r} has no separate prior; give one such as lb.priors.Normal(1.0)")
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Maker:
     checks: bool = True
 
     def placed(self, op: LinearOp) -> LinearOp:
-        """The op, told which dimension of its input counts examples."""
+        """Return the op, given which dimension of its input counts examples."""
         dim = self.choice.batch_dim
         if dim == op.batch_dim:
             return op
@@ -142,15 +143,15 @@ class Maker:
         return replace(op, batch_dim=dim)
 
     def learned(self, weight: Tensor, op: LinearOp) -> Pair:
-        """The posterior, whose means start at ``weight``, and the prior; both frozen if it is."""
+        """Return the posterior, with means at ``weight``, and the prior; both frozen if it is."""
         return self._pair(weight, op, self.choice.posterior, self.choice.prior)
 
     def map(self, weight: Tensor, op: LinearOp) -> RandomMap:
-        """A random map of a weight in torch's own shape."""
+        """Return a random map of a weight in torch's own shape."""
         return RandomMap(op, *self.learned(weight, op), self.choice.estimator)
 
     def bias(self, bias: B) -> B | RandomMap:
-        """A random map of one column if biases are to be random; otherwise the bias itself."""
+        """Return a random map of one column for random biases; otherwise the bias itself."""
         if bias is None or self.choice.bias is None:
             return bias
         column = nn.Parameter(bias.detach().unsqueeze(-1), requires_grad=bias.requires_grad)

@@ -1,27 +1,57 @@
-"""RandomMap: a posterior, a prior, an op and an estimator; and the biases that stand beside one."""
+"""RandomMap: a posterior, a prior, an op and an estimator; its drawn maps, and biases."""
 
-from dataclasses import replace
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from leanbayes.distributions import Delta, FixedMap, LocalMap, Map, WeightDistribution
+from leanbayes.distributions.base import in_blocks
 from leanbayes.distributions.kl import total_divergence
 from leanbayes.errors import require
-from leanbayes.estimators import Estimator, auto, mean
+from leanbayes.estimators import Estimator, auto, mean, weights
 from leanbayes.layers.forward_pass import (
     Held,
+    RoundedMap,
     check_usage,
     current_pass,
     estimator_for,
     warn_untiled,
 )
-from leanbayes.layers.maps import RoundedMap
-from leanbayes.layers.mean_weight import MeanWeight
 from leanbayes.ops import LinearOp, Usage
 from leanbayes.parameters.learned import Learned
 from leanbayes.precision import HALVES, full_precision, is_rounded
+
+_HARMLESS = "device dtype is_cuda is_leaf is_meta is_sparse layout ndim requires_grad shape dim "
+_HARMLESS += "element_size is_contiguous is_floating_point numel size stride __len__"
+"""Attributes and methods that do not depend on the numbers of a tensor."""
+
+
+class MeanWeight(Tensor):
+    """A posterior mean that warns when code computes with it; results are ordinary tensors.
+
+    Example:
+        >>> weight = torch.zeros(2, 3).as_subclass(MeanWeight)
+        >>> weight.dtype, weight.shape
+        (torch.float32, torch.Size([2, 3]))
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        attribute = getattr(func, "__self__", func)
+        if getattr(attribute, "__name__", "") not in _HARMLESS.split():
+            warnings.warn(
+                "weight is the posterior mean here: code that computes with it has no noise. Call "
+                "the layer, or read weight within lb.held(model); mean_weight is the mean",
+                stacklevel=2,
+            )
+        with torch.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
 
 
 class RandomMap(nn.Module):
@@ -62,14 +92,14 @@ class RandomMap(nn.Module):
         return estimator.map if isinstance(estimator, Held) else None
 
     def usage(self, x: Tensor, op: LinearOp) -> Usage:
-        """How an input uses each weight, compared with the rows of the batch."""
+        """Return how an input uses each weight, compared with the rows of the batch."""
         usage = check_usage(op.usage(x), op, x, self.members)
         if self.training and self.members > 1:
             warn_untiled(x, op.batch_dim, 1 if self.splits_batch else self.members)
         return usage
 
     def draw(self, usage: Usage, op: LinearOp | None = None) -> Map:
-        """Draw a map, or give the one that is being held; ``op`` stands in for the layer's own."""
+        """Draw a map, or return the held one; ``op`` replaces the layer's own."""
         estimator, op = estimator_for(self) or self.estimator, op or self.op
         if isinstance(estimator, Held):
             return estimator(None, op, usage)
@@ -80,17 +110,32 @@ class RandomMap(nn.Module):
         return current.draws.draw(self, self.fresh, estimator, usage, op)
 
     def fresh(self, estimator: Estimator, usage: Usage, op: LinearOp) -> Map:
-        """A new draw: made in full precision, for inputs of the parameters' dtype."""
-        posterior = self.posterior
-        stored = posterior.like
+        """Return a new draw: made in full precision, for inputs of the parameters' dtype."""
+        stored = self.posterior.like
         if _is_single(stored):
-            return _rounded(estimator(posterior(), op, usage), stored.dtype)
+            return _rounded(estimator(self._law(), op, usage), stored.dtype)
         with full_precision(stored.device):
-            drawn = estimator(posterior(), op, usage)
+            drawn = estimator(self._law(), op, usage)
         return _rounded(drawn, stored.dtype)
 
+    def draws_for_all(self, estimator: Estimator, usage: Usage, op: LinearOp) -> bool:
+        """Return whether an estimator of this package draws one noise for all examples."""
+        if estimator is weights:
+            return not isinstance(self._law(), Delta)
+        apart = usage.batch is not None and self._law().local_is_exact(op, reused=usage.reused)
+        return estimator is auto and not apart
+
+    def _law(self) -> WeightDistribution:
+        """Return the posterior; samples of one prediction share it."""
+        draws = current_pass().draws
+        if draws is None or draws.laws is None:
+            return self.posterior()
+        if self not in draws.laws:
+            draws.laws[self] = self.posterior()
+        return draws.laws[self]
+
     def kl(self) -> Tensor:
-        """KL of the posterior from the prior: a function of the parameters alone."""
+        """Return the KL of the posterior from the prior: a function of the parameters alone."""
         posterior = self.posterior
         with full_precision(posterior.like.device):
             return total_divergence([(posterior(), self.prior())])
@@ -100,7 +145,7 @@ class RandomMap(nn.Module):
         """The held draw in torch's own shape, or the posterior mean, with a warning.
 
         The warning comes when code computes with the mean: to look at its dtype, device or shape
-        is no mistake. A mixture's has a first axis of members. :attr:`mean_weight` is the mean
+        is not a mistake. A mixture's has a first axis of members. :attr:`mean_weight` is the mean
         without a word.
         """
         held = self.held
@@ -119,7 +164,7 @@ class RandomMap(nn.Module):
         return self.op.unmatrix(posterior().mean).to(posterior.like.dtype)
 
     def point(self, member: int | None = None) -> nn.Parameter:
-        """The mean weight, of one member if there are several; frozen if the posterior is."""
+        """Return the mean weight, of one member if there are several; frozen like the posterior."""
         weight = self.mean_weight.detach()
         count = self.members
         if count > 1:
@@ -142,7 +187,7 @@ def _is_single(x: Tensor) -> bool:
 
 
 class AppliedMap(LocalMap):
-    """A map with noise of its own for every output, for inputs of any precision."""
+    """A map with separate noise for every output, for inputs of any precision."""
 
     def __call__(self, x: Tensor, bias: Tensor | None = None, /) -> Tensor:
         if _is_single(x) or not is_rounded(x):
@@ -162,19 +207,19 @@ def _rounded(drawn: Map, dtype: torch.dtype) -> Map:
     if dtype not in HALVES:
         return drawn
     if isinstance(drawn, FixedMap):
-        return replace(drawn, weight=drawn.weight.to(dtype))
+        return FixedMap(drawn.op, drawn.weight.to(dtype))
     return RoundedMap(drawn, dtype)
 
 
 def plain_bias(bias: Tensor, members: int) -> nn.Parameter:
-    """A bias ``[out]`` that is not random; each member of a mixture gets its own copy."""
+    """Return a bias ``[out]`` that is not random; each member of a mixture gets its own copy."""
     vector = bias.detach().clone()
     copies = vector.repeat(members, 1) if members > 1 else vector
     return nn.Parameter(copies, requires_grad=bias.requires_grad)
 
 
 def refitted_bias(bias: nn.Parameter, members: int, name: str) -> nn.Parameter:
-    """A plain bias for another number of members; raise if each has learnt one of its own."""
+    """Resize a plain bias to another number of members; raise if they differ."""
     rows = bias.detach().reshape(-1, bias.shape[-1])
     if len(rows) == members:
         return bias
@@ -187,14 +232,12 @@ def refitted_bias(bias: nn.Parameter, members: int, name: str) -> nn.Parameter:
 
 
 def bias_rows(bias: Tensor, batch: int) -> Tensor:
-    """A plain bias for each example: ``[1, out]``, or ``[batch, out]`` for a mixture."""
-    if bias.ndim == 1:
-        return bias.unsqueeze(0)
-    return bias.repeat_interleave(batch // bias.shape[0], 0)
+    """Return a plain bias for each example: ``[1, out]``, or ``[batch, out]`` for a mixture."""
+    return bias.unsqueeze(0) if bias.ndim == 1 else in_blocks(bias, batch)
 
 
 def point_bias(bias: RandomMap | nn.Parameter, member: int | None = None) -> nn.Parameter:
-    """What :meth:`RandomMap.point` is for a weight, for a bias of any form."""
+    """Return what :meth:`RandomMap.point` is for a weight, for a bias of any form."""
     if isinstance(bias, RandomMap):
         column = bias.point(member)
         return nn.Parameter(column.detach().squeeze(-1), requires_grad=column.requires_grad)

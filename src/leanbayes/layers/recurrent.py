@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Self
 
 import torch
@@ -9,11 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from leanbayes.distributions import FixedMap, Map
+from leanbayes.distributions import FixedMap, LocalMap, Map
 from leanbayes.errors import require
+from leanbayes.kernels import factored_lstm
 from leanbayes.layers.base import Layer, register_layer
 from leanbayes.layers.cells import STEPS, State, initial_state
-from leanbayes.layers.forward_pass import batch_rows, check_usage
+from leanbayes.layers.forward_pass import batch_rows, check_usage, with_op
 from leanbayes.layers.layer_spec import Maker
 from leanbayes.layers.random_map import RandomMap, bias_rows, plain_bias, point_bias
 from leanbayes.ops import Linear, Usage
@@ -81,13 +83,13 @@ class Recurrent(Layer):
         return tensors
 
     def map(self, name: str) -> RandomMap:
-        """The random map of a weight or bias, by torch's name."""
+        """Return the random map of a weight or bias, by torch's name."""
         module = self.maps[name]
         assert isinstance(module, RandomMap)
         return module
 
     def flatten_parameters(self) -> None:
-        """Do nothing: weights are drawn anew for every sequence."""
+        """Do nothing: weights are drawn for every sequence."""
 
     def forward(
         self, x: Tensor | PackedSequence, hx: Tensor | State | None = None
@@ -137,7 +139,7 @@ class Recurrent(Layer):
         return self._as_state(state), flat, self.bias, *options
 
     def _tensor(self, name: str, drawn: Mapping[str, Map]) -> Tensor:
-        """A weight or bias in torch's own shape, from a fixed map or a plain parameter."""
+        """Return a weight or bias in torch's own shape, from a fixed map or a plain parameter."""
         fixed = drawn.get(name)
         if isinstance(fixed, FixedMap):
             return fixed.weight.squeeze(-1) if name.startswith("bias") else fixed.weight
@@ -163,7 +165,7 @@ class Recurrent(Layer):
     def _packed_unrolled(
         self, x: PackedSequence, hx: Tensor | State | None, drawn: Mapping[str, Map]
     ) -> tuple[PackedSequence, Tensor | State]:
-        """A loop over padded steps, in which a sequence that has ended keeps its state."""
+        """Return a loop over padded steps, in which a sequence that has ended keeps its state."""
         steps, lengths = pad_packed_sequence(x)
         state = self._initial(steps, len(lengths), hx)
         running = torch.arange(len(steps))[:, None] < lengths
@@ -210,10 +212,20 @@ class Recurrent(Layer):
         running: Tensor | None,
     ) -> tuple[Tensor, State]:
         by_kind = {name.rsplit("_l", 1)[0]: name for name in names}
-        apply_x, apply_h = (self._affine(by_kind, kind, drawn, x) for kind in ("ih", "hh"))
-        outputs: list[Tensor] = []
-        for t in reversed(range(len(x))) if backward else range(len(x)):
-            new = STEPS[self.mode](apply_x(x[t]), apply_h(state[0]), state)
+        bias = self._bias(by_kind, drawn, x)
+        maps = drawn[by_kind["weight_ih"]], drawn[by_kind["weight_hh"]]
+        x = x.flip(0) if backward else x
+        if self.mode == "LSTM" and running is None and "weight_hr" not in by_kind:
+            found = factored_lstm(x, maps, _sum(bias), state)
+            if found is not None:
+                return found[0].flip(0) if backward else found[0], found[1]
+        if running is not None and backward:
+            running = running.flip(0)
+        y, outputs = _of_all_steps(maps[0], x), list[Tensor]()
+        for t, step in enumerate((y if bias[0] is None else y + bias[0].to(y.dtype)).unbind(0)):
+            h = maps[1](state[0])
+            h = h if bias[1] is None else h + bias[1].to(h.dtype)
+            new = STEPS[self.mode](step, h, state)
             if "weight_hr" in by_kind:
                 new = (drawn[by_kind["weight_hr"]](new[0]), *new[1:])
             if running is not None:
@@ -223,19 +235,34 @@ class Recurrent(Layer):
             outputs.append(state[0])
         return torch.stack(outputs[::-1] if backward else outputs), state
 
-    def _affine(
-        self, by_kind: Mapping[str, str], kind: str, drawn: Mapping[str, Map], x: Tensor
-    ) -> Callable[[Tensor], Tensor]:
-        apply, name = drawn[by_kind[f"weight_{kind}"]], by_kind.get(f"bias_{kind}")
-        if name is None:
-            return apply
-        if name in drawn:
-            bias = drawn[name](x.new_ones(x.shape[1], 1))
-        else:
-            bias = bias_rows(getattr(self, name), x.shape[1])
-        return lambda step: (y := apply(step)) + bias.to(y.dtype)
+    def _bias(
+        self, by_kind: Mapping[str, str], drawn: Mapping[str, Map], x: Tensor
+    ) -> list[Tensor | None]:
+        """Biases of the input and of the hidden part, ``[1 or batch, gates]``."""
+        found = list[Tensor | None]()
+        for kind in ("bias_ih", "bias_hh"):
+            name = by_kind.get(kind, "")
+            if name in drawn:
+                found.append(drawn[name](x.new_ones(x.shape[1], 1)))
+            else:
+                found.append(bias_rows(getattr(self, name), x.shape[1]) if name else None)
+        return found
+
+
+def _sum(biases: Sequence[Tensor | None]) -> Tensor | None:
+    first, second = biases
+    return first if second is None else second if first is None else first + second
+
+
+def _of_all_steps(drawn: Map, x: Tensor) -> Tensor:
+    """The input part ``[time, batch, out]`` of every step, in one product where maps have an op."""
+    if isinstance(drawn, LocalMap):
+        return drawn(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+    if is_dataclass(drawn) and hasattr(drawn, "op"):
+        return with_op(drawn, Linear(batch_dim=1))(x)
+    return torch.stack([drawn(step) for step in x.unbind(0)])
 
 
 def _is_fixed(drawn: Mapping[str, Map]) -> bool:
-    """Whether every map is one matrix for the whole batch."""
+    """Return whether every map is one matrix for the whole batch."""
     return all(isinstance(drawn_map, FixedMap) for drawn_map in drawn.values())

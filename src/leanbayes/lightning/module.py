@@ -22,8 +22,7 @@ from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.models.random_maps import random_maps
 from leanbayes.prediction.predict import Prediction
 from leanbayes.saving.io import described, rebuilt
-from leanbayes.training.batch_objective import BatchObjective
-from leanbayes.training.objective import Elbo, mixture_nll
+from leanbayes.training.objective import BatchObjective, Elbo, mixture_nll
 from leanbayes.training.parameter_groups import parameter_groups
 from leanbayes.training.schedules import SCHEDULES, Constant, Schedule
 
@@ -52,7 +51,7 @@ class _Running:
         self._size += size
 
     def take(self) -> tuple[dict[str, Tensor], int]:
-        """The averages and over how many examples; then begin anew."""
+        """Return the averages and over how many examples; then start again."""
         averages, size = {n: total / self._size for n, total in self._totals.items()}, self._size
         self._totals, self._size = {}, 0
         return averages, size
@@ -72,7 +71,7 @@ class BayesianModule(L.LightningModule):
         schedule: the weight of the KL.
         count: whether the schedule counts training steps or epochs.
         lr: learning rate, of the default Adam or as given to ``optimizer`` in parameter groups.
-        optimizer: makes an optimiser from parameter groups.
+        optimizer: makes an optimizer from parameter groups.
         scheduler: makes a learning-rate schedule, stepped once an epoch.
         groups: makes the parameter groups from the model; by default one learning rate for all.
         train_samples: draws in each training step.
@@ -85,6 +84,9 @@ class BayesianModule(L.LightningModule):
         output: from what the model gives to the tensor that the likelihood is about; by default
             that tensor itself, or its ``logits``.
         seed: seed of the noise.
+
+    Raises:
+        ValueError: If ``count`` is unknown.
 
     Example:
         >>> import leanbayes as lb
@@ -133,7 +135,7 @@ class BayesianModule(L.LightningModule):
         self.save_hyperparameters(self._options() | _families(model))
 
     def _options(self) -> dict[str, Any]:
-        """What a logger shows and a checkpoint remembers: numbers and words."""
+        """Return what a logger shows and a checkpoint remembers: numbers and words."""
         names = ("data_size", "count", "lr", "train_samples", "validation_samples", "samples")
         numbers = {name: getattr(self, name) for name in (*names, "batch_dim", "target", "seed")}
         return numbers | {"schedule": repr(self.schedule), "likelihood": repr(self.likelihood)}
@@ -158,7 +160,7 @@ class BayesianModule(L.LightningModule):
         return made
 
     def objective(self, batch: Batch) -> Elbo:
-        """The ELBO of one batch by ``train_samples`` draws; members see all of it or a share."""
+        """Return the ELBO of one batch by ``train_samples`` draws; members see all or a share."""
         return self._objective(batch, self.kl_weight)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -183,7 +185,7 @@ class BayesianModule(L.LightningModule):
         self._judge("test", batch, self.samples)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Prediction:
-        """The prediction of a batch; a target in it is not looked at."""
+        """Return the prediction of a batch; a target in it is not looked at."""
         return self._objective.predict(batch, self.samples)
 
     def _judge(self, stage: str, batch: Batch, samples: int) -> None:
@@ -200,11 +202,20 @@ class BayesianModule(L.LightningModule):
         self._log(stage, values, len(y))
 
     def _log(self, stage: str, values: dict[str, Tensor], size: int) -> None:
-        named = {f"{stage}/{name}": value.detach() for name, value in values.items()}
-        self.log_dict(named, on_step=False, on_epoch=True, batch_size=size, sync_dist=True)
+        for name, value in values.items():
+            shown = (stage, name) == ("validation", "nll")
+            self.log(
+                f"{stage}/{name}",
+                value.detach(),
+                prog_bar=shown,
+                on_step=False,
+                on_epoch=True,
+                batch_size=size,
+                sync_dist=True,
+            )
 
     def on_train_epoch_start(self) -> None:
-        """Noise that depends on seed, epoch and rank alone."""
+        """Seed the noise by seed, epoch and rank alone."""
         self._scores, self._weights = _Running(), _Running()
         entropy = (self.seed * 1_000_003 + self.current_epoch) * 1_009 + self.global_rank
         torch.manual_seed(entropy % 2**63)
@@ -228,7 +239,7 @@ class BayesianModule(L.LightningModule):
 
     @classmethod
     def from_checkpoint(cls, net: nn.Module, path: str | os.PathLike[str], **options: Any) -> Self:
-        """The module of a checkpoint, with its trained numbers, to predict, test or go on with.
+        """Load the module of a checkpoint, with its trained numbers, to predict, test or resume.
 
         Args:
             net: the deterministic network that was converted, with any weights; it stays as it is.
@@ -259,7 +270,7 @@ def _schedule(schedule: Schedule) -> tuple[str, dict[str, Any]] | None:
 
 
 def _families(model: nn.Module) -> dict[str, str]:
-    """The posteriors and priors of a model, each named once."""
+    """Return the posteriors and priors of a model, each named once."""
     maps = [layer for _, layer in random_maps(model)]
     specs = {
         "posterior": [layer.posterior.spec for layer in maps],

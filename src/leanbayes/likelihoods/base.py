@@ -41,10 +41,17 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def distribution(self, outputs: Tensor) -> Distribution:
-        """The distribution of every target, given outputs."""
+        """Return the distribution of every target, given outputs."""
+
+    def from_moments(self, loc: Tensor, variance: Tensor) -> Distribution | None:
+        """Return the distribution of every target, given means and variances of normal outputs.
+
+        ``None`` where there is no closed form: draws of the outputs are used then.
+        """
+        return None
 
     def averaged(self, outputs: Tensor) -> Distribution:
-        """The distribution whose parameters are averaged over the first axis [rank-1, eq. 12]."""
+        """Return the distribution with parameters averaged over the first axis [rank-1, eq. 12]."""
         law = self.distribution(outputs)
         names = [name for name in law.arg_constraints if name in vars(law)]
         if not names:
@@ -58,7 +65,7 @@ class Likelihood(nn.Module, ABC):
         return make(**means, validate_args=False)
 
     def check(self, outputs: Tensor, y: Tensor) -> None:
-        """Raise, in one sentence, if no model with such outputs could give these targets.
+        """Raise an error if targets do not fit outputs of this shape.
 
         It looks at every target, so losses do not call it where a device would have to wait;
         training in the laboratory does once, before it begins.
@@ -75,56 +82,56 @@ class Likelihood(nn.Module, ABC):
         )
 
     def targets(self, y: Tensor, outputs: Tensor) -> Tensor:
-        """Targets as the distribution takes them: in the precision of the outputs."""
+        """Return targets as the distribution takes them: in the precision of the outputs."""
         return y.to(outputs.dtype)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The log likelihood of every example, ``[..., batch]``."""
+        """Return the log likelihood of every example, ``[..., batch]``."""
         return self._log_prob(self.distribution(outputs), outputs, y)
 
     def averaged_log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The log likelihood of every example under averaged parameters, ``[batch]``."""
+        """Return the log likelihood of every example under averaged parameters, ``[batch]``."""
         return self._log_prob(self.averaged(outputs), outputs, y)
 
     def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The negative log likelihood, a mean over examples (and samples, if there are any)."""
+        """Return the negative log likelihood, a mean over examples (and samples, if any)."""
         return -self.log_prob(outputs, y).mean()
 
     def sample(self, outputs: Tensor) -> Tensor:
-        """One random target for every output."""
+        """Return one random target for every output."""
         return self.distribution(outputs).sample()
 
     def mean(self, outputs: Tensor) -> Tensor:
-        """The predictive mean."""
+        """Return the predictive mean."""
         return self._moment("mean", outputs).mean(0)
 
     def aleatoric(self, outputs: Tensor) -> Tensor:
-        """Variance of the noise, averaged over samples."""
+        """Return the variance of the noise, averaged over samples."""
         return self._moment("variance", outputs).mean(0)
 
     def epistemic(self, outputs: Tensor) -> Tensor:
-        """Variance of the means over samples."""
+        """Return the variance of the means over samples."""
         return self._moment("mean", outputs).var(0, correction=0)
 
     def variance(self, outputs: Tensor) -> Tensor:
-        """The predictive variance: aleatoric plus epistemic."""
+        """Return the predictive variance: aleatoric plus epistemic."""
         return self.aleatoric(outputs) + self.epistemic(outputs)
 
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The predictive probability of a target of at most ``y``, elementwise."""
+        """Return the predictive probability of a target of at most ``y``, elementwise."""
         law = self.distribution(outputs)
         cdf = self._cdf(law, outputs)
         mixtures.check_targets(law, y)
         return cdf(y.to(outputs.dtype).unsqueeze(0))[0]
 
     def quantiles(self, outputs: Tensor, levels: Sequence[float]) -> Tensor:
-        """The least values, ``[levels, batch, …]``, at which the predictive cdf reaches levels."""
+        """Return predictive quantiles ``[levels, batch, …]``: where the cdf reaches each level."""
         law = self.distribution(outputs)
         like = outputs.new_empty(law.batch_shape[1:])
         return mixtures.quantiles(self._cdf(law, outputs), levels, law, like)
 
     def interval(self, outputs: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
-        """The ends of central intervals: of targets that are numbers, or of class probabilities.
+        """Return the ends of central intervals of numeric targets, or of class probabilities.
 
         Args:
             outputs: ``[samples, batch, …]``.
@@ -142,28 +149,28 @@ class Likelihood(nn.Module, ABC):
         return low, high
 
     def class_log_probs(self, outputs: Tensor) -> Tensor:
-        """Log probabilities of all values a target can take, ``[samples, batch, …, classes]``."""
+        """Return log probabilities of all classes, ``[samples, batch, …, classes]``."""
         law = self.distribution(outputs)
         if not mixtures.is_finite(law):
             raise self._cannot("class probabilities", outputs)
         return mixtures.value_log_probs(law)
 
     def probs(self, outputs: Tensor) -> Tensor:
-        """Class probabilities averaged over samples; of being on, where a class is on or off."""
+        """Return class probabilities averaged over samples; of binary targets that of being on."""
         probs = mixtures.log_mean(self.class_log_probs(outputs)).exp()
         return probs[..., 1] if mixtures.is_binary(self._law(outputs)) else probs
 
     def labels(self, outputs: Tensor) -> Tensor:
-        """The most probable class."""
+        """Return the most probable class."""
         return mixtures.log_mean(self.class_log_probs(outputs)).argmax(-1)
 
     def has_classes(self, outputs: Tensor) -> bool:
-        """Whether targets are one of several names, on or off included, and not numbers."""
+        """Return whether targets are one of several names, on or off included, and not numbers."""
         law = self._law(outputs)
         return mixtures.is_binary(law) or (mixtures.is_finite(law) and not mixtures.has_mean(law))
 
     def answers(self, outputs: Tensor) -> tuple[str, ...]:
-        """What a :class:`~leanbayes.Prediction` of such outputs can be asked for.
+        """Return what a :class:`~leanbayes.Prediction` of such outputs can be asked for.
 
         Example:
             >>> from leanbayes.likelihoods import Categorical
@@ -181,12 +188,12 @@ class Likelihood(nn.Module, ABC):
         return tuple(dict.fromkeys(names))
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, Score]:
-        """How good predictive samples are, with standard errors over examples.
+        """Return how good predictive samples are, with standard errors over examples.
 
         All have ``nll``. Classes get ``accuracy``, ``brier``, calibration errors, ``aurc`` and
         uncertainties, and how diverse several samples are; on or off gets ``accuracy`` and, if
         single, ``ece``, ``auc_pr`` and ``auroc``; numbers get ``squared_error`` and ``rmse`` and,
-        if single, ``crps`` and the coverage and width of 90 % intervals.
+        if single, ``crps`` and the coverage and width of 90% intervals.
         """
         values = {"nll": average(-mixtures.log_mean(self.log_prob(outputs, y)))}
         law = self._law(outputs)
@@ -203,7 +210,7 @@ class Likelihood(nn.Module, ABC):
         return values
 
     def to_dict(self) -> dict[str, Any]:
-        """The registered kind and the arguments of ``__init__``, ready for JSON."""
+        """Return the registered kind and the arguments of ``__init__``, ready for JSON."""
         arguments = self._arguments()
         missing = [name for name in argument_names(type(self)) if name not in arguments]
         if missing:
@@ -215,8 +222,8 @@ class Likelihood(nn.Module, ABC):
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Likelihood:
-        """A likelihood as :meth:`to_dict` describes it, with its parameters where they start."""
-        arguments = dict(values)
+        """Make a likelihood from what :meth:`to_dict` returned, with its initial parameters."""
+        arguments = with_current_spelling(values)
         return LIKELIHOODS.make(arguments.pop("kind", ""), **arguments)
 
     def extra_repr(self) -> str:
@@ -247,7 +254,7 @@ class Likelihood(nn.Module, ABC):
         return value
 
     def _cdf(self, law: Distribution, outputs: Tensor) -> Callable[[Tensor], Tensor]:
-        """The mixture's distribution function, of values ``[several, batch, …]``."""
+        """Return the mixture's distribution function, of values ``[several, batch, …]``."""
         cdf = mixtures.cdf(law)
         if cdf is None:
             raise self._cannot("distribution function", outputs)
@@ -259,6 +266,11 @@ class Likelihood(nn.Module, ABC):
         return TypeError(f"{type(self).__name__} has no {what}; ask for {known}")
 
 
+def with_current_spelling(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a likelihood; earlier files spell ``learned`` otherwise."""
+    return {k: "learned" if (k, v) == ("noise", "learnt") else v for k, v in values.items()}
+
+
 L = TypeVar("L", bound=type[Likelihood])
 
 LIKELIHOODS = Registry[type[Likelihood]]("likelihood")
@@ -266,11 +278,14 @@ LIKELIHOODS = Registry[type[Likelihood]]("likelihood")
 
 
 def register_likelihood(kind: str) -> Callable[[L], L]:
-    """Make a likelihood known to recipes and saved models, as a decorator of its class.
+    """Register a likelihood for recipes and saved models, as a decorator of its class.
 
     Args:
         kind: its name there, in lower case.
 
     ``docs/extending/likelihood.py`` is one to copy.
+
+    Returns:
+        The decorator.
     """
     return LIKELIHOODS.register(name=kind)

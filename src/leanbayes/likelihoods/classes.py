@@ -23,6 +23,9 @@ class Categorical(Likelihood):
         temperature: Divisor of the logits; above 1 predictions are less confident
             (:func:`leanbayes.calibrate` finds it).
 
+    Raises:
+        ValueError: If the temperature is not positive.
+
     Example:
         >>> float(Categorical().nll(torch.zeros(1, 4), torch.tensor([2])).exp())
         4.0
@@ -65,7 +68,7 @@ class Categorical(Likelihood):
 
 
 def _over_classes(softmax: Callable[[Tensor, int], Tensor], outputs: Tensor) -> Tensor:
-    """A softmax over the last dimension.
+    """Return a softmax over the last dimension.
 
     Over a few classes torch's loop on a CPU takes four times as long as over another dimension.
     """

@@ -15,7 +15,7 @@ _STIRLING = 30.0
 
 
 def incomplete_beta(a: Tensor, b: Tensor, x: Tensor, rest: Tensor | None = None) -> Tensor:
-    """The regularized incomplete beta function ``I_x(a, b)``, in double precision, no gradients.
+    """Compute the regularized incomplete beta function ``I_x(a, b)`` without gradients.
 
     It is Lentz's continued fraction of DLMF 8.17.22, at ``x`` or, by ``I_x(a, b) = 1 −
     I_{1−x}(b, a)``, at ``1 − x``: whichever converges fast. Where both ``a`` and ``b`` are large,
@@ -49,7 +49,7 @@ def incomplete_beta(a: Tensor, b: Tensor, x: Tensor, rest: Tensor | None = None)
 
 
 def log_rising(x: Tensor, n: Tensor) -> Tensor:
-    """``log Γ(x + n) − log Γ(x) − n log x`` of doubles, without loss of digits where x is large.
+    """Compute ``log Γ(x + n) − log Γ(x) − n log x``, without loss of digits for large x.
 
     Example:
         >>> log_rising(torch.tensor(1e12).double(), torch.tensor(1e6).double())
@@ -63,14 +63,14 @@ def log_rising(x: Tensor, n: Tensor) -> Tensor:
 
 
 def _stirling(x: Tensor) -> Tensor:
-    """What is missing in ``(x − ½) log x − x + ½ log 2π`` to be ``log Γ(x)``."""
+    """Return what is missing in ``(x − ½) log x − x + ½ log 2π`` to be ``log Γ(x)``."""
     inverse = 1 / x
     square = inverse.square()
     return inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680)))
 
 
 def _lopsided(a: Tensor, b: Tensor, x: Tensor, rest: Tensor) -> Tensor:
-    """Whether one argument is far larger, and the integral not that of a far tail."""
+    """Return whether one argument is far larger, and the integral not that of a far tail."""
     less, more = torch.minimum(a, b), torch.maximum(a, b)
     small = torch.where(a < b, x, rest)
     return (more > 1e3 * less) & (small * more < less + 5 * less.sqrt() + 10)

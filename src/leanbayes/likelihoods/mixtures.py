@@ -27,17 +27,17 @@ Cdf = Callable[[Tensor], Tensor]
 
 
 def is_finite(law: Distribution) -> bool:
-    """Whether the values of a target can be listed."""
+    """Return whether the values of a target can be listed."""
     return bool(law.has_enumerate_support) and not law.event_shape
 
 
 def is_binary(law: Distribution) -> bool:
-    """Whether a target is on or off."""
+    """Return whether a target is on or off."""
     return is_finite(law) and law.support is constraints.boolean
 
 
 def has_mean(law: Distribution) -> bool:
-    """Whether targets are numbers that have a mean; torch gives NaN for those without."""
+    """Return whether targets are numbers that have a mean; torch gives NaN for those without."""
     try:
         return not bool(law.mean.isnan().all())
     except NotImplementedError:
@@ -45,12 +45,12 @@ def has_mean(law: Distribution) -> bool:
 
 
 def value_log_probs(law: Distribution) -> Tensor:
-    """The log probabilities of every value that a target can take, along a new last axis."""
+    """Return the log probabilities of every value that a target can take, along a new last axis."""
     return law.log_prob(law.enumerate_support(expand=False)).movedim(0, -1)
 
 
 def cdf(law: Distribution) -> Cdf | None:
-    """Its distribution function: torch's own, or a sum over finitely many numbers, or none."""
+    """Return the cdf of a distribution: torch's, a finite sum, or ``None``."""
     base = law
     while isinstance(base, TransformedDistribution):
         base = base.base_dist
@@ -74,7 +74,7 @@ def check_targets(law: Distribution, y: Tensor) -> None:
 
 
 def example_log_prob(law: Distribution, y: Tensor) -> Tensor:
-    """Log density of ``y`` summed over all but the batch dimension."""
+    """Return the log density of ``y`` summed over all but the batch dimension."""
     check_targets(law, y)
     value: Tensor = law.log_prob(y)
     kept = len(law.batch_shape + law.event_shape) - y.ndim + 1
@@ -82,17 +82,17 @@ def example_log_prob(law: Distribution, y: Tensor) -> Tensor:
 
 
 def log_mean(log_probs: Tensor) -> Tensor:
-    """The log of probabilities averaged over the first axis."""
+    """Return the log of probabilities averaged over the first axis."""
     return torch.logsumexp(log_probs, 0) - math.log(len(log_probs))
 
 
 def entropy(log_probs: Tensor) -> Tensor:
-    """The entropy over the last axis, in nats."""
+    """Return the entropy over the last axis, in nats."""
     return torch.special.entr(log_probs.exp()).sum(-1)
 
 
 def quantiles(cdf: Cdf, levels: Sequence[float], law: Distribution, like: Tensor) -> Tensor:
-    """The least value whose distribution function reaches each level, ``[levels, *like.shape]``.
+    """Return the least value whose cdf reaches each level, ``[levels, *like.shape]``.
 
     Bisection, to the last bit or whole number: between the ends of a bracket that is doubled until
     it holds every level, on the real line that ``biject_to`` maps to the support of ``law``. The
@@ -125,7 +125,7 @@ def quantiles(cdf: Cdf, levels: Sequence[float], law: Distribution, like: Tensor
 
 
 def sample_quantiles(samples: Tensor, levels: Sequence[float]) -> Tensor:
-    """Quantiles over the first axis, ``[levels, …]``, between neighbours along a line.
+    """Return quantiles over the first axis, ``[levels, …]``, between neighbors along a line.
 
     Torch's function takes no more than 16 million numbers.
     """
@@ -138,7 +138,7 @@ def sample_quantiles(samples: Tensor, levels: Sequence[float]) -> Tensor:
 
 
 def mixture_crps(law: Distribution, y: Tensor) -> Score:
-    """The continuous ranked probability score of the mixture of a law's first axis.
+    """Return the continuous ranked probability score of the mixture of a law's first axis.
 
     Normal samples have a closed form [Grimit and others, 2006, eq. 3–5]: with
     ``A(m, s) = 2 s φ(m / s) + m (2 Φ(m / s) − 1)``, it is ``E A(y − mᵢ, sᵢ) −
@@ -159,14 +159,14 @@ def mixture_crps(law: Distribution, y: Tensor) -> Score:
 
 
 def _expected_distance(mean: Tensor, scale: Tensor) -> Tensor:
-    """The expectation of ``|X|`` where ``X`` is normal."""
+    """Return the expectation of ``|X|`` where ``X`` is normal."""
     ratio = mean / scale
     density = torch.exp(-ratio.square() / 2) / math.sqrt(2 * math.pi)
     return 2 * scale * density + mean * torch.erf(ratio / math.sqrt(2))
 
 
 def scores_of_classes(log_probs: Tensor, y: Tensor) -> dict[str, Score]:
-    """Of classes ``y [examples]``, from log probabilities ``[samples, examples, classes]``."""
+    """Score classes ``y [examples]`` by log probabilities ``[samples, examples, classes]``."""
     mixed = log_mean(log_probs)
     probs, total = mixed.exp(), entropy(mixed)
     values = {
@@ -187,7 +187,7 @@ def scores_of_classes(log_probs: Tensor, y: Tensor) -> dict[str, Score]:
 
 
 def scores_of_binary(probs: Tensor, labels: Tensor, y: Tensor) -> dict[str, Score]:
-    """Of targets that are on or off; calibration where there is one an example, and areas where
+    """Score binary targets; calibration where there is one per example, and areas where
     both occur.
     """
     values = {"accuracy": average((labels == y).double().reshape(len(y), -1).mean(-1))}
@@ -202,7 +202,7 @@ def scores_of_binary(probs: Tensor, labels: Tensor, y: Tensor) -> dict[str, Scor
 
 
 def scores_of_numbers(law: Distribution, mean: Tensor, y: Tensor) -> dict[str, Score]:
-    """Of numbers, from the distributions of all samples and the predictive mean."""
+    """Score numbers by the distributions of all samples and the predictive mean."""
     root = metrics.rmse(mean, y)
     values = {"squared_error": average(metrics.of_examples((mean - y).square())), "rmse": root}
     return values | ({"crps": mixture_crps(law, y)} if y.numel() == len(y) else {})

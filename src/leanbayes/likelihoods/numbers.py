@@ -8,30 +8,34 @@ import torch.nn.functional as F
 from torch import Tensor, distributions, nn
 from torch.distributions import Distribution
 
+from leanbayes.distributions.gauss_hermite import normal_moments
 from leanbayes.errors import require, require_positive
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
 from leanbayes.likelihoods.incomplete_beta import incomplete_beta, log_rising
 from leanbayes.likelihoods.mixtures import log_mean
 
-Noise = Literal["fixed", "learnt", "predicted"]
+_LEAST = 1e-6
+"""Dispersion below which a negative binomial is computed as if it had this much."""
+
+Noise = Literal["fixed", "learned", "predicted"]
 """How a likelihood gets a positive number such as a standard deviation."""
 
 
-def _learnt(noise: str, **start: float) -> nn.Parameter | None:
-    """The log of a positive number if it is learnt; raises where number or way are none."""
+def _learned(noise: str, **start: float) -> nn.Parameter | None:
+    """Return the log of a positive number if it is learned; raises where number or way are none."""
     require_positive(**start)
     require(
-        noise in ("fixed", "learnt", "predicted"),
-        f"noise is {noise!r}; it is 'fixed', 'learnt' or 'predicted'",
+        noise in ("fixed", "learned", "predicted"),
+        f"noise is {noise!r}; it is 'fixed', 'learned' or 'predicted'",
     )
     (value,) = start.values()
-    return nn.Parameter(torch.tensor(math.log(value))) if noise == "learnt" else None
+    return nn.Parameter(torch.tensor(math.log(value))) if noise == "learned" else None
 
 
 def _split(
     outputs: Tensor, noise: str, start: float, log: nn.Parameter | None
 ) -> tuple[Tensor, Tensor]:
-    """The outputs proper, and a positive number for each of them.
+    """Return the outputs proper, and a positive number for each of them.
 
     If it is predicted, raw ones stand beside the outputs in the last dimension; 0 means ``start``.
     """
@@ -48,13 +52,30 @@ def _split(
     return outputs, torch.full_like(outputs, start)
 
 
+def _split_moments(
+    loc: Tensor, variance: Tensor, noise: str, start: float, log: nn.Parameter | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Means and variances of the outputs proper, and the expected square of the number beside."""
+    if noise != "predicted":
+        proper, number = _split(loc, noise, start, log)
+        return proper, variance, number.square()
+    center, raw = loc.chunk(2, -1)
+    spread, of_raw = variance.chunk(2, -1)
+
+    def number_of(raw: Tensor) -> Tensor:
+        return _split(torch.cat([raw, raw], -1), noise, start, log)[1]
+
+    mean, around = normal_moments(number_of, raw, of_raw)
+    return center, spread, mean.square() + around
+
+
 @register_likelihood("gaussian")
 class Gaussian(Likelihood):
-    """Real targets with normal noise, whose standard deviation is given, learnt or predicted.
+    """Real targets with normal noise, whose standard deviation is given, learned or predicted.
 
     Args:
         scale: the standard deviation, or where it starts.
-        noise: ``"fixed"``; ``"learnt"``, one number that is a parameter of this module; or
+        noise: ``"fixed"``; ``"learned"``, one number that is a parameter of this module; or
             ``"predicted"``: outputs then hold means and raw scales, side by side in the last
             dimension, and a raw scale of zero means ``scale``.
 
@@ -65,12 +86,17 @@ class Gaussian(Likelihood):
 
     def __init__(self, scale: float = 1.0, noise: Noise = "fixed") -> None:
         super().__init__()
-        self.log_scale = _learnt(noise, scale=scale)
+        self.log_scale = _learned(noise, scale=scale)
         self.scale, self.noise = float(scale), noise
 
     def distribution(self, outputs: Tensor) -> Distribution:
         loc, scale = _split(outputs, self.noise, self.scale, self.log_scale)
         return distributions.Normal(loc, scale, validate_args=False)
+
+    def from_moments(self, loc: Tensor, variance: Tensor) -> Distribution:
+        """Return ``N(m, v + E[scale²])``: exact, or matched moments if the scale is predicted."""
+        loc, variance, noise = _split_moments(loc, variance, self.noise, self.scale, self.log_scale)
+        return distributions.Normal(loc, (variance + noise).sqrt(), validate_args=False)
 
 
 class _StudentT(distributions.StudentT):
@@ -86,7 +112,7 @@ class _StudentT(distributions.StudentT):
 
 @register_likelihood("student_t")
 class StudentTNoise(Likelihood):
-    """Real targets with heavy-tailed noise: Student's t, for which outliers are no surprise.
+    """Real targets with heavy-tailed noise: Student's t, which tolerates outliers.
 
     The variance is ``scale² df / (df − 2)``, infinite for ``df`` of at most 2.
 
@@ -105,8 +131,8 @@ class StudentTNoise(Likelihood):
         self, scale: float = 1.0, noise: Noise = "fixed", df: float = 4.0, learn_df: bool = False
     ) -> None:
         super().__init__()
-        self.log_scale = _learnt(noise, scale=scale)
-        self.log_df = _learnt("learnt" if learn_df else "fixed", df=df)
+        self.log_scale = _learned(noise, scale=scale)
+        self.log_df = _learned("learned" if learn_df else "fixed", df=df)
         self.scale, self.noise = float(scale), noise
         self.df, self.learn_df = float(df), learn_df
 
@@ -114,6 +140,13 @@ class StudentTNoise(Likelihood):
         loc, scale = _split(outputs, self.noise, self.scale, self.log_scale)
         _, df = _split(loc, "fixed", self.df, self.log_df)
         return _StudentT(df, loc, scale, validate_args=False)
+
+    def from_moments(self, loc: Tensor, variance: Tensor) -> Distribution:
+        """Return a t with as many degrees of freedom: mean and, above 2, variance are exact."""
+        loc, variance, noise = _split_moments(loc, variance, self.noise, self.scale, self.log_scale)
+        _, df = _split(loc, "fixed", self.df, self.log_df)
+        share = torch.where(df > 2, (df - 2) / df, 1.0)
+        return _StudentT(df, loc, (noise + share * variance).sqrt(), validate_args=False)
 
 
 class _Counts(Likelihood):
@@ -164,6 +197,10 @@ class Poisson(_Counts):
     def distribution(self, outputs: Tensor) -> Distribution:
         return _Poisson(outputs)
 
+    def from_moments(self, loc: Tensor, variance: Tensor) -> Distribution:
+        """Return a negative binomial with the mean and the variance of a log-normal rate."""
+        return _NegativeBinomial(loc + variance / 2, variance.expm1().clamp_min(_LEAST))
+
     def averaged(self, outputs: Tensor) -> Distribution:
         return _Poisson(log_mean(outputs))
 
@@ -196,8 +233,8 @@ class NegativeBinomial(_Counts):
     """Counts that vary more than their mean ``m``, by ``m + dispersion · m²``; outputs are log m.
 
     Args:
-        dispersion: how much more, or where it starts; towards zero it is :class:`Poisson`.
-        noise: how the dispersion goes on: ``"fixed"``, ``"learnt"`` or ``"predicted"`` beside the
+        dispersion: how much more, or where it starts; toward zero it is :class:`Poisson`.
+        noise: how the dispersion goes on: ``"fixed"``, ``"learned"`` or ``"predicted"`` beside the
             log mean, as the scale of :class:`Gaussian`.
 
     Example:
@@ -205,14 +242,21 @@ class NegativeBinomial(_Counts):
         tensor([12.])
     """
 
-    def __init__(self, dispersion: float = 1.0, noise: Noise = "learnt") -> None:
+    def __init__(self, dispersion: float = 1.0, noise: Noise = "learned") -> None:
         super().__init__()
-        self.log_dispersion = _learnt(noise, dispersion=dispersion)
+        self.log_dispersion = _learned(noise, dispersion=dispersion)
         self.dispersion, self.noise = float(dispersion), noise
 
     def distribution(self, outputs: Tensor) -> _NegativeBinomial:
         log_means, dispersion = _split(outputs, self.noise, self.dispersion, self.log_dispersion)
         return _NegativeBinomial(log_means, dispersion)
+
+    def from_moments(self, loc: Tensor, variance: Tensor) -> Distribution | None:
+        """Return another negative binomial, with the same mean and variance."""
+        if self.noise == "predicted":
+            return None
+        loc, dispersion = _split(loc, self.noise, self.dispersion, self.log_dispersion)
+        return _NegativeBinomial(loc + variance / 2, dispersion * variance.exp() + variance.expm1())
 
     def averaged(self, outputs: Tensor) -> Distribution:
         law = self.distribution(outputs)

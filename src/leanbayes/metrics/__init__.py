@@ -14,15 +14,23 @@ from leanbayes.metrics.diversity import (
     kl_diversity,
     member_log_probs,
 )
-from leanbayes.metrics.intervals import (
+from leanbayes.metrics.numbers import (
     Coverage,
     coverage_curve,
+    crps,
     interval_coverage,
     interval_width,
+    of_examples,
+    rmse,
 )
-from leanbayes.metrics.numbers import crps, of_examples, rmse
-from leanbayes.metrics.ranking import auroc, average_precision, placements
-from leanbayes.metrics.rejection import Rejection, aurc, rejection_curve
+from leanbayes.metrics.ranking import (
+    Rejection,
+    aurc,
+    auroc,
+    average_precision,
+    placements,
+    rejection_curve,
+)
 from leanbayes.metrics.scores import Score, average, average_over_ties, bootstrap
 
 __all__ = [

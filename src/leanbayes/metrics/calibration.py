@@ -7,6 +7,7 @@ from torch import Tensor
 
 from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require_count
+from leanbayes.metrics.arrays import takes_arrays
 from leanbayes.metrics.classes import check_classes
 from leanbayes.metrics.scores import Score, average_over_ties, bootstrap
 
@@ -22,7 +23,7 @@ class Bins(NamedTuple):
         accuracy: the share of right predictions in it.
         examples: how many there are.
         calibration_error: the expected calibration error: the average gap between the two, weighted
-            by examples, where those of confidence 1 are a bin of their own.
+            by examples, where those of confidence 1 are a separate bin.
     """
 
     confidence: Tensor
@@ -31,7 +32,7 @@ class Bins(NamedTuple):
     calibration_error: float
 
     def table(self) -> DisplayTable:
-        """A row for every bin that has examples."""
+        """Return a row for every bin that has examples."""
         columns = (self.confidence.tolist(), self.accuracy.tolist(), self.examples.tolist())
         rows = [
             [f"{confidence:.3f}", f"{accuracy:.3f}", f"{count:,.0f}"]
@@ -43,7 +44,7 @@ class Bins(NamedTuple):
 
     @property
     def interval(self) -> tuple[Tensor, Tensor]:
-        """Where the accuracy of each bin lies with a confidence of 95 %: Wilson's interval.
+        """Where the accuracy of each bin lies with a confidence of 95%: Wilson's interval.
 
         It stays within 0 and 1, and is all of that for a bin without examples.
 
@@ -58,6 +59,7 @@ class Bins(NamedTuple):
         return (middle - reach).clamp_min(0), (middle + reach).clamp_max(1)
 
 
+@takes_arrays
 def calibration_bins(confidence: Tensor, right: Tensor, bins: int = 15) -> Bins:
     """Sort examples into bins ``[i / bins, (i + 1) / bins)`` of confidence; the last has 1 as well.
 
@@ -65,6 +67,9 @@ def calibration_bins(confidence: Tensor, right: Tensor, bins: int = 15) -> Bins:
         confidence: the probability of the predicted class, ``[examples]``.
         right: whether it is the true one.
         bins: how many bins.
+
+    Returns:
+        The bins.
 
     Example:
         >>> calibration_bins(torch.tensor([0.5, 0.75]), torch.tensor([True, False]), 2).accuracy
@@ -81,13 +86,17 @@ def calibration_bins(confidence: Tensor, right: Tensor, bins: int = 15) -> Bins:
     return Bins(confidences / held, rights / held, count, float(error))
 
 
+@takes_arrays
 def calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> Score:
-    """The expected calibration error of the most probable class (ECE), in bins of equal width.
+    """Return the expected calibration error (ECE) of the predicted class, in bins of equal width.
 
     Args:
         probs: probabilities ``[examples, classes]``.
         y: the true classes ``[examples]``.
         bins: how many equal bins of confidence.
+
+    Returns:
+        The error, with its standard error.
 
     Note:
         The standard error is bootstrapped. The error of few examples is biased upwards: bins of
@@ -101,8 +110,9 @@ def calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> Score:
     return bootstrap(lambda c, r: calibration_bins(c, r, bins).calibration_error, confidence, right)
 
 
+@takes_arrays
 def adaptive_calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> Score:
-    """The expected calibration error of the most probable class, in bins of equally many examples.
+    """Return the expected calibration error of the predicted class, in bins of equal size.
 
     Bins of equal width leave most of the examples of a good network in one; these do not.
 
@@ -110,6 +120,9 @@ def adaptive_calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> Scor
         probs: probabilities ``[examples, classes]``.
         y: the true classes ``[examples]``.
         bins: how many bins; no more than there are examples.
+
+    Returns:
+        The error, with its standard error.
 
     Note:
         The standard error is bootstrapped. Examples of equal confidence count as equally right,

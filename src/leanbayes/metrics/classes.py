@@ -4,15 +4,23 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import require
+from leanbayes.metrics.arrays import takes_arrays
 from leanbayes.metrics.scores import Score, average
 
 
+@takes_arrays
 def nll(log_probs: Tensor, y: Tensor) -> Score:
-    """The negative log likelihood, in nats.
+    """Return the negative log likelihood, in nats.
 
     Args:
         log_probs: log probabilities ``[examples, classes]``, such as ``Prediction.log_probs``.
         y: the true classes ``[examples]``.
+
+    Returns:
+        The NLL, with its standard error.
+
+    Raises:
+        ValueError: If the shapes do not fit.
 
     Example:
         >>> nll(torch.full((2, 4), 0.25).log(), torch.tensor([3, 0]))
@@ -22,14 +30,21 @@ def nll(log_probs: Tensor, y: Tensor) -> Score:
     return average(-log_probs.gather(-1, y.unsqueeze(-1)).squeeze(-1))
 
 
+@takes_arrays
 def brier(probs: Tensor, y: Tensor) -> Score:
-    """The Brier score ``Σ_c (p_c − [c = y])²``: 0 is perfect, 2 is surely wrong.
+    """Return the Brier score ``Σ_c (p_c − [c = y])²``: 0 is perfect, 2 is surely wrong.
 
     Published tables [k-tied] print it without its constant, as ``Σ p² − 2 p_y``: one less.
 
     Args:
         probs: probabilities ``[examples, classes]``.
         y: the true classes ``[examples]``.
+
+    Returns:
+        The score, with its standard error.
+
+    Raises:
+        ValueError: If the shapes do not fit.
 
     Example:
         >>> brier(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([0, 1]))
@@ -40,12 +55,19 @@ def brier(probs: Tensor, y: Tensor) -> Score:
     return average((probs - truth).square().sum(-1))
 
 
+@takes_arrays
 def accuracy(probs: Tensor, y: Tensor) -> Score:
-    """The share of examples whose most probable class is the true one.
+    """Return the share of examples whose most probable class is the true one.
 
     Args:
         probs: probabilities (or any scores) ``[examples, classes]``.
         y: the true classes ``[examples]``.
+
+    Returns:
+        The share, with its standard error.
+
+    Raises:
+        ValueError: If the shapes do not fit.
 
     Example:
         >>> accuracy(torch.eye(4), torch.tensor([0, 1, 2, 0]))

@@ -11,11 +11,14 @@ from leanbayes.metrics.scores import Score, average
 
 
 def disagreement(log_probs: Tensor) -> Score:
-    """How often two samples (or members) predict different classes, averaged over all pairs.
+    """Return how often two samples (or members) predict different classes, averaged over all pairs.
 
     Args:
         log_probs: of every sample, ``[samples, examples, classes]``, as
             ``Prediction.sample_log_probs``; probabilities or other scores do as well.
+
+    Returns:
+        The share, with its standard error.
 
     Example:
         >>> disagreement(torch.eye(2).repeat(1, 3, 1).view(3, 2, 2))
@@ -25,12 +28,18 @@ def disagreement(log_probs: Tensor) -> Score:
 
 
 def member_log_probs(log_probs: Tensor, members: int) -> Tensor:
-    """What every member of a mixture predicts, averaged over its own samples.
+    """Return what every member of a mixture predicts, averaged over its own samples.
 
     Args:
         log_probs: of every sample, ``[samples · members, examples, classes]``, as
             ``Prediction.sample_log_probs``.
         members: how many there are, as ``lb.extend.members(model)`` says.
+
+    Returns:
+        Log probabilities ``[members, examples, classes]``.
+
+    Raises:
+        ValueError: If the samples are not a multiple of the members.
 
     Example:
         >>> samples = torch.tensor([0.5, 0.1, 0.7, 0.1]).log().view(4, 1, 1)
@@ -47,7 +56,7 @@ def member_log_probs(log_probs: Tensor, members: int) -> Tensor:
 
 
 def diversity(log_probs: Tensor, y: Tensor) -> Score:
-    """Disagreement relative to the share of wrong predictions [rank-1, section 3.5].
+    """Return disagreement relative to the share of wrong predictions [rank-1, section 3.5].
 
     Without errors there is nothing to disagree about; samples that err independently and never in
     the same way have a diversity of almost two.
@@ -55,6 +64,12 @@ def diversity(log_probs: Tensor, y: Tensor) -> Score:
     Args:
         log_probs: of every sample, ``[samples, examples, classes]``.
         y: the true classes ``[examples]``.
+
+    Returns:
+        The ratio, with its standard error.
+
+    Raises:
+        ValueError: If no sample is ever wrong.
 
     Note:
         The share of wrong predictions is the average over samples. The standard error is that of a
@@ -69,10 +84,16 @@ def diversity(log_probs: Tensor, y: Tensor) -> Score:
 
 
 def kl_diversity(log_probs: Tensor) -> Score:
-    """The KL from one sample's class probabilities to another's, averaged over ordered pairs.
+    """Return the KL between class probabilities of two samples, averaged over ordered pairs.
 
     Args:
         log_probs: of every sample, ``[samples, examples, classes]``.
+
+    Returns:
+        The KL in nats, with its standard error.
+
+    Raises:
+        ValueError: If there are fewer than 2 samples.
     """
     _check_samples(log_probs)
     probs, logs, own = (torch.zeros_like(log_probs[0], dtype=torch.float64) for _ in range(3))
@@ -86,10 +107,16 @@ def kl_diversity(log_probs: Tensor) -> Score:
 
 
 def disagreements(log_probs: Tensor) -> Tensor:
-    """The share of pairs of samples (or members) that predict different classes, by example.
+    """Return the share of pairs of samples (or members) that predict different classes, by example.
 
     Args:
         log_probs: of every sample, ``[samples, examples, classes]``.
+
+    Returns:
+        The shares ``[examples]``, in float64.
+
+    Raises:
+        ValueError: If there are fewer than 2 samples.
 
     Example:
         >>> disagreements(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[1.0, 0.0]]]))

@@ -1,18 +1,30 @@
-"""Metrics of predicted numbers."""
+"""Metrics of predicted numbers and of their intervals."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require
+from leanbayes.metrics.arrays import takes_arrays
 from leanbayes.metrics.scores import Score, average
 
 
+@takes_arrays
 def rmse(mean: Tensor, y: Tensor) -> Score:
-    """The root mean square error; its standard error is that of the square, to first order.
+    """Return the root mean square error; its standard error is that of the square, to first order.
 
     Args:
         mean: predictions ``[examples, …]``.
         y: the truth, of the same shape.
+
+    Returns:
+        The error, with its standard error.
+
+    Raises:
+        ValueError: If the shapes do not fit.
 
     Example:
         >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 5.0]))
@@ -24,8 +36,9 @@ def rmse(mean: Tensor, y: Tensor) -> Score:
     return Score(root, square.error / (2 * root) if root else 0.0)
 
 
+@takes_arrays
 def crps(draws: Tensor, y: Tensor) -> Score:
-    """The continuous ranked probability score of predictive draws: 0 is perfect.
+    """Return the continuous ranked probability score of predictive draws: 0 is perfect.
 
     ``E|X − y| − ½ E|X − X'|``, with the mean over pairs of different draws, which makes it
     unbiased for the score of the distribution that they are from [Gneiting and Raftery, 2007,
@@ -34,6 +47,12 @@ def crps(draws: Tensor, y: Tensor) -> Score:
     Args:
         draws: predicted numbers ``[draws, examples, …]``, such as ``Prediction.draw()``.
         y: the truth ``[examples, …]``.
+
+    Returns:
+        The score, with its standard error.
+
+    Raises:
+        ValueError: If there are no draws or the shapes do not fit.
 
     Example:
         >>> crps(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0])).value
@@ -59,10 +78,112 @@ def check_alike(predicted: Tensor, y: Tensor) -> None:
 
 
 def of_examples(values: Tensor) -> Tensor:
-    """The average of every example, ``[examples]``.
+    """Return the average of every example, ``[examples]``.
+
+    Args:
+        values: Numbers ``[examples, …]``.
+
+    Returns:
+        The averages, in float64.
 
     Example:
         >>> of_examples(torch.tensor([[1.0, 3.0], [0.0, 1.0]]))
         tensor([2.0000, 0.5000], dtype=torch.float64)
     """
     return values.detach().double().reshape(len(values), -1).mean(-1)
+
+
+_LEVELS = tuple(i / 20 for i in range(1, 20))
+
+
+@shown_as_table
+class Coverage(NamedTuple):
+    """How often central intervals of nominal levels hold the truth.
+
+    Attributes:
+        nominal: what the intervals promise.
+        observed: the share of targets inside.
+        examples: how many targets there are.
+    """
+
+    nominal: Tensor
+    observed: Tensor
+    examples: int
+
+    def table(self) -> DisplayTable:
+        """Return a row for every level."""
+        levels = zip(self.nominal.tolist(), self.observed.tolist(), strict=True)
+        rows = [[f"{100 * level:.0f}%", f"{100 * share:.1f}%"] for level, share in levels]
+        title = f"coverage of {self.examples:,} targets"
+        return DisplayTable(["interval", "observed"], rows, title, left=())
+
+
+def coverage_curve(u: Tensor, levels: Sequence[float] = _LEVELS) -> Coverage:
+    """Return the share of targets inside the central predictive interval of each level.
+
+    With ``u = P(target ≤ y)``, the interval of level ``p`` holds ``y`` where ``|u − ½| ≤ p / 2``.
+
+    Args:
+        u: the predictive distribution functions at the targets, such as ``Prediction.cdf(y)``.
+        levels: between 0 and 1.
+
+    Returns:
+        Nominal and observed coverage.
+
+    Raises:
+        ValueError: If there are no targets.
+
+    Example:
+        >>> coverage_curve(torch.tensor([0.5, 0.99]), [0.5, 0.9]).observed
+        tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    require(u.numel() > 0, "there are no targets to cover; give at least one")
+    nominal = torch.tensor(levels, dtype=torch.float64, device=u.device)
+    off = 2 * (u.detach().double().flatten() - 0.5).abs()
+    return Coverage(nominal, (off <= nominal[:, None]).double().mean(1), u.numel())
+
+
+@takes_arrays
+def interval_coverage(low: Tensor, high: Tensor, y: Tensor) -> Score:
+    """Return the share of targets inside their intervals, ends included.
+
+    Args:
+        low: lower ends ``[examples, …]``.
+        high: upper ends.
+        y: the truth.
+
+    Returns:
+        The share, with its standard error.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+
+    Example:
+        >>> low, high = torch.zeros(4), torch.ones(4)
+        >>> interval_coverage(low, high, torch.tensor([0.5, 0.0, 2.0, 1.0])).value
+        0.75
+    """
+    check_alike(low, y)
+    return average(of_examples((low <= y) & (y <= high)))
+
+
+@takes_arrays
+def interval_width(low: Tensor, high: Tensor) -> Score:
+    """Return how wide intervals are on average.
+
+    Args:
+        low: lower ends ``[examples, …]``.
+        high: upper ends.
+
+    Returns:
+        The width, with its standard error.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+
+    Example:
+        >>> interval_width(torch.zeros(2), torch.tensor([1.0, 3.0]))
+        2.00 ± 0.71
+    """
+    check_alike(low, high)
+    return average(of_examples(high - low))

@@ -1,16 +1,20 @@
-"""Metrics of a ranking by a score: AUROC and average precision."""
+"""Metrics of a ranking by a score: AUROC, average precision, rejection of the most uncertain."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require
-from leanbayes.metrics.scores import Score, bootstrap
+from leanbayes.metrics.arrays import takes_arrays
+from leanbayes.metrics.scores import Score, average_over_ties, bootstrap
 
 
+@takes_arrays
 def auroc(scores: Tensor, positive: Tensor) -> Score:
-    """The area under the ROC curve: how probably a positive has the higher score; ties count half.
+    """Return the area under the ROC curve, P(positive scores higher); ties count half.
 
     The standard error is that of DeLong and others (Biometrics, 1988):
     ``√(var(V₁) / positives + var(V₀) / negatives)``, with the :func:`placements` of both.
@@ -18,6 +22,9 @@ def auroc(scores: Tensor, positive: Tensor) -> Score:
     Args:
         scores: ``[examples]``, such as entropies; if one is NaN, so is the area.
         positive: whether an example is one of those that should have more of it.
+
+    Returns:
+        The area, with its standard error.
 
     Example:
         >>> auroc(torch.tensor([0.1, 0.2, 0.3, 0.15]), torch.tensor([0, 0, 1, 1]))
@@ -33,11 +40,14 @@ def auroc(scores: Tensor, positive: Tensor) -> Score:
 
 
 def placements(scores: Tensor, others: Tensor) -> Tensor:
-    """The share of others that each score exceeds; those equal count half.
+    """Return the share of others that each score exceeds; those equal count half.
 
     Args:
         scores: ``[examples]``.
         others: ``[other examples]``.
+
+    Returns:
+        The shares ``[examples]``, in float64.
 
     Example:
         >>> placements(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0]))
@@ -51,14 +61,18 @@ def placements(scores: Tensor, others: Tensor) -> Tensor:
     return (below + reached) / (2 * len(ordered))
 
 
+@takes_arrays
 def average_precision(scores: Tensor, positive: Tensor) -> Score:
-    """The area under the precision-recall curve, as a sum over distinct scores.
+    """Return the area under the precision-recall curve, as a sum over distinct scores.
 
     The standard error is bootstrapped, with as many positives in every drawn test set.
 
     Args:
         scores: ``[examples]``; if one is NaN, so is the area.
         positive: whether an example is one of those that should have more of it.
+
+    Returns:
+        The area, with its standard error.
 
     Example:
         >>> average_precision(torch.tensor([0.9, 0.8, 0.7]), torch.tensor([1, 0, 1])).value
@@ -92,3 +106,76 @@ def _positives(scores: Tensor, positive: Tensor) -> Tensor:
         "all examples are of one kind; an area under a curve needs both",
     )
     return chosen
+
+
+@shown_as_table
+class Rejection(NamedTuple):
+    """What is left when the most uncertain examples are rejected.
+
+    Attributes:
+        rejected: shares of examples, from none to all but one.
+        kept: the average over the others: accuracy, a loss, whatever was given.
+    """
+
+    rejected: Tensor
+    kept: Tensor
+
+    def table(self) -> DisplayTable:
+        """Return ten rows at most, evenly over the examples."""
+        places = range(0, len(self.rejected), -(-len(self.rejected) // 10))
+        rows = [
+            [f"{100 * float(self.rejected[i]):.0f}%", f"{float(self.kept[i]):.4g}"] for i in places
+        ]
+        return DisplayTable(["rejected", "average of the others"], rows, left=())
+
+
+@takes_arrays
+def rejection_curve(uncertainty: Tensor, values: Tensor) -> Rejection:
+    """Return shares rejected, most uncertain first, and the average of what is left.
+
+    Equally uncertain examples are rejected in random order, on average.
+
+    Args:
+        uncertainty: ``[examples]``, such as ``Prediction.entropy``; a NaN makes averages NaN.
+        values: whether the prediction is the true class, or a loss.
+
+    Returns:
+        Shares rejected, and averages of the rest.
+
+    Raises:
+        ValueError: If the shapes do not fit.
+
+    Example:
+        >>> rejection_curve(torch.tensor([0.9, 0.1]), torch.tensor([False, True])).kept
+        tensor([0.5000, 1.0000], dtype=torch.float64)
+    """
+    require(
+        uncertainty.ndim == 1 and uncertainty.shape == values.shape and len(values) > 0,
+        f"uncertainties have shape {tuple(uncertainty.shape)} and values {tuple(values.shape)}; "
+        "give one of each for every example",
+    )
+    kept = average_over_ties(uncertainty.detach(), values.detach()).cumsum(0).flip(0)
+    kept = torch.where(uncertainty.isnan().any(), torch.nan, kept)
+    left = torch.arange(len(values), 0, -1, dtype=torch.float64, device=kept.device)
+    return Rejection(1 - left / len(values), kept / left)
+
+
+@takes_arrays
+def aurc(uncertainty: Tensor, loss: Tensor) -> Score:
+    """Return the area under the risk–coverage curve (AURC).
+
+    With ``k`` from one to all examples it is the mean of the average loss of the ``k`` most
+    certain ones [Geifman and El-Yaniv, 2017]. The standard error is bootstrapped.
+
+    Args:
+        uncertainty: ``[examples]``.
+        loss: ``[examples]``: whether the prediction is wrong, or any other loss.
+
+    Returns:
+        The area, with its standard error.
+
+    Example:
+        >>> aurc(torch.tensor([0.1, 0.9]), torch.tensor([0.0, 1.0])).value
+        0.25
+    """
+    return bootstrap(lambda u, v: rejection_curve(u, v).kept.mean(), uncertainty, loss)

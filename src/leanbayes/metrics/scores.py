@@ -39,10 +39,16 @@ class Score(NamedTuple):
 
 
 def average(values: Tensor) -> Score:
-    """The average of one number per example, with its standard error.
+    """Return the average of one number per example, with its standard error.
 
     Args:
         values: ``[examples]``, such as minus ``Prediction.log_likelihood(y)``.
+
+    Returns:
+        The average, with its standard error.
+
+    Raises:
+        ValueError: If there are no values.
 
     Example:
         >>> average(torch.tensor([0.0, 1.0, 1.0, 0.0]))
@@ -64,14 +70,20 @@ def bootstrap(
     draws: int = 100,
     seed: int = 0,
 ) -> Score:
-    """Any metric of a whole test set, with its spread over test sets drawn from this one.
+    """Return any metric of a whole test set, with its spread over test sets drawn from this one.
 
     Args:
         metric: a function of tensors that gives one number.
-        values: its arguments, each with one entry an example.
+        values: its arguments, each with one entry per example.
         strata: classes ``[examples]`` whose sizes every drawn test set keeps.
         draws: how many test sets.
         seed: of the draws.
+
+    Returns:
+        The metric, with its standard error.
+
+    Raises:
+        ValueError: If there are fewer than 2 draws or no examples.
 
     Example:
         >>> bootstrap(torch.median, torch.ones(10))
@@ -94,11 +106,14 @@ def bootstrap(
 
 
 def average_over_ties(key: Tensor, values: Tensor) -> Tensor:
-    """Values in the order of a key; those of equal keys are their average, whatever their order.
+    """Return values in the order of a key, averaged where keys are equal.
 
     Args:
         key: what to sort by, ``[examples]``.
         values: ``[examples]``.
+
+    Returns:
+        The sorted values, in float64.
 
     Example:
         >>> average_over_ties(torch.tensor([2, 1, 2]), torch.tensor([0.0, 5.0, 1.0]))

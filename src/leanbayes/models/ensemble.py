@@ -14,7 +14,7 @@ class DeepEnsemble(nn.Module):
     """Several networks of one kind as the members of one model (Lakshminarayanan et al., 2017).
 
     It is used as any mixture is: ``predict`` gives samples of every member, and training takes
-    ``tile(x, members)``, of which each network gets the block of its own. Members that are trained
+    ``tile(x, members)``, of which each network gets its own block. Members that are trained
     together learn as each would alone on these batches, although a loss is averaged over all:
     the gradient of an output is multiplied by the number of networks, and its value is not. So with
     ``lb.kl`` of converted networks the sum of all ELBOs is trained.
@@ -22,6 +22,9 @@ class DeepEnsemble(nn.Module):
     Args:
         networks: the members, which share nothing; trained already or not, converted or not.
         batch_dim: which dimension of inputs and outputs counts examples.
+
+    Raises:
+        ValueError: If there are no networks, or they are not apart.
 
     Example:
         >>> import leanbayes as lb
@@ -37,15 +40,15 @@ class DeepEnsemble(nn.Module):
         require(
             len({id(network) for network in networks}) == len(networks)
             and len(set(parameters)) == len(parameters),
-            "two members of the ensemble share weights, so they are not two; make every network "
-            "anew, as DeepEnsemble.of(make, members) does",
+            "two members of the ensemble share weights, so they are not two; make each one "
+            "separately, as DeepEnsemble.of(make, members) does",
         )
         self.networks = nn.ModuleList(networks)
         self.batch_dim = batch_dim
 
     @classmethod
     def of(cls, make: Callable[[], nn.Module], members: int, batch_dim: int = 0) -> Self:
-        """Make every network by a call of its own.
+        """Make every network by a separate call.
 
         Args:
             make: gives a new network, with other first weights every time.

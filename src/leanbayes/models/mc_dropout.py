@@ -15,15 +15,21 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def mc_dropout(model: M, *, inplace: bool = False) -> M:
-    """Predictions with dropout: every pass draws other units (Gal and Ghahramani, 2016).
+    """Return predictions with dropout: every pass draws other units (Gal and Ghahramani, 2016).
 
     The result is a model as any other: ``predict`` draws samples of it, reports and metrics follow.
     It has the parameters and names of the given one, so trained weights go from one to the other.
-    Every example has a draw of its own, so there is no one function to hold.
+    Every example has a separate draw, so there is no one function to hold.
 
     Args:
         model: a network with dropout layers, trained or not.
         inplace: change the given model instead of a copy.
+
+    Returns:
+        The network with random dropout.
+
+    Raises:
+        ValueError: If the network has no dropout.
 
     Example:
         >>> import torch, leanbayes as lb

@@ -1,20 +1,119 @@
-"""Learned: a distribution's constructor and its stored tensors, as a module that returns it."""
+"""Learned: the constructor of a distribution and its stored tensors, their roles and transforms."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from leanbayes.errors import require, unknown
 from leanbayes.ops import Linear, LinearOp
-from leanbayes.parameters.transforms import AsMatrix, Transform
 from leanbayes.precision import HALVES, wide, wide_dtype
 from leanbayes.torch_private import Moved
+
+_SOFTPLUS_FLOOR = 1e-7
+
+
+class Transform(Protocol):
+    """A function of a stored tensor, and its inverse."""
+
+    def __call__(self, stored: Tensor, /) -> Tensor: ...
+
+    def inverse(self, value: Tensor, /) -> Tensor:
+        """Return a stored tensor that gives this value."""
+
+
+@dataclass(frozen=True)
+class Exp:
+    """``unit · exp(rate · stored)``, at most ``ceiling``; a log variance has rate ½.
+
+    The unit is where a scale starts: zero is stored then, and weight decay pulls back to it.
+    """
+
+    rate: float = 1.0
+    ceiling: float | None = None
+    unit: float = 1.0
+
+    @property
+    def origin(self) -> float:
+        """What would be stored for the unit if the unit were 1."""
+        return math.log(self.unit) / self.rate
+
+    def __call__(self, stored: Tensor, /) -> Tensor:
+        if self.ceiling is not None:
+            stored = stored.clamp_max(math.log(self.ceiling) / self.rate - self.origin)
+        if self.unit == 1:
+            return (stored if self.rate == 1 else self.rate * stored).exp()
+        absolute = stored + self.origin
+        return (absolute if self.rate == 1 else absolute.mul_(self.rate)).exp_()
+
+    def inverse(self, value: Tensor, /) -> Tensor:
+        return value.log() / self.rate - self.origin
+
+
+@dataclass(frozen=True)
+class Softplus:
+    """``log(1 + exp(stored))``, at most ``ceiling``, and never quite zero."""
+
+    ceiling: float | None = None
+
+    def __call__(self, stored: Tensor, /) -> Tensor:
+        if self.ceiling is not None:
+            stored = stored.clamp_max(math.log(math.expm1(self.ceiling)))
+        return F.softplus(stored) + _SOFTPLUS_FLOOR
+
+    def inverse(self, value: Tensor, /) -> Tensor:
+        excess = (value - _SOFTPLUS_FLOOR).clamp_min(torch.finfo(value.dtype).tiny)
+        return excess + torch.log(-torch.expm1(-excess))
+
+
+@dataclass(frozen=True)
+class Abs:
+    """``|stored|``, at most ``ceiling``."""
+
+    ceiling: float | None = None
+
+    def __call__(self, stored: Tensor, /) -> Tensor:
+        scale = stored.abs()
+        return scale if self.ceiling is None else scale.clamp_max(self.ceiling)
+
+    def inverse(self, value: Tensor, /) -> Tensor:
+        return value
+
+
+@dataclass(frozen=True)
+class Clamp:
+    """The stored number plus ``origin``, where it starts, kept between ``low`` and ``high``."""
+
+    low: float
+    high: float
+    origin: float = 0.0
+
+    def __call__(self, stored: Tensor, /) -> Tensor:
+        return (stored + self.origin).clamp(self.low, self.high)
+
+    def inverse(self, value: Tensor, /) -> Tensor:
+        return value - self.origin
+
+
+@dataclass(frozen=True)
+class AsMatrix:
+    """A weight that is stored in torch's own shape, seen as the matrix ``[out, in]`` of an op."""
+
+    op: LinearOp
+
+    def __call__(self, stored: Tensor, /) -> Tensor:
+        return self.op.matrix(stored)
+
+    def inverse(self, value: Tensor, /) -> Tensor:
+        return self.op.unmatrix(value)
+
 
 Role = Literal["means", "scales", "factors", "other"]
 """What a tensor is for: posterior means and shared weights; everything else in a posterior, save
@@ -47,7 +146,7 @@ class Stored:
 
     @staticmethod
     def means(weight: Tensor, op: LinearOp) -> Stored:
-        """Means that start at a weight, stored in torch's own shape and seen as a matrix."""
+        """Return means that start at a weight, stored in torch's own shape and seen as a matrix."""
         is_matrix = type(op) is Linear
         return Stored(weight.detach().clone(), AsMatrix(op), "means", as_it_is=is_matrix)
 
@@ -68,7 +167,7 @@ class Learned(Moved, Generic[D]):
             saved, because the spec says it.
 
     Example:
-        >>> from leanbayes.parameters.transforms import Exp
+        >>> from leanbayes.parameters.learned import Exp
         >>> q = Learned(torch.distributions.Normal, loc=0.0, scale=Stored(torch.zeros(2), Exp()))
         >>> q.assign(scale=torch.tensor([1.0, 2.0]))
         >>> q().scale
@@ -142,13 +241,13 @@ class Learned(Moved, Generic[D]):
         return tensor
 
     def value(self, name: str) -> Tensor:
-        """One argument of the distribution, as it is now."""
+        """Return one argument of the distribution, as it is now."""
         tensor: Tensor = wide(getattr(self, name))
         transform = self.transforms.get(name)
         return tensor if transform is None else transform(tensor)
 
     def tensors(self, *roles: Role) -> dict[str, nn.Parameter]:
-        """The stored tensors that are for one of these things, by name."""
+        """Return the stored tensors that are for one of these things, by name."""
         return {name: self.get_parameter(name) for name, r in self.roles.items() if r in roles}
 
     @torch.no_grad()
@@ -182,9 +281,9 @@ class Learned(Moved, Generic[D]):
     def extended(
         self, constructor: Callable[..., E], *, spec: Any, **buffers: Tensor
     ) -> Learned[E]:
-        """Another distribution that the same tensors and some buffers make.
+        """Return another distribution that the same tensors and some buffers make.
 
-        The tensors are shared, not copied: an optimiser that has them goes on training them.
+        The tensors are shared, not copied: an optimizer that has them goes on training them.
 
         Args:
             constructor: makes the distribution from this one's arguments and the buffers.
@@ -222,7 +321,7 @@ def _shift_version_1(
 
 
 def from_version_1(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a state dict that stored absolute logarithms, as this version stores them.
+    """Convert a state dict with absolute logarithms to the stored form of today.
 
     Args:
         model: a model that the tensors are for.

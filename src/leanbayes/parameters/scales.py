@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import require, require_choice, require_positive
-from leanbayes.parameters.learned import Stored
-from leanbayes.parameters.transforms import Abs, Exp, Softplus, Transform
+from leanbayes.parameters.learned import Abs, Exp, Softplus, Stored, Transform
 from leanbayes.precision import wide_dtype
 from leanbayes.spec import Spec
 
@@ -36,6 +35,9 @@ class Scale(Spec):
             (``"signed"``): weight decay pulls these to log 2 and to 0.
         ceiling: no standard deviation rises above it.
         by_fan_in: divide ``start`` by the square root of the fan-in.
+
+    Raises:
+        ValueError: If an option is unknown or out of range.
 
     Example:
         >>> first = Scale(0.5).initial((2, 2), like=torch.zeros(1))
@@ -68,11 +70,11 @@ class Scale(Spec):
 
     @staticmethod
     def of(scale: float | Scale) -> Scale:
-        """A number becomes a log-stored scale that starts there."""
+        """Convert a number to a log-stored scale that starts there."""
         return scale if isinstance(scale, Scale) else Scale(float(scale))
 
     def for_fan_in(self, fan_in: int) -> Scale:
-        """The scale of a layer in which so many weights are added up in one output.
+        """Return the scale of a layer in which so many weights are added up in one output.
 
         Example:
             >>> Scale(0.5, by_fan_in=True).for_fan_in(25).start
@@ -93,7 +95,7 @@ class Scale(Spec):
         return Exp(0.5 if self.stored == "log_variance" else 1.0, self.ceiling, self.start)
 
     def initial(self, shape: Sequence[int], like: Tensor, fan_in: int | None = None) -> Stored:
-        """The first standard deviations, as they are stored.
+        """Return the first standard deviations, as they are stored.
 
         Args:
             shape: their shape.
@@ -102,12 +104,13 @@ class Scale(Spec):
         """
         if self.by_fan_in:
             return self.for_fan_in(fan_in or shape[-1]).initial(shape, like)
+        transform = self.transform
         empty = torch.empty(tuple(shape), dtype=wide_dtype(like.dtype), device=like.device)
         if isinstance(self.start, str):
             bound = 1 / math.sqrt(fan_in or shape[-1])
-            return Stored(empty.uniform_(-bound, bound).to(like.dtype), self.transform)
+            return Stored(empty.uniform_(-bound, bound).to(like.dtype), transform)
         value = torch.full_like(empty, self.start)
         if self.spread:
             value = (value + self.spread * torch.randn_like(value)).clamp_min(1e-3 * self.start)
-        first = self.transform.inverse(value) + self.raw_spread * torch.randn_like(value)
-        return Stored(first.to(like.dtype), self.transform)
+        first = transform.inverse(value) + self.raw_spread * torch.randn_like(value)
+        return Stored(first.to(like.dtype), transform)

@@ -12,9 +12,8 @@ from torch import Tensor
 from leanbayes.distributions import WeightDistribution
 from leanbayes.errors import require
 from leanbayes.ops import LinearOp
-from leanbayes.parameters.learned import Learned, Stored
+from leanbayes.parameters.learned import AsMatrix, Learned, Stored
 from leanbayes.parameters.scales import Scale
-from leanbayes.parameters.transforms import AsMatrix
 from leanbayes.registry import Registry
 from leanbayes.spec import Spec
 
@@ -36,7 +35,7 @@ class Posterior(Spec):
     def part(
         self, whole: Learned[WeightDistribution], op: LinearOp, rows: Tensor, columns: Tensor
     ) -> Learned[WeightDistribution]:
-        """The law of some rows and columns of a matrix, as a posterior of its own.
+        """Return the law of some rows and columns of a matrix, as a separate posterior.
 
         Args:
             whole: the posterior of the matrix, made from this spec.
@@ -59,13 +58,13 @@ class Posterior(Spec):
     def stored_part(
         self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
     ) -> dict[str, Tensor]:
-        """What :meth:`part` stores, means as matrices; a family that cannot be cut has no such."""
+        """Return the tensors of :meth:`part`, means as matrices; not every family can be cut."""
         raise NotImplementedError(f"{type(self).__name__} does not say what parts of it are")
 
     def learned(
         self, constructor: Callable[..., WeightDistribution], **arguments: Stored
     ) -> Learned[WeightDistribution]:
-        """The module that holds these tensors and remembers this spec."""
+        """Return the module that holds these tensors and remembers this spec."""
         exact = partial(constructor, validate_args=False)
         return Learned(exact, spec=self, like=None, **arguments)
 
@@ -87,9 +86,18 @@ P = TypeVar("P", bound=type[Posterior])
 
 
 def register_posterior(kind: P) -> P:
-    """Make a posterior known by its class name, so that files and recipes can name it.
+    """Register a posterior by its class name, for files and recipes.
 
     ``docs/extending/posterior.py`` is one to copy.
+
+    Args:
+        kind: Class of the spec, a frozen dataclass.
+
+    Returns:
+        The class.
+
+    Raises:
+        ValueError: If it is not a posterior.
     """
     require(
         isinstance(kind, type) and issubclass(kind, Posterior),

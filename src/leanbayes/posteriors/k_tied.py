@@ -25,6 +25,9 @@ class KTied(Posterior):
     Args:
         rank: the number of rank-one terms ``k``.
         scale: where the standard deviations start, or a :class:`Scale` for the factors' storage.
+
+    Raises:
+        ValueError: If the rank is below 1 or the scale does not suit factors.
     """
 
     rank: int = 2

@@ -1,7 +1,7 @@
 """Independent weights: mean field, its limit of no noise, variance layers, Gaussian dropout."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -10,9 +10,8 @@ from torch import Tensor
 from leanbayes.distributions import Delta, LocationScale, WeightDistribution
 from leanbayes.errors import require, require_choice, require_positive
 from leanbayes.ops import LinearOp
-from leanbayes.parameters.learned import Learned, Stored
+from leanbayes.parameters.learned import Clamp, Exp, Learned, Stored
 from leanbayes.parameters.scales import Scale
-from leanbayes.parameters.transforms import Clamp, Exp
 from leanbayes.posteriors.base import Posterior, cut_matrices, register_posterior
 from leanbayes.precision import wide
 
@@ -56,8 +55,12 @@ class MeanField(_Independent):
         Scale.of(self.scale)
 
     def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
-        scale = _first_scale(self.scale, weight, op)
-        return self.learned(LocationScale, loc=Stored.means(weight, op), scale=scale)
+        scale, loc = _first_scale(self.scale, weight, op), Stored.means(weight, op)
+        stored = scale.transform
+        if not (isinstance(stored, Exp) and stored.rate == 1 and stored.ceiling is None):
+            return self.learned(LocationScale, loc=loc, scale=scale)
+        family = partial(LocationScale, log_unit=math.log(stored.unit))
+        return self.learned(family, loc=loc, scale=replace(scale, as_it_is=True))
 
 
 @register_posterior
@@ -65,12 +68,15 @@ class MeanField(_Independent):
 class ZeroMean(_Independent):
     """A variance layer: zero means, everything stored in the variances [variance, eq. 4].
 
-    The converted weights are not used: there is no mean to put them in.
+    The converted weights are not used: there is not a mean to put them in.
 
     Args:
         noise: ``"normal"``, ``"bernoulli"`` (a random sign) or ``"uniform"`` [variance, 3.3].
         scale: where the standard deviations start; by default as published, uniform in ±1/√fan-in
             (in an embedding the fan-in is 1).
+
+    Raises:
+        ValueError: If the noise is unknown.
     """
 
     noise: Literal["normal", "bernoulli", "uniform"] = "normal"
@@ -88,13 +94,16 @@ class ZeroMean(_Independent):
 @register_posterior
 @dataclass(frozen=True)
 class VariationalDropout(_Independent):
-    """Gaussian dropout ``N(μ, α μ²)`` with learnt α: variational dropout [variance, eq. 5 and 14].
+    """Gaussian dropout ``N(μ, α μ²)`` with learned α: variational dropout [variance, eq. 5 and 14].
 
     Args:
         alpha: one α for the ``"layer"``, per output ``"neuron"`` or per ``"weight"``; or
             ``"additive"``: free means and log variances, which start at ``α μ²``.
         log_alpha: where log α starts (published: −5 for LeNet, −10 for VGG).
         limit: log α is clipped to ±limit.
+
+    Raises:
+        ValueError: If an option is unknown or out of range.
     """
 
     alpha: Literal["layer", "neuron", "weight", "additive"] = "layer"

@@ -44,6 +44,9 @@ class LowRank(Posterior):
             already; ``"random"`` at random factors whose product varies as the weights do, for one
             that is not: the nearest matrix would be too small.
 
+    Raises:
+        ValueError: If the rank is below 1 or the start is unknown.
+
     Note:
         Singular Bayesian neural networks (2026) propose this family.
     """
@@ -77,7 +80,7 @@ def _nearest(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def _alike(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Normal factors whose product has the mean square of a matrix."""
+    """Return normal factors whose product has the mean square of a matrix."""
     spread = (matrix.square().mean() / rank) ** 0.25
     left = torch.randn_like(matrix[:, :1].expand(-1, rank))
     right = torch.randn_like(matrix[:1].expand(rank, -1))

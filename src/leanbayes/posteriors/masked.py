@@ -30,6 +30,9 @@ class Pruned(Posterior):
         base: spec of the posterior of the weights that are kept; not of rank-one factors, which
             belong to whole rows and columns.
 
+    Raises:
+        ValueError: If the posterior cannot be pruned.
+
     Example:
         >>> import leanbayes as lb
         >>> q = lb.posteriors.Pruned(lb.MeanField())
@@ -57,14 +60,14 @@ class Pruned(Posterior):
     def part(
         self, whole: Learned[WeightDistribution], op: LinearOp, rows: Tensor, columns: Tensor
     ) -> Learned[WeightDistribution]:
-        """That of the base, without a mask where nothing of the part is pruned."""
+        """Return the part of the base, without a mask if nothing of it is pruned."""
         mask = whole.value("mask")[rows][:, columns]
         cut = self.base.part(whole, op, rows, columns)
         return cut if bool(mask.all()) else masked(cut, mask)
 
 
 def masked(posterior: Learned[WeightDistribution], mask: Tensor) -> Learned[WeightDistribution]:
-    """A posterior with the same parameters, shared and not copied, and these weights kept.
+    """Return a posterior with the same parameters, shared and not copied, and these weights kept.
 
     Args:
         posterior: any; what it has pruned already stays pruned.

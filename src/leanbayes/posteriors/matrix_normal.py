@@ -19,8 +19,7 @@ from leanbayes.distributions.matrix_normal import EntropyBound
 from leanbayes.errors import require, require_count, require_positive
 from leanbayes.kernels import PackedTriangular
 from leanbayes.ops import LinearOp
-from leanbayes.parameters.learned import Learned, Stored
-from leanbayes.parameters.transforms import Exp
+from leanbayes.parameters.learned import Exp, Learned, Stored
 from leanbayes.posteriors.base import Posterior, register_posterior
 
 
@@ -64,6 +63,9 @@ class MatrixNormal(Posterior):
         diagonal: add independent noise to every weight (the paper's MN+Diagonal, section 5.3);
             the KL is then an upper bound: by Minkowski's inequality if ``True``, or by
             ``"pivots"``, which is tighter and takes one more logarithm for each weight.
+
+    Raises:
+        ValueError: If the scale is not positive or the rank is negative.
     """
 
     scale: float = 0.01
@@ -96,7 +98,7 @@ class MatrixNormal(Posterior):
     def stored_part(
         self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
     ) -> dict[str, Tensor]:
-        """A part of a Kronecker covariance is that of the parts of both factors."""
+        """Return the posterior of some rows and columns: parts of both factors."""
         stored = {name: whole.get_parameter(name).detach() for name in whole.roles}
         cut = {"loc": whole.value("loc")[rows][:, columns]}
         if self.diagonal:

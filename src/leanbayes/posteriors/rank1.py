@@ -62,16 +62,20 @@ class Rank1(Posterior):
             ``s`` input channels.
         perturb: multiply by the factors, or add them.
         signs: how factors start: above 0 it is the probability of +1 against −1; otherwise they
-            are drawn from N(1, signs²) (N(0, signs²) when added).
+            are drawn from N(1, signs²) (N(0, signs²) when added). Log-normal factors start with
+            mean one and this spread of their logarithms.
         rate: dropout rate that sets the first scale, √(rate / (1 − rate)).
         clip: bound on sampled factors.
         kl: average the factors' KL over members, or sum it as the reference code does.
         weight_scale: standard deviation of a normal prior on the shared weights; ``None`` leaves
-            that to the optimiser's weight decay.
+            that to the optimizer's weight decay.
         batch: what members learn from: ``"split"`` gives each its contiguous share of a batch, at
             the cost of one network, ``"tile"`` all of it, as published; a loop of your own feeds
             ``x``, or ``tile(x, members)``. Predictions are those of all members either way. Specs
             that were saved before there was a choice mean ``"tile"``.
+
+    Raises:
+        ValueError: If an option is unknown or out of range.
     """
 
     if_absent: ClassVar[Mapping[str, Any]] = {"batch": "tile"}
@@ -107,20 +111,26 @@ class Rank1(Posterior):
         both = self.factors
         return both if isinstance(both, tuple) else (both, both)
 
-    def _first_loc(self, shape: tuple[int, int], like: Tensor) -> Stored:
-        first = like.new_empty(shape)
-        if self.perturb == "add":
-            first.normal_(0.0, abs(min(self.signs, 0.0)))
+    def _first_loc(self, kind: FactorName, shape: tuple[int, int], like: Tensor) -> Stored:
+        """Around one; the logarithm of a positive factor starts where that has mean one."""
+        first, spread = like.new_empty(shape), abs(min(self.signs, 0.0))
+        if kind == "lognormal":
+            first.normal_(-(self._scale_of_rate**2 + spread**2) / 2, spread)
+        elif self.perturb == "add":
+            first.normal_(0.0, spread)
         elif self.signs > 0:
             first = first.bernoulli_(self.signs) * 2 - 1
         else:
-            first.normal_(1.0, abs(self.signs))
+            first.normal_(1.0, spread)
         return Stored(first, role="factors")
+
+    @property
+    def _scale_of_rate(self) -> float:
+        return math.sqrt(self.rate / (1 - self.rate))
 
     def _first_scale(self, kind: FactorName, shape: tuple[int, int], like: Tensor) -> Stored:
         """Stored before a softplus; jittered as in the reference code, except for heavy tails."""
-        scale = math.sqrt(self.rate / (1 - self.rate))
-        first = Scale(scale, stored="softplus").initial(shape, like)
+        first = Scale(self._scale_of_rate, stored="softplus").initial(shape, like)
         if kind not in ("cauchy", "halfcauchy"):
             jitter = torch.empty_like(first.tensor)
             first.tensor.add_(nn.init.trunc_normal_(jitter, std=0.1, a=-0.2, b=0.2))
@@ -133,7 +143,7 @@ class Rank1(Posterior):
         for name, kind, n in zip("rs", self.kinds, sizes, strict=True):
             shape = (self.members, n)
             if kind not in ("halfcauchy", "none"):
-                arguments[f"{name}_loc"] = self._first_loc(shape, weight)
+                arguments[f"{name}_loc"] = self._first_loc(kind, shape, weight)
             if kind not in ("fixed", "none"):
                 arguments[f"{name}_scale"] = self._first_scale(kind, shape, weight)
         mixture = partial(

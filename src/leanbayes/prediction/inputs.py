@@ -51,7 +51,7 @@ class Inputs:
         return [t.shape[d] for t, d in zip(self.tensors, self.dims, strict=True)]
 
     def cut(self, start: int, step: int) -> Inputs:
-        """Some of the examples."""
+        """Return some of the examples."""
         sizes = self.sizes
         require(
             step >= sizes[0] or len(set(sizes)) == 1,
@@ -63,7 +63,7 @@ class Inputs:
         return replace(self, tensors=tuple(parts))
 
     def run(self, model: nn.Module, tensors: Sequence[Tensor]) -> Any:
-        """What the model gives for tensors in place of these inputs."""
+        """Return what the model gives for tensors in place of these inputs."""
         named = dict(zip(self.names, tensors, strict=True)) if self.names else {}
         y = model(*(() if named else tensors), **named, **self.constants)
         return y if self.output is None else self.output(y)
@@ -76,8 +76,8 @@ class Reader:
     Attributes:
         model: what will be called with them.
         batch_dim: which dimension counts examples, or one for each input.
-        targets: what of a batch is no input: names of a dictionary, or how many parts at the end
-            of a tuple.
+        targets: what of a batch is not an input: names of a dictionary, or how many parts at
+            the end of a tuple.
         output: which tensor of what the model gives is predicted.
     """
 
@@ -87,7 +87,7 @@ class Reader:
     output: Callable[[Any], Any] | None = None
 
     def batches(self, x: object) -> Iterator[Inputs]:
-        """All of it at once, or one batch of a loader after the other."""
+        """Yield all inputs at once, or the batches of a loader."""
         x = _without_labels(x)
         if isinstance(x, Tensor | _Array):
             yield self._tuple((x,))
@@ -107,7 +107,7 @@ class Reader:
             )
 
     def _batch(self, batch: object) -> Inputs:
-        """A batch of a loader, without its targets."""
+        """Return a batch of a loader, without its targets."""
         if isinstance(batch, Mapping):
             return self._mapping(batch)
         if not isinstance(batch, tuple | list):
@@ -152,7 +152,7 @@ class Reader:
         return Inputs(tuple(tensors.values()), dims, tuple(tensors), constants, self.output)
 
     def _absent(self, batch: Mapping[str, Any]) -> Sequence[str]:
-        """The names of targets: labels, unless the model cannot do without."""
+        """Return the names of targets: labels, unless the model cannot do without."""
         if isinstance(self.targets, int):
             raise TypeError(f"targets is {self.targets}; batches are dictionaries, so give names")
         if self.targets is None:
@@ -196,7 +196,7 @@ class Reader:
 
 
 def is_loader(x: object) -> bool:
-    """Whether something gives batches, one after the other."""
+    """Return whether something gives batches, one after the other."""
     if isinstance(x, Dataset):
         raise TypeError(
             f"a {type(x).__name__} gives single examples; wrap it in torch.utils.data.DataLoader"
@@ -206,7 +206,7 @@ def is_loader(x: object) -> bool:
 
 
 def in_precision_of(model: nn.Module, x: Tensor) -> Tensor:
-    """Numbers in the precision of the model's weights; whole ones stay whole.
+    """Return numbers in the precision of the model's weights; whole ones stay whole.
 
     Example:
         >>> in_precision_of(nn.Linear(3, 2), torch.zeros(1, 3, dtype=torch.float64)).dtype
@@ -227,7 +227,7 @@ class _Array(Protocol):
 
 
 def _without_labels(x: object) -> object:
-    """The array of a DataFrame or Series, which have labels and a ``to_numpy`` method."""
+    """Return the array of a DataFrame or Series, which have labels and a ``to_numpy`` method."""
     to_numpy = getattr(x, "to_numpy", None)
     return x if to_numpy is None else to_numpy()
 
@@ -237,7 +237,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def _from_array(what: str, array: _Array) -> Tensor:
-    """An array as a tensor, without a copy where torch can use its memory."""
+    """Return an array as a tensor, without a copy where torch can use its memory."""
     interface = array.__array_interface__
     kind = interface["typestr"]
     if kind[1] not in "biufc" or kind[0] == ">":

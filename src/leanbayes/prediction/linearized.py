@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 from leanbayes.errors import require
 from leanbayes.estimators import mean
-from leanbayes.models.noise_switches import using
-from leanbayes.models.random_maps import random_maps
-from leanbayes.prediction.eval_mode import evaluating
+from leanbayes.models.random_maps import random_maps, using
+from leanbayes.prediction.eval_mode import evaluating, noise_by
 from leanbayes.prediction.inputs import Inputs
 from leanbayes.prediction.sampling import examples_first
-from leanbayes.prediction.seeded import noise_by
 
 _MEANS = "loc"
 
@@ -48,7 +46,7 @@ def _outputs(inputs: Inputs, model: nn.Module) -> Tensor:
 def linearized_samples(
     model: nn.Module, run: Callable[[nn.Module], Tensor], samples: int
 ) -> Tensor:
-    """Outputs ``[samples, …]`` of the tangent of a model, each for one draw of all weights.
+    """Return outputs ``[samples, …]`` of the tangent of a model, each for one draw of all weights.
 
     Args:
         model: a converted model, in eval mode.
@@ -91,7 +89,7 @@ class _Called(nn.Module):
 
 
 def _deviation(posterior: nn.Module) -> Tensor:
-    """A draw of the weights minus their mean, in the shape in which means are stored."""
+    """Return a draw of the weights minus their mean, in the shape in which means are stored."""
     q = posterior()
     deviation = (q.rsample() - q.mean).detach()
     transform = posterior.transforms.get(_MEANS)  # type: ignore[union-attr, operator]

@@ -8,27 +8,35 @@ weights; of a DataLoader one batch is in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from leanbayes.distributions import Masked
-from leanbayes.errors import require, require_seed
+from leanbayes.errors import require, require_choice, require_seed
 from leanbayes.estimators import mean
 from leanbayes.layers import RandomMap
 from leanbayes.layers.dropout import MCDropout
 from leanbayes.layers.forward_pass import Held, estimator_for, forward_pass
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.models.random_maps import random_maps
-from leanbayes.prediction.eval_mode import evaluating
+from leanbayes.prediction.eval_mode import evaluating, noise_by
 from leanbayes.prediction.inputs import Inputs, Reader, Targets, is_loader
 from leanbayes.prediction.linearized import draw_linearized
+from leanbayes.prediction.one_pass import NoRuleError, propagate
+from leanbayes.prediction.one_pass.draws import draw_outputs, output_noise
 from leanbayes.prediction.prediction import Prediction
-from leanbayes.prediction.sampling import Passes
-from leanbayes.prediction.seeded import noise_by
+from leanbayes.prediction.sampling import Passes, has_forward_hooks
 
 __all__ = ["Prediction", "predict", "predict_batches", "shared_layers"]
+
+Method = Literal["samples", "moments"]
+"""How uncertainty is propagated through a network."""
+
+_SAMPLES = 100
+_OUTPUT_DRAWS = 32
+"""Draws if their number is not given: of the weights, and of outputs whose moments are known."""
 
 Given = Tensor | tuple[Any, ...] | Mapping[str, Any] | Iterable[Any]
 """What predictions are made for: tensors and arrays, several, named, or batches of these."""
@@ -38,7 +46,8 @@ def predict(
     model: nn.Module,
     x: Given,
     *,
-    samples: int = 100,
+    method: Method = "samples",
+    samples: int | None = None,
     batch_size: int | None = None,
     batch_dim: int | Sequence[int] = 0,
     coherent: bool = False,
@@ -60,7 +69,14 @@ def predict(
             whose samples are all equal is refused.
         x: a tensor, array or DataFrame; a tuple of several, or a dictionary of named ones; or a
             DataLoader.
-        samples: how many draws (of every member).
+        method: ``"samples"`` of the weights, or ``"moments"``: mean and variance of every
+            activation in one pass, which draws nothing but outputs. A model that has a part
+            without a rule is sampled, and the prediction's ``fallback`` names the part. Different
+            activations count as independent: fast and close for k-tied and mean-field networks,
+            too narrow where positions of a convolution share much noise. All inputs of a loader
+            are kept until the end.
+        samples: how many draws (of every member); 100, or 32 draws of the outputs from their
+            moments.
         batch_size: how many examples to run at once at most.
         batch_dim: which dimension counts examples, or one for each input; outputs have it first.
         coherent: let each draw be one function over the whole data set.
@@ -72,14 +88,31 @@ def predict(
         targets: what batches have beside inputs: names, or how many parts at the end of a tuple;
             by default ``labels`` and ``label``, and the last of several parts.
 
+    Returns:
+        Predictive samples.
+
+    Raises:
+        ValueError: If an option is out of range or all samples are equal.
+
     Example:
         >>> import leanbayes as lb
         >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.priors.Normal(1.0))
         >>> predict(model, torch.randn(5, 3), samples=10).probs.shape
         torch.Size([5, 2])
     """
-    _check_options(samples, batch_size, seed)
+    _check_method(method, coherent or linearized)
     batches = Reader(model, batch_dim, targets, output).batches(x)
+    fallback = None
+    if method == "moments":
+        draws = _OUTPUT_DRAWS if samples is None else samples
+        _check_options(draws, batch_size, seed)
+        given = list(batches)
+        made = one_pass(model, given, draws, batch_size, seed, likelihood or Categorical())
+        if isinstance(made, Prediction):
+            return made
+        batches, fallback = iter(given), made
+    samples = _SAMPLES if samples is None else samples
+    _check_options(samples, batch_size, seed)
     if linearized:
         drawn = draw_linearized(model, batches, samples, batch_size, seed)
         return Prediction(drawn, likelihood or Categorical(), "linearized")
@@ -92,7 +125,9 @@ def predict(
         "not reach the output; call its random or dropout layers in forward instead of reading "
         "their weights, and return an output that depends on them",
     )
-    return Prediction(drawn, likelihood or Categorical(), draw.method, draw.reason)
+    return Prediction(
+        drawn, likelihood or Categorical(), draw.method, draw.reason, fallback=fallback
+    )
 
 
 class _Drawer:
@@ -141,8 +176,17 @@ class _Drawer:
 
 
 def _common(seed: int | None, is_needed: bool) -> int | None:
-    """A seed that batches have in common."""
+    """Return a seed that batches have in common."""
     return int(torch.randint(2**62, ())) if is_needed and seed is None else seed
+
+
+def _check_method(method: str, is_joint: bool) -> None:
+    require_choice("method", method, get_args(Method))
+    require(
+        method == "samples" or not is_joint,
+        "method must be 'samples' with coherent=True or linearized=True, got 'moments'. Leave "
+        "one of them out",
+    )
 
 
 def _check_options(samples: int, batch_size: int | None, seed: int | None) -> None:
@@ -174,7 +218,7 @@ def _draws(layer: RandomMap) -> bool:
 
 
 def _has_noise(layer: RandomMap) -> bool:
-    """Whether noise certainly leaves a layer; that of a pruned one may meet zeros alone."""
+    """Return whether noise certainly leaves a layer; that of a pruned one may meet zeros alone."""
     q = layer.posterior()
     return not isinstance(q, Masked) and not torch.equal(q.rsample(), q.rsample())
 
@@ -183,7 +227,8 @@ def predict_batches(
     model: nn.Module,
     x: Given,
     *,
-    samples: int = 100,
+    method: Method = "samples",
+    samples: int | None = None,
     batch_size: int | None = None,
     batch_dim: int | Sequence[int] = 0,
     coherent: bool = False,
@@ -192,14 +237,15 @@ def predict_batches(
     output: Callable[[Any], Any] | None = None,
     targets: Targets = None,
 ) -> Iterator[Prediction]:
-    """Predict one slice of the examples after the other: memory for one slice is enough.
+    """Predict one slice of the examples after the other, to save memory.
 
     A loop takes what it wants of each, where :func:`predict` keeps all samples of all examples.
 
     Args:
         model: any model.
         x: inputs, or a DataLoader, as :func:`predict` takes them.
-        samples: how many draws (of every member).
+        method: ``"samples"`` or ``"moments"``, as in :func:`predict`.
+        samples: how many draws (of every member); 100, or 32 draws of outputs from moments.
         batch_size: how many examples a slice has, all of one batch of a loader; if not given,
             fewer for more samples.
         batch_dim: which dimension of the inputs counts examples, or one for each of them.
@@ -209,6 +255,12 @@ def predict_batches(
         output: chooses the tensor to predict, if the model gives something else.
         targets: what batches have beside inputs.
 
+    Returns:
+        An iterator of predictions, one per slice.
+
+    Raises:
+        ValueError: If an option is out of range.
+
     Example:
         >>> import leanbayes as lb
         >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.priors.Normal(1.0))
@@ -216,13 +268,44 @@ def predict_batches(
         >>> torch.cat([part.probs for part in parts]).shape
         torch.Size([500, 2])
     """
+    _check_method(method, coherent)
+    draws = _OUTPUT_DRAWS if samples is None else samples
+    samples = _SAMPLES if samples is None else samples
     _check_options(samples, batch_size, seed)
-    step = batch_size or max(_SLICE // samples, 1)
+    step, fallback = batch_size or max(_SLICE // samples, 1), None
     draw = _Drawer(model, samples, coherent, _common(seed, coherent))
     for inputs in Reader(model, batch_dim, targets, output).batches(x):
         for start in range(0, max(inputs.sizes[0], 1), step):
-            drawn = draw(inputs.cut(start, step), None)
-            yield Prediction(drawn, likelihood or Categorical(), draw.method, draw.reason)
+            part, law = inputs.cut(start, step), likelihood or Categorical()
+            if method == "moments" and fallback is None:
+                made = one_pass(model, [part], draws, None, seed, law)
+                if isinstance(made, Prediction):
+                    yield made
+                    continue
+                fallback = made
+            yield Prediction(draw(part, None), law, draw.method, draw.reason, fallback=fallback)
+
+
+def one_pass(
+    model: nn.Module,
+    batches: Sequence[Inputs],
+    draws: int,
+    batch_size: int | None,
+    seed: int | None,
+    likelihood: Likelihood,
+) -> Prediction | str:
+    """Predict from means and variances, or return the reason why samples are needed."""
+    if has_forward_hooks(model):
+        return "the model has forward hooks"
+    try:
+        parts = [propagate(model, inputs, batch_size) for inputs in batches]
+    except NoRuleError as error:
+        return str(error)
+    moments: Any = parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # type: ignore[arg-type]
+    if not moments.variance.any() and _is_random(model):
+        return "no noise reaches the output in one pass"
+    drawn = draw_outputs(moments, output_noise(moments, draws, seed))
+    return Prediction(drawn, likelihood, "moments", moments=moments)
 
 
 def shared_layers(

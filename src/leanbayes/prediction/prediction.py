@@ -9,12 +9,16 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from leanbayes import metrics
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
+from leanbayes.likelihoods.from_moments import CLOSED, FromMoments
 from leanbayes.likelihoods.mixtures import entropy, log_mean
 from leanbayes.metrics import Bins, Coverage, Rejection, Score
+from leanbayes.metrics.arrays import takes_arrays
+from leanbayes.prediction.one_pass.gaussian import Uncertain
 
 
 class Interval(NamedTuple):
@@ -34,25 +38,52 @@ class Prediction:
     Attributes:
         samples: outputs ``[samples · members, batch, …]``.
         likelihood: what they mean.
-        method: how they were drawn: all samples in one pass (``"vectorized"``), or one after the
-            other (``"looped"``); ``None`` if that is not known.
+        method: how they were drawn: all samples in one pass (``"vectorized"``), one after the
+            other (``"looped"``), of the tangent (``"linearized"``), or from the mean and variance
+            of every output (``"moments"``); ``None`` if that is not known.
         reason: why they were not vectorized; ``None`` if they were.
+        moments: mean and variance of every output, ``[members, batch, …]``, of one pass. Numbers
+            are predicted from these in closed form where the likelihood has one.
+        fallback: why samples were drawn although ``method="moments"`` was asked for.
 
     Example:
         >>> print(Prediction(torch.zeros(20, 5, 10)))
-        Prediction of 5 examples in 10 classes from 20 samples: the most probable class has 10.0 %
+        Prediction of 5 examples in 10 classes from 20 samples: the most probable class has 10.0%
         on average; entropy 2.3 of at most 2.3 nats, 0 of it because samples disagree.
     """
 
     samples: Tensor
     likelihood: Likelihood = field(default_factory=Categorical)
-    method: Literal["vectorized", "looped", "linearized"] | None = None
+    method: Literal["vectorized", "looped", "linearized", "moments"] | None = None
     reason: str | None = None
+    moments: Uncertain | None = None
+    fallback: str | None = None
 
     def _ask(self, question: str, *args: Any) -> Any:
-        """Call a method of the likelihood, without a gradient of its own learned noise."""
+        """Call a method of the likelihood, without a gradient of the learned noise."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.samples.requires_grad):
+            if question in CLOSED and self._is_closed:
+                assert self.moments is not None
+                outputs = FromMoments.outputs(self.moments.loc, self.moments.variance)
+                return getattr(FromMoments(self.likelihood), question)(outputs, *args)
             return getattr(self.likelihood, question)(self.samples, *args)
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether the likelihood turns moments into a distribution of the targets."""
+        if self.moments is None:
+            return False
+        one = self.moments.loc.new_ones(1, 1, *self.moments.shape[2:])
+        return self.likelihood.from_moments(one, one) is not None
+
+    @property
+    def law(self) -> Distribution:
+        """The distributions that targets are a mixture of: one per sample, or per member.
+
+        Moments in closed form need no samples.
+        """
+        law: Distribution = self._ask("distribution")
+        return law
 
     def __len__(self) -> int:
         return self.samples.shape[1]
@@ -69,7 +100,12 @@ class Prediction:
             if not -len(self) <= index < len(self):
                 raise IndexError(f"index must be below the {len(self)} examples, got {index}")
             index = [index]
-        return replace(self, samples=self.samples[:, index])
+        moments = (
+            None
+            if self.moments is None
+            else self.moments.each(Tensor.__getitem__, (slice(None), index))
+        )
+        return replace(self, samples=self.samples[:, index], moments=moments)
 
     @property
     def sample_log_probs(self) -> Tensor:
@@ -127,6 +163,8 @@ class Prediction:
     @property
     def epistemic(self) -> Tensor:
         """Variance of the means over samples."""
+        if self._is_closed:
+            return (self.variance - self.aleatoric).clamp_min(0.0)
         return self._ask("epistemic")
 
     @property
@@ -149,16 +187,17 @@ class Prediction:
         """What this prediction can be asked for: names of its properties and methods."""
         return self._ask("answers")
 
+    @takes_arrays
     def cdf(self, y: Tensor) -> Tensor:
-        """The predictive probability of a target of at most ``y``, elementwise."""
+        """Return the predictive probability of a target of at most ``y``, elementwise."""
         return self._ask("cdf", y)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
-        """Quantiles of the predictive mixture, ``[levels, batch, …]``, by bisection."""
+        """Return quantiles of the predictive mixture, ``[levels, batch, …]``, by bisection."""
         return self._ask("quantiles", levels)
 
     def interval(self, coverage: float = 0.9) -> Interval:
-        """Central credible intervals, as ``low, high``, ``[batch, …]`` each.
+        """Return central credible intervals, as ``low, high``, ``[batch, …]`` each.
 
         Of numbers they hold a new target with this probability. A class has no interval; those of
         its probability, ``[batch, …, classes]``, hold this share of the samples: they are wide
@@ -177,21 +216,23 @@ class Prediction:
         return Interval(*self._ask("interval", coverage))
 
     def draw(self) -> Tensor:
-        """One random target for every sample, ``[samples, batch, …]``."""
+        """Return one random target for every sample, ``[samples, batch, …]``."""
         return self._ask("sample")
 
+    @takes_arrays
     def log_likelihood(self, y: Tensor) -> Tensor:
-        """The log predictive density of every example, averaged over samples inside the log."""
+        """Return the log predictive density of every example: the log of the mean over samples."""
         return log_mean(self._ask("log_prob", y))
 
     def to(self, *args: Any, **kwargs: Any) -> Prediction:
-        """The same with samples on another device or of another dtype, as :meth:`torch.Tensor.to`.
+        """Move the samples to another device or dtype, as :meth:`torch.Tensor.to` does.
 
         Example:
             >>> Prediction(torch.zeros(2, 3, 4)).to(torch.float64).samples.dtype
             torch.float64
         """
-        return replace(self, samples=self.samples.to(*args, **kwargs))
+        moments = None if self.moments is None else self.moments.to(*args, **kwargs)
+        return replace(self, samples=self.samples.to(*args, **kwargs), moments=moments)
 
     def to_pandas(self) -> Any:
         """Return a table with one row per example.
@@ -222,8 +263,9 @@ class Prediction:
                 columns[f"{name}_{place}" if several else name] = column.numpy()
         return pd.DataFrame(columns)
 
+    @takes_arrays
     def metrics(self, y: Tensor) -> dict[str, Score]:
-        """How good the samples are: what the likelihood measures, with standard errors.
+        """Return how good the samples are: what the likelihood measures, with standard errors.
 
         Example:
             >>> prediction = Prediction(torch.zeros(2, 3, 4))
@@ -232,11 +274,12 @@ class Prediction:
         """
         return self._ask("metrics", y)
 
+    @takes_arrays
     def calibration(self, y: Tensor) -> Bins | Coverage:
-        """Whether probabilities are right: for ``plots.reliability`` or ``plots.coverage``.
+        """Return whether probabilities are right: for ``plots.reliability`` or ``plots.coverage``.
 
         Of classes it is the accuracy in 15 bins of confidence; of numbers the share of targets
-        that central intervals of 5 %, 10 %, …, 95 % hold.
+        that central intervals of 5%, 10%, …, 95% hold.
 
         Args:
             y: the truth.
@@ -250,8 +293,9 @@ class Prediction:
             return metrics.calibration_bins(self.confidence.flatten(), right.flatten())
         return metrics.coverage_curve(self.to(torch.float64).cdf(y))
 
+    @takes_arrays
     def rejection(self, y: Tensor) -> Rejection:
-        """What is left when the most uncertain predictions are rejected.
+        """Return what is left when the most uncertain predictions are rejected.
 
         Of classes it is the accuracy, and entropy says what is uncertain; of numbers it is the root
         mean square error, and the predictive variance does.
@@ -291,7 +335,8 @@ class Prediction:
         count, examples = (
             self.samples.shape[:2] if self.samples.ndim > 1 else (len(self.samples), 1)
         )
-        how = self.method if self.reason is None else f"{self.method}: {self.reason}"
+        why = self.fallback if self.fallback is not None else self.reason
+        how = self.method if why is None else f"{self.method}: {why}"
         origin = f"from {_counted(count, 'sample')}{f' ({how})' if how else ''}"
         if not self.samples.numel():
             return f"Prediction of {_counted(examples, 'example')} {origin}."
@@ -310,7 +355,7 @@ class Prediction:
         where = _each(examples, self.labels)
         return (
             f"{where} in {classes} classes {origin}: the most probable class has "
-            f"{100 * sure:.1f} % on average; entropy {total:.2g} of at most "
+            f"{100 * sure:.1f}% on average; entropy {total:.2g} of at most "
             f"{math.log(classes):.2g} nats, {_small(apart)} of it because samples disagree"
         )
 
@@ -318,7 +363,7 @@ class Prediction:
         mean, variance = self.mean, self.variance
         low, high = (float(end) for end in mean.aminmax())
         share = float(self.epistemic.sum() / variance.sum())
-        known = f"{100 * share:.0f} %" if math.isfinite(share) else "an unknown share"
+        known = f"{100 * share:.0f}%" if math.isfinite(share) else "an unknown share"
         return (
             f"{_each(examples, mean)} {origin}: means from {low:.4g} to {high:.4g}; standard "
             f"deviation {float(variance.mean().sqrt()):.3g}, {known} of the variance because "
@@ -331,12 +376,12 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _each(examples: int, values: Tensor) -> str:
-    """How many examples, and how many predictions each has."""
+    """Return how many examples, and how many predictions each has."""
     several = values.numel() // max(examples, 1)
     each = f", {several} predictions each," if several > 1 else ""
     return f"{_counted(examples, 'example')}{each}"
 
 
 def _small(value: float) -> str:
-    """Two digits that matter; rounding is nothing."""
+    """Return two digits that matter; rounding is nothing."""
     return f"{value:.2g}" if value > 1e-4 else "0"

@@ -11,19 +11,19 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from leanbayes.distributions import Delta, FixedMap, Map
+from leanbayes.distributions import Delta, FixedMap, Map, WeightDistribution
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, mean
 from leanbayes.layers import RandomMap
 from leanbayes.layers.dropout import MCDropout
-from leanbayes.layers.forward_pass import Draws, Held, forward_pass
-from leanbayes.layers.maps import draws_anew
+from leanbayes.layers.forward_pass import Draws, Held, draws_anew, forward_pass
+from leanbayes.layers.recurrent import Recurrent
 from leanbayes.models.mc_dropout import FunctionalDropout
-from leanbayes.models.members import members, tile
-from leanbayes.models.noise_switches import held
-from leanbayes.ops import LinearOp, Usage
+from leanbayes.models.random_maps import held, members, tile
+from leanbayes.ops import Linear, LinearOp, Usage
+from leanbayes.posteriors import Rank1
+from leanbayes.prediction.eval_mode import is_compiled
 from leanbayes.prediction.inputs import Inputs
-from leanbayes.prediction.seeded import is_compiled
 from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.prediction.vectorized.batch_rules import UnprovenError
 from leanbayes.prediction.vectorized.samples import ApartMap, SharedNoise
@@ -37,6 +37,7 @@ _SAMPLES = 32
 """Maximum number of samples in one pass."""
 _FEWEST = 4
 """With fewer examples at once the loop over samples is as fast."""
+_SHARED = "a layer draws noise that all examples share"
 _SMALL = 32
 """With at most so many examples no small slice goes ahead."""
 
@@ -66,8 +67,9 @@ class Passes:
         self.members, self.total = members(model), self.sizes[0]
         self.step = batch_size or max(self.total, 1)
         self.shared: frozenset[nn.Module] = before.shared if before else frozenset()
-        self.refused: str | None = before.refused if before else _watched(model)
+        self.refused: str | None = before.refused if before else watched(model)
         self.reason: str | None = None
+        self.laws: dict[nn.Module, WeightDistribution] = {}
 
     def draw(self, samples: int, coherent: bool) -> Tensor | None:
         """Return the outputs of every draw; ``None`` if they have to be drawn again, another way.
@@ -95,12 +97,15 @@ class Passes:
             return f"inputs have different numbers of examples, {self.sizes}"
         if self.step < min(_FEWEST, self.total):
             return f"batch_size is less than {_FEWEST}"
+        if any(map(_has_factors_per_example, self.model.modules())):
+            return "rank-one factors outside of dense layers are faster sample by sample"
         if self._rows() < 2 * _FEWEST:
             return "examples are too large to run several samples at once"
         return self.refused
 
     def _looped(self, samples: int, coherent: bool) -> Tensor | None:
         drawn = []
+        self.laws.clear()
         for number in range(samples):
             with held(self.model) if coherent else nullcontext(), self._watch(number):
                 outputs = self._outputs()
@@ -119,13 +124,14 @@ class Passes:
         return [tile(t, self.members, d) for t, d in zip(part.tensors, part.dims, strict=True)]
 
     def _outputs(self) -> Tensor | None:
-        """One draw for all examples: ``[members, examples, …]``."""
+        """Return one draw for all examples: ``[members, examples, …]``."""
         parts = []
         for start in range(0, max(self.total, 1), self.step):
             batch = self._batch(start, self.step)
             dim = self.inputs.dims[0]
             rows = batch[0].shape[dim]
-            with forward_pass(rows, self.shared) as draws:
+            draws = Draws(self.shared, laws=self.laws)
+            with forward_pass(rows, draws=draws):
                 y = self.inputs.run(self.model, batch)
             if draws.repeated:
                 self.shared |= draws.repeated
@@ -135,18 +141,18 @@ class Passes:
         return torch.cat(parts, 1)
 
     def _rows(self) -> int:
-        """How many rows a vectorized pass may have, counted without members."""
+        """Return how many rows a vectorized pass may have, counted without members."""
         numbers = sum(t.numel() for t in self.inputs.tensors) * self.members // self.total
         return min(_ROWS // self.members, _NUMBERS // max(numbers, 1))
 
     def _shares(self, samples: int) -> tuple[list[int], list[int]]:
-        """How many samples and how many examples vectorized passes have."""
+        """Return how many samples and how many examples vectorized passes have."""
         rows = self._rows()
         shares = _shares(samples, min(_SAMPLES, rows // _FEWEST))
         return shares, _slices(self.total, min(self.step, rows // max(shares)))
 
     def _vectorized(self, shares: Sequence[int], sizes: Sequence[int]) -> Tensor:
-        """All draws of all examples, ``[samples · members, examples, …]``."""
+        """Return all draws of all examples, ``[samples · members, examples, …]``."""
         vectorized = _Vectorized(self.model, self.inputs)
         starts = itertools.accumulate(sizes, initial=0)
         parts = [
@@ -201,7 +207,7 @@ class _Vectorized:
         return None
 
     def _run(self, batch: Sequence[Tensor], index: Tensor) -> Tensor:
-        """The outputs of the samples that a vmap runs over."""
+        """Return the outputs of the samples that a vmap runs over."""
         dim = self.inputs.dims[0]
         rows = batch[0].shape[dim]
         draws = _ApartDraws(maps=self.maps, apart=self.apart)
@@ -214,6 +220,17 @@ class _Vectorized:
                 place = 0 if len(y) == rows else dim
             self.apart.expect(y, place)
         return first
+
+
+def _has_factors_per_example(module: nn.Module) -> bool:
+    """Whether rank-one factors scale channels, entries of a table or the states of a sequence."""
+    maps = module.maps.values() if isinstance(module, Recurrent) else (module,)
+    return any(
+        isinstance(m, RandomMap)
+        and isinstance(m.posterior.spec, Rank1)
+        and (isinstance(module, Recurrent) or not isinstance(m.op, Linear))
+        for m in maps
+    )
 
 
 def _is_limit_of_vmap(error: RuntimeError) -> bool:
@@ -253,18 +270,20 @@ class _ApartDraws(Draws):
         if layer in self.maps:
             return self.maps[layer](None, op, usage)
         with self.apart.paused():
+            if isinstance(layer, RandomMap) and layer.draws_for_all(estimator, usage, op):
+                raise UnprovenError(_SHARED)
             try:
                 drawn = fresh(estimator, usage, op)
             except RuntimeError as error:
                 if not _is_limit_of_vmap(error):
                     raise
-                raise UnprovenError("a layer draws noise that all examples share") from error
+                raise UnprovenError(_SHARED) from error
         if isinstance(drawn, ApartMap):
             return drawn
         if isinstance(drawn, FixedMap):
             self._keep(drawn, layer, estimator)
         elif not draws_anew(drawn):
-            raise UnprovenError("a layer draws noise that all examples share")
+            raise UnprovenError(_SHARED)
         self.maps[layer] = Held(drawn, op)
         return drawn
 
@@ -276,23 +295,28 @@ class _ApartDraws(Draws):
         self.apart.keep(drawn.weight)
 
 
-def _watched(model: nn.Module) -> str | None:
-    """Whether the model has hooks or is compiled, as a reason for the loop."""
+def watched(model: nn.Module) -> str | None:
+    """Return whether the model has hooks or is compiled, as a reason for the loop."""
     if is_compiled(model):
         return "the model is compiled"
+    return "the model has forward hooks" if has_forward_hooks(model) else None
+
+
+def has_forward_hooks(model: nn.Module) -> bool:
+    """Return whether something of the user runs before or after the forward pass of a module."""
     kinds = (kind for module in model.modules() for kind in hooks(module))
-    return "the model has forward hooks" if any(k.startswith("forward") for k in kinds) else None
+    return any(kind.startswith("forward") for kind in kinds)
 
 
 def _shares(total: int, most: int) -> list[int]:
-    """A number as a sum of about equal ones, as few as can be."""
+    """Return a number as a sum of about equal ones, as few as can be."""
     count = -(-total // most)
     share, larger = divmod(total, count)
     return [share + 1] * larger + [share] * (count - larger)
 
 
 def _slices(total: int, most: int) -> list[int]:
-    """Sizes of slices: a few examples first, which soon show whether examples interact.
+    """Return sizes of slices: a few examples first, which soon show whether examples interact.
 
     Slices of different sizes show also what depends on the size of the batch.
     """
@@ -303,7 +327,7 @@ def _slices(total: int, most: int) -> list[int]:
 
 
 def examples_first(y: object, rows: int, dim: int) -> Tensor:
-    """The output with examples in its first dimension: they are there, or where the input's are."""
+    """Return the output with examples in its first dimension."""
     if not isinstance(y, Tensor):
         raise TypeError(
             f"the model gives a {type(y).__name__}{_parts(y)}, and predictions need one tensor; "
@@ -325,7 +349,7 @@ def _parts(y: object) -> str:
 
 
 def _choice(y: object) -> str:
-    """How to choose a tensor of an output: the logits, or the first of several."""
+    """Return how to choose a tensor of an output: the logits, or the first of several."""
     if not isinstance(y, Mapping) or "logits" in y:
         return "o[0]" if isinstance(y, tuple | list) else "o.logits"
     return f"o[{next(iter(y), 'logits')!r}]"

@@ -41,7 +41,7 @@ class Prior(Spec):
     def part(
         self, whole: Learned[td.Distribution], rows: Tensor, columns: Tensor
     ) -> Learned[td.Distribution]:
-        """The prior of some rows and columns of a matrix: the same where all weights share one.
+        """Return the prior of some rows and columns: the same if all weights share one.
 
         Args:
             whole: the prior of the matrix, made from this spec.
@@ -55,7 +55,7 @@ class Prior(Spec):
     def learned(
         self, family: Callable[..., td.Distribution], like: Tensor, **arguments: Stored | float
     ) -> Learned[td.Distribution]:
-        """The module that holds these tensors and numbers and remembers this spec."""
+        """Return the module that holds these tensors and numbers and remembers this spec."""
         return Learned(family, spec=self, like=like, **arguments)
 
 
@@ -63,9 +63,18 @@ P = TypeVar("P", bound=type[Prior])
 
 
 def register_prior(kind: P) -> P:
-    """Make a prior known by its class name, so that files and recipes can name it.
+    """Register a prior by its class name, for files and recipes.
 
     ``docs/extending/prior.py`` is one to copy.
+
+    Args:
+        kind: Class of the spec, a frozen dataclass.
+
+    Returns:
+        The class.
+
+    Raises:
+        ValueError: If it is not a prior.
     """
     require(
         isinstance(kind, type) and issubclass(kind, Prior),

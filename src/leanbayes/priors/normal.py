@@ -10,8 +10,7 @@ from torch import distributions as td
 from leanbayes import distributions as lbd
 from leanbayes.errors import require, require_positive
 from leanbayes.ops import Linear, LinearOp
-from leanbayes.parameters.learned import Learned, Stored
-from leanbayes.parameters.transforms import Exp
+from leanbayes.parameters.learned import Exp, Learned, Stored
 from leanbayes.priors.base import Prior, register_prior
 
 _NORMAL = partial(td.Normal, validate_args=False)
@@ -23,10 +22,13 @@ class Normal(Prior):
     """``N(loc, scale²)``; ``scale`` is a standard deviation.
 
     Args:
-        scale: the standard deviation, or where it starts if it is learnt.
+        scale: the standard deviation, or where it starts if it is learned.
         loc: the mean.
         learn: learn one scale for the ``"layer"`` or one for the whole ``"model"``
             [matrix normal, section 5.2]; its optimum is √mean E[w²].
+
+    Raises:
+        ValueError: If the scale is not positive, the mean not finite or ``learn`` unknown.
     """
 
     scale: float
@@ -72,7 +74,7 @@ class He(Prior):
     def part(
         self, whole: Learned[td.Distribution], rows: Tensor, columns: Tensor
     ) -> Learned[td.Distribution]:
-        """A normal with the scale of the whole, whose fan-in the part has not."""
+        """Return a normal with the scale of the whole, whose fan-in the part has not."""
         return Normal(float(whole.value("scale")))(whole.like).train(whole.training)
 
 
@@ -85,6 +87,9 @@ class Centered(Prior):
 
     Args:
         scale: the standard deviation.
+
+    Raises:
+        ValueError: If the scale is not positive.
     """
 
     scale: float
@@ -108,6 +113,9 @@ class Hierarchical(Prior):
     Args:
         scale: Standard deviation around the mean, times the square root of the fan-in.
         spread: Standard deviation of the means.
+
+    Raises:
+        ValueError: If a scale is not positive.
 
     Example:
         >>> Hierarchical()(torch.zeros(2, 4))().scale

@@ -10,8 +10,7 @@ from torch import distributions as td
 
 from leanbayes import distributions as lbd
 from leanbayes.errors import require_choice, require_positive
-from leanbayes.parameters.learned import Learned, Stored
-from leanbayes.parameters.transforms import Exp
+from leanbayes.parameters.learned import Exp, Learned, Stored
 from leanbayes.priors.base import Prior, register_prior
 
 
@@ -29,7 +28,7 @@ class ARD(Prior):
 @register_prior
 @dataclass(frozen=True)
 class GroupARD(Prior):
-    """``N(0, 1/(τ_i γ_j))`` with learnt relevances of rows and columns [matrix normal, 3.2].
+    """``N(0, 1/(τ_i γ_j))`` with learned relevances of rows and columns [matrix normal, 3.2].
 
     They follow the gradient of the ELBO; :func:`~leanbayes.training.update_priors` makes the exact
     block updates instead. A row is an output. A column is an input, in a convolution one input
@@ -38,6 +37,9 @@ class GroupARD(Prior):
     Args:
         scale: where the prior standard deviation starts.
         groups: what has a relevance: every ``"row"``, every ``"column"`` or ``"both"``.
+
+    Raises:
+        ValueError: If the scale is not positive or the groups are unknown.
     """
 
     scale: float = 1.0

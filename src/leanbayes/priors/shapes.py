@@ -59,7 +59,12 @@ class _LocationScalePrior(_TorchPrior):
 @register_prior
 @dataclass(frozen=True)
 class Cauchy(_LocationScalePrior):
-    """Cauchy with median ``loc``; closed form for Cauchy factors, by one sample otherwise."""
+    """Cauchy with median ``loc``; closed form for Cauchy factors, by one sample otherwise.
+
+    Args:
+        scale: Scale, which is half the interquartile range.
+        loc: Median.
+    """
 
     family = td.Cauchy
 
@@ -67,7 +72,12 @@ class Cauchy(_LocationScalePrior):
 @register_prior
 @dataclass(frozen=True)
 class LogNormal(_LocationScalePrior):
-    """Log-normal on positive factors: ``log w ~ N(loc, scale²)``."""
+    """Log-normal on positive factors: ``log w ~ N(loc, scale²)``.
+
+    Args:
+        scale: Standard deviation of the logarithm.
+        loc: Mean of the logarithm.
+    """
 
     family = td.LogNormal
 
@@ -75,7 +85,12 @@ class LogNormal(_LocationScalePrior):
 @register_prior
 @dataclass(frozen=True)
 class Laplace(_LocationScalePrior):
-    """Laplace; in closed form for normal weights."""
+    """Laplace; in closed form for normal weights.
+
+    Args:
+        scale: Mean absolute deviation.
+        loc: Median.
+    """
 
     family = td.Laplace
 
@@ -102,6 +117,9 @@ class ScaleMixture(Prior):
         weight: the share of the wide one.
         wide: its standard deviation.
         narrow: that of the narrow one.
+
+    Raises:
+        ValueError: If the weight is not between 0 and 1 or a scale is not positive.
     """
 
     weight: float = 0.5

@@ -17,7 +17,7 @@ _LOOKED_AT = 64
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model itself, without what compiles it, averages it or runs it in parallel.
+    """Return the model itself, without what compiles it, averages it or runs it in parallel.
 
     Example:
         >>> net = nn.Linear(2, 1)
@@ -32,7 +32,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def random_names(model: nn.Module) -> set[str]:
-    """The names of all parameters and buffers of random layers."""
+    """Return the names of all parameters and buffers of random layers."""
     return {
         f"{name}.{inner}" if name else inner
         for layer, names in topmost(model, is_bayesian).items()
@@ -42,10 +42,10 @@ def random_names(model: nn.Module) -> set[str]:
 
 
 def trained_names(model: nn.Module) -> set[str]:
-    """The names of what training may change.
+    """Return the names of what training may change.
 
     That is all of random layers (a conversion may draw it), trained parameters, buffers beside
-    them, and the running averages of normalisation, which move although nothing is trained there.
+    them, and the running averages of normalization, which move although nothing is trained there.
     """
     names = random_names(model)
     for place, module in model.named_modules(remove_duplicate=False):
@@ -59,7 +59,7 @@ def trained_names(model: nn.Module) -> set[str]:
 
 @torch.no_grad()
 def fingerprint(tensors: Mapping[str, Tensor], without: Collection[str]) -> str:
-    """A digest of the names, shapes and some numbers of tensors: enough to tell networks apart.
+    """Return a digest of names, shapes and some numbers of tensors, to distinguish networks.
 
     Args:
         tensors: a state dict.

@@ -26,7 +26,7 @@ def naming_full_disk(path: str | os.PathLike[str]) -> AbstractContextManager[Non
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes | memoryview) -> Path:
-    """Write a file through a neighbour that replaces it in one step, and see it onto the disk.
+    """Write a file through a neighbor that replaces it in one step, and see it onto the disk.
 
     A process that is killed at any moment, or a full disk, leaves the old file or the new one.
 

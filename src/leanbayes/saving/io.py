@@ -17,17 +17,18 @@ from leanbayes.errors import LoadError, require
 from leanbayes.estimators import ESTIMATORS, Estimator
 from leanbayes.layers import LayerSpec, RandomMap, is_bayesian, is_convertible
 from leanbayes.layers.forward_pass import estimator_for
+from leanbayes.layers.hugging_face import WRITERS
 from leanbayes.likelihoods import Likelihood
 from leanbayes.models.random_maps import random_maps
 from leanbayes.parameters.learned import from_version_1
 from leanbayes.posteriors import POSTERIORS, Posterior
 from leanbayes.priors import PRIORS, Prior
 from leanbayes.saving.adapters import fingerprint, random_names, trained_names, unwrapped
-from leanbayes.saving.allocation_limit import AllocationLimit
 from leanbayes.saving.files import replace_file
 from leanbayes.saving.header import (
     KEY,
     NO_CHECKSUM,
+    AllocationLimit,
     Header,
     TensorInfo,
     load_errors,
@@ -58,7 +59,7 @@ def save(
     *,
     trainable_only: bool = False,
 ) -> Path:
-    """Write a converted model to ``path.safetensors``, whole or not at all; returns the path.
+    """Write a converted model to ``path.safetensors``, whole or not at all, and return the path.
 
     Args:
         model: the model; what compiles it, averages it or runs it in parallel is left out.
@@ -66,6 +67,12 @@ def save(
         likelihood: what its outputs mean, to be stored beside it for :func:`load_likelihood`.
         trainable_only: leave out frozen weights, which :func:`load` then takes from the network
             that it is given: an adapter of a large model is a small file.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ValueError: If the model has no Bayesian layer.
 
     Example:
         >>> import tempfile, torch, leanbayes as lb
@@ -94,6 +101,9 @@ def save(
     )
 
 
+WRITERS.append(save)
+
+
 def load(net: M, path: str | os.PathLike[str]) -> M:
     """Convert a copy of ``net`` as the saved model was, and load its numbers.
 
@@ -105,6 +115,12 @@ def load(net: M, path: str | os.PathLike[str]) -> M:
             saved model. If the trainable part alone was saved, it has the frozen weights, and they
             are frozen in the result.
         path: what :func:`save` was given.
+
+    Returns:
+        The Bayesian model.
+
+    Raises:
+        leanbayes.errors.LoadError: If the file does not fit the network.
     """
     source = _with_suffix(path)
     header = _read(source)
@@ -128,7 +144,7 @@ def load(net: M, path: str | os.PathLike[str]) -> M:
 
 
 def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
-    """The likelihood that was saved with a model, with its trained parameters.
+    """Return the likelihood that was saved with a model, with its trained parameters.
 
     Args:
         path: what :func:`save` was given.
@@ -137,9 +153,9 @@ def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
         >>> import tempfile, leanbayes as lb
         >>> model = lb.convert(nn.Linear(3, 1), lb.KTied(2), lb.priors.Normal(1.0))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = save(model, f"{folder}/m", lb.likelihoods.Gaussian(0.5, "learnt"))
+        ...     _ = save(model, f"{folder}/m", lb.likelihoods.Gaussian(0.5, "learned"))
         ...     load_likelihood(f"{folder}/m")
-        Gaussian(scale=0.5, noise='learnt')
+        Gaussian(scale=0.5, noise='learned')
     """
     source = _with_suffix(path)
     header = _read(source)
@@ -167,12 +183,12 @@ def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
 
 
 def described(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """How every random layer of a model was made, as JSON can hold it."""
+    """Return how every random layer of a model was made, as JSON can hold it."""
     return _describe(unwrapped(model))
 
 
 def rebuilt(net: M, layers: Mapping[str, Any]) -> M:
-    """A copy of a network, converted as :func:`described` says; its numbers are first ones.
+    """Return a copy of a network, converted as :func:`described` says; its numbers are first ones.
 
     Args:
         net: the deterministic network.
@@ -189,7 +205,7 @@ def _with_suffix(path: str | os.PathLike[str]) -> Path:
 
 
 def _unique(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict, with tensors that several names share under their first name only."""
+    """Return the state dict, with tensors that several names share under their first name only."""
     tensors = model.state_dict(keep_vars=True)
     first = {id(tensor): name for name, tensor in reversed(tensors.items())}
     return {name: tensor for name, tensor in tensors.items() if first[id(tensor)] == name}
@@ -226,7 +242,7 @@ def _describe(model: nn.Module) -> dict[str, dict[str, Any]]:
 
 
 def _read(source: Path) -> Header:
-    """The header of a file in the format that this version reads."""
+    """Return the header of a file in the format that this version reads."""
     header = read_header(source)
     number = header.description.get("format")
     if type(number) is not int or not 1 <= number <= ADAPTER_FORMAT:
@@ -272,7 +288,7 @@ def _made(values: Mapping[str, Any]) -> _Made:
     posterior = Spec.from_dict(_object(values.get("posterior"), "posterior"), POSTERIORS)
     prior = Spec.from_dict(_object(values.get("prior"), "prior"), PRIORS)
     if not isinstance(posterior, Posterior) or not isinstance(prior, Prior):
-        raise ValueError(f"{posterior!r} and {prior!r} are no posterior and prior")
+        raise ValueError(f"{posterior!r} and {prior!r} are not a posterior and a prior")
     estimator = values.get("estimator")
     if not isinstance(estimator, str):
         raise ValueError(f"estimator is {reprlib.repr(estimator)}, not a name")
@@ -288,7 +304,7 @@ def _object(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def _is_bias(inner: str) -> bool:
-    """A kind of layer calls its random biases so."""
+    """Return a kind of layer calls its random biases so."""
     return "bias" in inner
 
 
@@ -307,7 +323,7 @@ def _check_names(source: Path, net: nn.Module, layers: _Layers) -> None:
 
 
 def _plan(net: nn.Module, layers: _Layers) -> Plan:
-    """Every layer as its first map and its first bias are."""
+    """Return every layer as its first map and its first bias are."""
     overrides: dict[str, dict[str, Any]] = {}
     for name, maps in layers.items():
         choice: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A door to scikit-learn: Bayesian networks as estimators.
+"""Interface to scikit-learn: Bayesian networks as estimators.
 
 The package needs the extra ``sklearn``.
 """

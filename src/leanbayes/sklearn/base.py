@@ -20,15 +20,16 @@ from leanbayes.models.random_maps import random_maps
 from leanbayes.posteriors import Point, Posterior
 from leanbayes.prediction.predict import Prediction, predict_batches
 from leanbayes.priors import Prior
-from leanbayes.sklearn.fitting import FitSettings, Fitted
-from leanbayes.sklearn.posterior_names import Shape, build_networks, find_family
-from leanbayes.sklearn.training_table import (
+from leanbayes.sklearn.fitting import (
+    FitSettings,
+    Fitted,
     Floats,
     WeightedRows,
     distinct_rows,
     fitted_scaler,
     round_off,
 )
+from leanbayes.sklearn.posterior_names import Shape, build_networks, find_family
 
 _BLOCK = 2**18
 """How many numbers of output are drawn at once: samples times rows."""
@@ -94,20 +95,20 @@ class BayesEstimator(BaseEstimator, ABC):
         """Targets as numbers, before they are scaled; raise if they are none of those expected."""
 
     def _row_weights(self, y: NDArray[Any], weight: Floats) -> Floats:
-        """The weights of rows, given what was asked for each."""
+        """Return the weights of rows, given what was asked for each."""
         return weight
 
     @abstractmethod
     def _new_likelihood(self) -> tuple[Likelihood, int]:
-        """What outputs mean, and how many there are."""
+        """Return what outputs mean, and how many there are."""
 
     @abstractmethod
     def _targets(self, y: Floats, weight: Floats, *, first: bool) -> tuple[Floats, torch.dtype]:
-        """Numbers as the likelihood takes them; at the first call choose their scale."""
+        """Return numbers as the likelihood takes them; at the first call choose their scale."""
 
     @abstractmethod
     def _prediction(self, outputs: Tensor) -> Prediction:
-        """What outputs ``[samples, rows, outputs]`` say, in scaled units."""
+        """Return what outputs ``[samples, rows, outputs]`` say, in scaled units."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to rows ``X`` and targets ``y``.
@@ -147,7 +148,7 @@ class BayesEstimator(BaseEstimator, ABC):
     def _prepared(
         self, X: Floats, y: NDArray[Any], sample_weight: Any, *, first: bool
     ) -> WeightedRows:
-        """Distinct rows, scaled; the first ones say how, and make the networks."""
+        """Return distinct rows, scaled; the first ones say how, and make the networks."""
         codes = self._codes(y)
         given = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         rows = distinct_rows(X, codes, self._row_weights(y, given))
@@ -224,7 +225,7 @@ class BayesEstimator(BaseEstimator, ABC):
                 yield self._prediction(torch.cat([part.samples for part in drawn]))
 
     def _draws_of_each(self) -> int:
-        """How many draws every member gives: one if it has no noise."""
+        """Return how many draws every member gives: one if it has no noise."""
         if all(isinstance(m.posterior.spec, Point) for _, m in random_maps(self.networks_)):
             return 1
         return -(-self.samples // sum(self._fitted.members))

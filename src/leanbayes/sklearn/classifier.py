@@ -16,7 +16,7 @@ from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.prediction.predict import Prediction
 from leanbayes.sklearn.base import BayesEstimator, Uncertainty
-from leanbayes.sklearn.training_table import Floats
+from leanbayes.sklearn.fitting import Floats
 
 
 @dataclass(eq=False, repr=False)
@@ -38,7 +38,7 @@ class BayesClassifier(ClassifierMixin, BayesEstimator):
         hidden: units of every hidden layer.
         members: how many members of rank-1 (4) or networks (5 in an ensemble, 1 otherwise).
         activation: ``"relu"``, ``"tanh"``, ``"elu"``, ``"gelu"`` or ``"silu"``.
-        prior: spec of the weights' prior; by default normal with a learnt scale for every layer,
+        prior: spec of the weights' prior; by default normal with a learned scale for every layer,
             ``N(1, 0.1²)`` for the factors of rank-1 and He's for ensembles.
         scale: where the standard deviations of mean field, k-tied and matrix normal start.
         class_weight: how many rows a row of each class stands for: a dictionary, or
@@ -48,7 +48,7 @@ class BayesClassifier(ClassifierMixin, BayesEstimator):
         kl_warmup: the share of steps in which that weight rises from zero; ``partial_fit``, which
             knows no end, always has the whole weight.
         epochs: how often all rows are seen; ``None`` gives six steps a row, at least 150 and at
-            most 10 000, and at least 20 epochs.
+            most 10,000, and at least 20 epochs.
         batch_size: rows in a step; ``None`` for a fortieth of all, at least 200 and at most
             1000, or all if there are fewer.
         learning_rate: the first one of Adam; it falls along a cosine to zero.
@@ -73,7 +73,7 @@ class BayesClassifier(ClassifierMixin, BayesEstimator):
     class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """One epoch over more rows; the first ones say how inputs are scaled.
+        """Return one epoch over more rows; the first ones say how inputs are scaled.
 
         Rows that are given twice count twice, unless ``data_size`` says how many there are.
 
@@ -99,21 +99,21 @@ class BayesClassifier(ClassifierMixin, BayesEstimator):
         return self._partial_fit(X, y, sample_weight)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of every row."""
+        """Return the most probable class of every row."""
         probs = self.predict_proba(X)
         return self.classes_[probs.argmax(1)]
 
     def predict_proba(self, X: Any) -> Floats:
-        """Probabilities ``[rows, classes]`` in the order of ``classes_``."""
+        """Return probabilities ``[rows, classes]`` in the order of ``classes_``."""
         probs = self._asked(X, lambda p: p.probs)
         return probs / probs.sum(1, keepdims=True)
 
     def predict_log_proba(self, X: Any) -> Floats:
-        """Their logarithms, also of probabilities too small for a number."""
+        """Return their logarithms, also of probabilities too small for a number."""
         return self._asked(X, lambda p: p.log_probs)
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
-        """Entropies in nats: of all, of the noise, and what the drawn functions disagree on.
+        """Return entropies in nats: of all, of the noise, and what the drawn functions disagree on.
 
         They are the entropy of the averaged probabilities, the average entropy of the samples, and
         the difference, which is the mutual information of class and function.
@@ -125,7 +125,7 @@ class BayesClassifier(ClassifierMixin, BayesEstimator):
         return Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
 
     def predict_dist(self, X: Any) -> Prediction:
-        """The library's prediction of every row; classes are numbered as in ``classes_``."""
+        """Return the library's prediction of every row; classes are numbered as in ``classes_``."""
         parts = list(self._predictions(X))
         return Prediction(torch.cat([part.samples for part in parts], 1), parts[0].likelihood)
 
@@ -139,7 +139,7 @@ class BayesClassifier(ClassifierMixin, BayesEstimator):
         require(
             not len(new),
             f"class {new[:1].tolist()} is new, and the network knows the classes "
-            f"{self.classes_.tolist()}; name all of them at the first call, or fit anew without "
+            f"{self.classes_.tolist()}; name all of them at the first call, or fit again without "
             "warm_start",
         )
         return np.searchsorted(self.classes_, y).astype(np.float64)

@@ -1,21 +1,141 @@
-"""Fitting: how estimators call the training loop, once or row by row."""
+"""Fitting: the rows of a table as training sees them, and how estimators call the training loop."""
+
+from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from leanbayes.errors import NonFiniteLossError, require_count, require_positive
+from leanbayes.errors import NonFiniteLossError, require, require_count, require_positive
 from leanbayes.likelihoods import Likelihood
 from leanbayes.models.ensemble import DeepEnsemble
-from leanbayes.models.members import members
-from leanbayes.sklearn.training_table import WeightedRows
+from leanbayes.models.random_maps import members
 from leanbayes.training.fit import fit
 from leanbayes.training.history import History
+
+Floats = NDArray[np.float64]
+
+
+class DistinctRows(NamedTuple):
+    """Inputs ``[rows, features]``, targets and weights ``[rows]``, as numpy has them."""
+
+    x: Floats
+    y: Floats
+    weight: Floats
+
+
+def distinct_rows(x: Floats, y: Floats, weight: Floats) -> DistinctRows:
+    """Merge equal rows, add their weights, leave out those of no weight, and sort the rest.
+
+    A row of weight 3 is then the same as three rows, and the order of a table does not matter.
+
+    Example:
+        >>> x, y = np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 4.0, 5.0])
+        >>> sorted(distinct_rows(x, y, np.ones(3)).weight.tolist())
+        [1.0, 2.0]
+    """
+    kept = weight > 0
+    require(bool(kept.any()), "all sample weights are zero; give at least one row some weight")
+    table = np.ascontiguousarray(np.column_stack([x, y])[kept] + 0.0)  # -0.0 becomes 0.0
+    keys = table.view(np.dtype((np.void, table.dtype.itemsize * table.shape[1]))).ravel()
+    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    rows = table[first]
+    weights = np.bincount(place.ravel(), weights=weight[kept]).astype(np.float64)
+    return DistinctRows(rows[:, :-1], rows[:, -1], weights)
+
+
+def fitted_scaler(columns: Floats, weight: Floats) -> StandardScaler:
+    """Return scikit-learn's scaler; columns that vary by rounding only do not become large numbers.
+
+    Example:
+        >>> column = np.full((30, 1), 1e30)
+        >>> float(abs(fitted_scaler(column, np.ones(30)).transform(column)).max()) < 1e-3
+        True
+    """
+    scaler = StandardScaler().fit(columns, sample_weight=weight)
+    scaler.scale_ = np.maximum(scaler.scale_, 1e-12 * np.abs(scaler.mean_))
+    return scaler
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedRows:
+    """What a network is trained on.
+
+    Attributes:
+        x: scaled inputs ``[rows, features]``.
+        y: targets, as the likelihood takes them.
+        weight: how much each row counts, 1 on average.
+        total: how many rows these stand for: the sum of the weights as given.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    total: float
+
+    @staticmethod
+    def of(x: Any, y: Any, weight: Floats, dtype: torch.dtype) -> WeightedRows:
+        """Make rows from numpy arrays; ``dtype`` is that of the targets."""
+        total = float(weight.sum())
+        relative = torch.as_tensor(weight * (len(weight) / total), dtype=torch.float32)
+        inputs = torch.as_tensor(np.asarray(x), dtype=torch.float32)
+        return WeightedRows(inputs, torch.as_tensor(np.asarray(y), dtype=dtype), relative, total)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, index: Tensor) -> WeightedRows:
+        """Return some of the rows, as a separate table."""
+        weight = self.weight[index]
+        share = float(weight.sum() / self.weight.sum())
+        return WeightedRows(
+            self.x[index], self.y[index], weight / weight.mean(), self.total * share
+        )
+
+    def split(self, fraction: float, seed: int) -> tuple[WeightedRows, WeightedRows]:
+        """Return rows to train on and rows to validate with; the same share of every class."""
+        require(0 < fraction < 1, f"validation_fraction is {fraction}; it lies between 0 and 1")
+        rng = np.random.RandomState(seed % 2**32)
+        codes = self.y.numpy()
+        whole = not self.y.is_floating_point()
+        groups = [np.flatnonzero(codes == c) for c in np.unique(codes)] if whole else None
+        chosen = [
+            rng.permutation(group)[: round(fraction * len(group))]
+            for group in groups or [np.arange(len(self))]
+        ]
+        held_out = np.zeros(len(self), dtype=bool)
+        held_out[np.concatenate(chosen)] = True
+        require(
+            bool(held_out.any()) and not bool(held_out.all()),
+            f"{len(self)} distinct rows cannot be split for validation; give more rows, another "
+            "validation_fraction, or early_stopping=False",
+        )
+        return tuple(  # type: ignore[return-value]
+            self.take(torch.as_tensor(np.flatnonzero(part))) for part in (~held_out, held_out)
+        )
+
+
+def round_off(values: Tensor) -> Floats:
+    """Return numbers in double precision, rounded to the 24 bits of single precision.
+
+    What is left of the order in which a processor adds numbers up is far below that.
+
+    Example:
+        >>> bool(round_off(torch.tensor(1 / 3).double()) == np.float32(1 / 3))
+        True
+    """
+    mantissa, exponent = np.frexp(values.detach().double().numpy())
+    rounded: Floats = np.ldexp(np.round(mantissa * 2.0**24), exponent - 24)
+    return rounded
+
 
 _STEPS_PER_ROW, _FEWEST_STEPS, _MOST_STEPS, _FEWEST_EPOCHS = 6, 150, 10_000, 20
 _SMALL_BATCH, _LARGE_BATCH, _BATCHES = 200, 1000, 40
@@ -44,15 +164,15 @@ class FitSettings:
         require_positive(learning_rate=self.learning_rate)
 
     def rows_of_batch(self, rows: int) -> int:
-        """How many rows a step sees at most."""
+        """Return how many rows a step sees at most."""
         return self.batch_size or min(max(_SMALL_BATCH, rows // _BATCHES), _LARGE_BATCH)
 
     def batches(self, rows: int) -> int:
-        """How many steps an epoch has."""
+        """Return how many steps an epoch has."""
         return -(-rows // self.rows_of_batch(rows))
 
     def planned_epochs(self, rows: int) -> int:
-        """How many epochs a fit has, for so many distinct rows."""
+        """Return how many epochs a fit has, for so many distinct rows."""
         if self.epochs is not None:
             return self.epochs
         steps = min(max(_STEPS_PER_ROW * rows, _FEWEST_STEPS), _MOST_STEPS)
@@ -83,7 +203,7 @@ class Fitted:
         return self.networks[0] if len(self.networks) == 1 else DeepEnsemble([*self.networks])
 
     def fit(self, rows: WeightedRows, settings: FitSettings) -> None:
-        """All epochs, with a new optimizer; the learning rate falls to zero."""
+        """Train all epochs with a new optimizer; the learning rate falls to zero."""
         self.optimizer, self.rows_seen = None, rows.total
         self.epochs, self.losses = 0, []
         options: dict[str, Any] = {"kl_warmup": settings.kl_warmup}
@@ -96,7 +216,7 @@ class Fitted:
         self.validation_scores = [-nll for nll in seen]
 
     def update(self, rows: WeightedRows, settings: FitSettings, data_size: float | None) -> None:
-        """One epoch over rows that are more of the data."""
+        """Train one epoch over more rows."""
         self.rows_seen += rows.total
         size = data_size or self.rows_seen
         self._run(rows, settings, size, epochs=1, cosine=False, kl_warmup=0.0)
@@ -129,7 +249,7 @@ class Fitted:
         return history
 
     def _optimizer_of(self, lr: float, groups: list[dict[str, Any]]) -> Optimizer:
-        """The optimizer of the fit so far, or a new one."""
+        """Return the optimizer of the fit so far, or a new one."""
         if self.optimizer is None:
             parameters = [each for group in groups for each in group["params"]]
             self.optimizer = torch.optim.Adam(parameters, fused=True)
@@ -143,5 +263,5 @@ def _arrays(rows: WeightedRows) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _loss_of_one(row: dict[str, float], networks: int) -> float:
-    """The loss of a network on average; the KL of an epoch is that of all networks."""
+    """Return the loss of a network on average; the KL of an epoch is that of all networks."""
     return row["nll"] + (row["loss"] - row["nll"]) / networks

@@ -20,7 +20,7 @@ from leanbayes.posteriors import (
     Rank1,
     ZeroMean,
 )
-from leanbayes.prediction.seeded import noise_by
+from leanbayes.prediction.eval_mode import noise_by
 from leanbayes.priors import He, Normal, Prior
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 """What stands between two layers, by name."""
 
-_LEARNT = Normal(0.5, learn="layer")
+_LEARNED = Normal(0.5, learn="layer")
 """One scale for every layer, which the ELBO learns: empirical Bayes."""
 
 
@@ -64,7 +64,7 @@ class NamedFamily:
     """
 
     posterior: Callable[[Shape], Posterior]
-    prior: Prior = _LEARNT
+    prior: Prior = _LEARNED
     members: int = 1
     shares: bool = False
     inner: bool = False
@@ -96,7 +96,7 @@ NAMED_FAMILIES: dict[str, NamedFamily] = {
 
 
 def find_family(posterior: str | Posterior) -> NamedFamily:
-    """The family of a name, or one around a spec; ``"mean field"`` and ``"Mean_Field"`` are one.
+    """Return the family of a name or spec; ``"mean field"`` and ``"Mean_Field"`` are equal.
 
     Example:
         >>> find_family("Mean field") is find_family("mean_field")
@@ -127,7 +127,7 @@ def build_networks(
     prior: Prior | None,
     seed: int,
 ) -> nn.ModuleList:
-    """Perceptrons with random weights: one, or one for every member that has its own."""
+    """Return perceptrons with random weights: one, or one for every member that has its own."""
     require(
         prior is None or isinstance(prior, Prior),
         f"prior is {prior!r}; give None or a spec such as lb.priors.Normal(1.0)",

@@ -15,7 +15,7 @@ from leanbayes.errors import require_choice
 from leanbayes.likelihoods import Gaussian, Likelihood
 from leanbayes.prediction.predict import Prediction
 from leanbayes.sklearn.base import BayesEstimator, Uncertainty
-from leanbayes.sklearn.training_table import Floats, fitted_scaler
+from leanbayes.sklearn.fitting import Floats, fitted_scaler
 
 _FIRST_NOISE = 0.5
 _LARGEST_GRADIENT = 1.0
@@ -48,16 +48,16 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
         hidden: units of every hidden layer.
         members: how many members of rank-1 (4) or networks (5 in an ensemble, 1 otherwise).
         activation: ``"relu"``, ``"tanh"``, ``"elu"``, ``"gelu"`` or ``"silu"``.
-        prior: spec of the weights' prior; by default normal with a learnt scale for every layer,
+        prior: spec of the weights' prior; by default normal with a learned scale for every layer,
             ``N(1, 0.1²)`` for the factors of rank-1 and He's for ensembles.
         scale: where the standard deviations of mean field, k-tied and matrix normal start.
-        noise: ``"learnt"``, one level for all rows; or ``"predicted"``, one for each.
+        noise: ``"learned"``, one level for all rows; or ``"predicted"``, one for each.
         samples: how many functions a prediction averages over, of all members together.
         kl_weight: what the KL is multiplied with; 1 is the ELBO, less is a cold posterior.
         kl_warmup: the share of steps in which that weight rises from zero; ``partial_fit``, which
             knows no end, always has the whole weight.
         epochs: how often all rows are seen; ``None`` gives six steps a row, at least 150 and at
-            most 10 000, and at least 20 epochs.
+            most 10,000, and at least 20 epochs.
         batch_size: rows in a step; ``None`` for a fortieth of all, at least 200 and at most
             1000, or all if there are fewer.
         learning_rate: the first one of Adam; it falls along a cosine to zero.
@@ -80,24 +80,24 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
 
     _y_is_numeric = True
 
-    noise: Literal["learnt", "predicted"] = field(default="learnt", kw_only=True)
+    noise: Literal["learned", "predicted"] = field(default="learned", kw_only=True)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """One epoch over more rows; the first ones say how inputs and targets are scaled.
+        """Return one epoch over more rows; the first ones say how inputs and targets are scaled.
 
         Rows that are given twice count twice, unless ``data_size`` says how many there are.
         """
         return self._partial_fit(X, y, sample_weight)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The predictive mean ``[rows]``; with ``return_std`` also the standard deviation."""
+        """Return the predictive mean ``[rows]`` and, with ``return_std``, the deviation."""
         if not return_std:
             return self._to_units(self._asked(X, lambda p: p.mean))
         both = self._asked(X, lambda p: torch.stack([p.mean, p.variance.sqrt()], -1))
         return self._to_units(both[:, 0]), both[:, 1] * self._unit
 
     def predict_interval(self, X: Any, coverage: float | Sequence[float] = 0.9) -> Floats:
-        """Central credible intervals, not conformal ones: ``[rows, 2]``.
+        """Return central credible intervals, not conformal ones: ``[rows, 2]``.
 
         Args:
             X: inputs.
@@ -112,18 +112,18 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
         return intervals[..., 0] if np.ndim(coverage) == 0 else intervals
 
     def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Floats:
-        """Quantiles of the predictive distribution, ``[rows, quantiles]``."""
+        """Return quantiles of the predictive distribution, ``[rows, quantiles]``."""
         levels = [float(level) for level in quantiles]
         return self._to_units(self._asked(X, lambda p: p.quantiles(levels).movedim(0, -1)))
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
-        """Predictive variances: of all, of the noise, and between the drawn functions."""
+        """Return predictive variances: of all, of the noise, and between the drawn functions."""
         parts = self._asked(X, lambda p: torch.stack([p.aleatoric, p.epistemic], -1))
         aleatoric, epistemic = (self._unit**2 * parts).T
         return Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
 
     def predict_dist(self, X: Any) -> Prediction:
-        """The library's prediction of every row, in the units of the targets."""
+        """Return the library's prediction of every row, in the units of the targets."""
         parts = list(self._predictions(X))
         samples = torch.cat([part.samples for part in parts], 1)
         unit, law = self._unit, parts[0].likelihood
@@ -137,7 +137,7 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
         return np.asarray(y, dtype=np.float64)
 
     def _new_likelihood(self) -> tuple[Likelihood, int]:
-        require_choice("noise", self.noise, ("learnt", "predicted"))
+        require_choice("noise", self.noise, ("learned", "predicted"))
         return Gaussian(_FIRST_NOISE, self.noise), 2 if self.noise == "predicted" else 1
 
     @property

@@ -17,7 +17,13 @@ SAMPLES = 20_000
 
 
 def threshold(comparisons: int) -> float:
-    """How many standard errors one of so many comparisons may be off.
+    """Return how many standard errors one of so many comparisons may be off.
+
+    Args:
+        comparisons: Number of comparisons in a test.
+
+    Returns:
+        The number of standard errors.
 
     Example:
         >>> round(threshold(1), 2)
@@ -27,7 +33,16 @@ def threshold(comparisons: int) -> float:
 
 
 def assert_mean(samples: Tensor, expected: Tensor | float, what: str) -> None:
-    """Assert that samples along the first axis have this mean, up to their standard error."""
+    """Assert that samples along the first axis have this mean, up to their standard error.
+
+    Args:
+        samples: Samples along the first axis.
+        expected: Expected mean.
+        what: Name in the error message.
+
+    Raises:
+        AssertionError: If a mean is farther off than chance allows.
+    """
     observed = samples.mean(0)
     error = samples.std(0) / math.sqrt(len(samples))
     target = torch.as_tensor(expected, dtype=observed.dtype).expand_as(observed)
@@ -42,7 +57,7 @@ def assert_mean(samples: Tensor, expected: Tensor | float, what: str) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draws that depend on the seed alone; the global generator is left as it was."""
+    """Seed the draws of a block; the global generator is unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from leanbayes.conversion.convert import convert, deterministic
 from leanbayes.estimators import mean, weights
 from leanbayes.layers import is_bayesian, is_convertible
-from leanbayes.models.model_kl import kl
-from leanbayes.models.noise_switches import held, using
-from leanbayes.models.random_maps import random_maps
+from leanbayes.models.random_maps import held, kl, random_maps, using
 from leanbayes.posteriors import MeanField, Point
 from leanbayes.priors import Normal
 from leanbayes.saving.io import load, save
@@ -25,7 +23,7 @@ _PRIOR = Normal(1.0)
 def check_layer(
     net: nn.Module, *inputs: Any, refused: Sequence[nn.Module] = (), seed: int = 0
 ) -> None:
-    """Check the kind of layer that stands for a torch layer.
+    """Check the Bayesian layer of a torch layer against its contract.
 
     It must convert and come back with the same weights under the same names, answer as the torch
     layer where its weights are the means, be one function where a draw is held, count every weight
@@ -36,6 +34,9 @@ def check_layer(
         *inputs: what it is called with.
         refused: layers whose options the kind does not know.
         seed: of the draws; the global generator is left as it was.
+
+    Raises:
+        AssertionError: If a part of the contract does not hold.
 
     Example:
         >>> check_layer(nn.Conv1d(2, 4, 3), torch.randn(5, 2, 7))

@@ -23,7 +23,7 @@ _LEVELS = (0.05, 0.5, 0.9)
 def check_likelihood(
     likelihood: Likelihood, outputs: Tensor, y: Tensor, *, samples: int = SAMPLES, seed: int = 0
 ) -> None:
-    """Check a likelihood and everything it says about predictions against its contract.
+    """Check a likelihood and its predictions against its contract.
 
     Means, variances and distribution functions are compared with draws, so the noise needs four
     finite moments where it has a variance at all.
@@ -34,6 +34,9 @@ def check_likelihood(
         y: possible targets, ``[batch, …]``.
         samples: how many draws to compare with.
         seed: of the draws.
+
+    Raises:
+        AssertionError: If a part of the contract does not hold.
 
     Example:
         >>> from leanbayes.likelihoods import Poisson
@@ -68,7 +71,7 @@ def _check_log_prob(likelihood: Likelihood, outputs: Tensor, y: Tensor) -> None:
     value, every = likelihood.log_prob(outputs, y), law.log_prob(likelihood.targets(y, outputs))
     summed = every.reshape(*outputs.shape[:2], -1).sum(-1)
     assert_close(value, summed, f"log_prob of {name} is not that of its distribution")
-    assert_close(likelihood.nll(outputs, y), -summed.mean(), f"nll of {name} is no mean")
+    assert_close(likelihood.nll(outputs, y), -summed.mean(), f"nll of {name} is not a mean")
     one = likelihood.averaged_log_prob(outputs[:1], y)
     assert_close(one, value[0], f"one sample of {name} is not its average")
 

@@ -16,6 +16,9 @@ def check_op(op: LinearOp, x: Tensor, columns: int, rows: int = 4) -> None:
         columns: how many columns a matrix has for this input.
         rows: how many rows to try, a multiple of the op's groups.
 
+    Raises:
+        AssertionError: If a part of the contract does not hold.
+
     Example:
         >>> from leanbayes.ops import Linear
         >>> check_op(Linear(), torch.randn(5, 3, dtype=torch.float64), columns=3)

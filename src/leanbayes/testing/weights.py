@@ -29,6 +29,16 @@ def check_posterior(
 ) -> None:
     """Check a posterior and its distribution against their contract.
 
+    Args:
+        spec: Posterior to check.
+        out: Rows of the weights.
+        columns: Columns of the weights.
+        samples: Number of draws.
+        seed: Random seed.
+
+    Raises:
+        AssertionError: If a part of the contract does not hold.
+
     Example:
         >>> from leanbayes import MeanField
         >>> check_posterior(MeanField())
@@ -47,6 +57,14 @@ def check_posterior(
 
 def check_prior(spec: Prior, *, samples: int = SAMPLES, seed: int = 0) -> None:
     """Check a prior and its cross-entropy against their contract.
+
+    Args:
+        spec: Prior to check.
+        samples: Number of draws.
+        seed: Random seed.
+
+    Raises:
+        AssertionError: If a part of the contract does not hold.
 
     Example:
         >>> from leanbayes.priors import Normal
@@ -111,16 +129,16 @@ def _check_samples(q: WeightDistribution, samples: int) -> None:
     if q.members > 1:
         return
     with suppress(NotImplementedError):
-        covariance, centred = q.covariance().detach(), (w - q.mean.detach()).flatten(1)
-        assert_mean(_products(centred), covariance, f"covariance of {name}")
+        covariance, centered = q.covariance().detach(), (w - q.mean.detach()).flatten(1)
+        assert_mean(_products(centered), covariance, f"covariance of {name}")
     with suppress(NotImplementedError):
         log_probs, entropy = q.log_prob(w).detach(), q.entropy().detach()
         assert_mean(-log_probs, entropy, f"entropy of {name} against its log_prob")
 
 
-def _products(centred: Tensor) -> Tensor:
+def _products(centered: Tensor) -> Tensor:
     """Of all pairs of entries along the last axis."""
-    return centred.unsqueeze(-1) * centred.unsqueeze(-2)
+    return centered.unsqueeze(-1) * centered.unsqueeze(-2)
 
 
 def _check_moments(spec: Posterior, samples: int) -> None:
@@ -175,7 +193,7 @@ def _check_storage(learned: Learned[WeightDistribution]) -> None:
 
 
 def _comparable_prior(q: WeightDistribution) -> Prior:
-    """The first of some priors that this posterior has a finite KL from."""
+    """Return the first of some priors that this posterior has a finite KL from."""
     for prior in (Normal(1.0), StudentT(3.0)):
         try:
             check_pair(q, prior(q.rsample())())

@@ -1,13 +1,11 @@
 """Training: objectives, KL schedules, parameter groups, natural gradients, diagnosis."""
 
-from leanbayes.models.map_posteriors import update_priors
+from leanbayes.models.random_maps import update_priors
 from leanbayes.training import schedules
 from leanbayes.training.calibrate import calibrate
 from leanbayes.training.diagnose import Diagnosis, diagnose
 from leanbayes.training.fit import fit
-from leanbayes.training.gradient_snr import GradientSNR
 from leanbayes.training.history import History
-from leanbayes.training.kl_weight import recommended_kl_weight
 from leanbayes.training.laplace import laplace
 from leanbayes.training.natural_gradient import NaturalGradient
 from leanbayes.training.objective import (
@@ -23,16 +21,14 @@ from leanbayes.training.parameter_groups import (
     count_parameters,
     parameter_groups,
 )
-from leanbayes.training.posthoc_noise import Widened, widen
+from leanbayes.training.schedules import recommended_kl_weight
 
 __all__ = [
     "Diagnosis",
     "Elbo",
-    "GradientSNR",
     "History",
     "NaturalGradient",
     "ParameterCounts",
-    "Widened",
     "average_nll",
     "calibrate",
     "count_parameters",
@@ -47,5 +43,4 @@ __all__ = [
     "recommended_kl_weight",
     "schedules",
     "update_priors",
-    "widen",
 ]

@@ -24,7 +24,7 @@ class Parts(NamedTuple):
     weight: Tensor | None = None
 
     def with_target(self, key: str) -> Tensor:
-        """The target; raise a sentence if there is none."""
+        """Return the target; raise a sentence if there is none."""
         if self.target is None:
             raise ValueError(
                 f"the batch has no target{nearest(key, self.names) if self.names else ''}; give "
@@ -34,8 +34,8 @@ class Parts(NamedTuple):
 
 
 def parts_of(batch: Any, key: str) -> Parts:
-    """The parts of a batch: a tensor, ``(x,)``, ``(x, y)`` or a dictionary; ``x`` may be any of
-    these, or a tuple of tensors.
+    """Return the parts of a batch: a tensor, ``(x,)``, ``(x, y)`` or a dictionary; ``x`` may be
+    any of these, or a tuple of tensors.
 
     Args:
         batch: what a data loader gives.

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Gaussian, Likelihood
-from leanbayes.training.batch_objective import BatchObjective
-from leanbayes.training.objective import mixture_nll
+from leanbayes.training.objective import BatchObjective, mixture_nll
 from leanbayes.training.training_data import batches_of
 
 _WIDEST = math.log(100.0)
@@ -81,7 +80,7 @@ def calibrate(
 
 
 def _scaled(likelihood: Likelihood, factor: float) -> Likelihood:
-    """A likelihood with its temperature or noise scale multiplied."""
+    """Return a likelihood with its temperature or noise scale multiplied."""
     if isinstance(likelihood, Categorical):
         return Categorical(likelihood.temperature * factor)
     assert isinstance(likelihood, Gaussian)
@@ -95,7 +94,7 @@ def _scaled(likelihood: Likelihood, factor: float) -> Likelihood:
 
 
 def _minimum(function: Callable[[float], float], low: float, high: float) -> float:
-    """The minimum of a function with one valley, by golden sections.
+    """Return the minimum of a function with one valley, by golden sections.
 
     Example:
         >>> round(_minimum(lambda x: (x - 1) ** 2, -4.0, 4.0), 3)

@@ -31,7 +31,7 @@ class LayerCurvature:
     Attributes:
         inputs: ``Σ a aᵀ [in, in]``.
         outputs: ``Σ g gᵀ [out, out]``.
-        diagonal: ``Σ (∂/∂w)² [out, in]``.
+        diagonal: ``Σ (∂/∂w)² [out, in]``; zeros if it was not asked for.
         bias: ``Σ (∂/∂b)² [out]``.
         rows: number of inputs, counted with their positions.
     """
@@ -44,7 +44,7 @@ class LayerCurvature:
 
     @classmethod
     def zeros(cls, layer: nn.Module) -> LayerCurvature:
-        """Sums over nothing."""
+        """Return sums over nothing."""
         out, columns = layer.weight.flatten(1).shape  # type: ignore[operator]
         zeros = layer.weight.detach().new_zeros  # type: ignore[operator]
         square = torch.float64
@@ -62,7 +62,7 @@ class LayerCurvature:
 
 
 def is_supported(layer: nn.Module) -> bool:
-    """Whether the curvature of a layer is known: linear layers and ungrouped 2-D convolutions."""
+    """Return whether the curvature is known: linear layers, ungrouped 2-D convolutions."""
     if type(layer) is nn.Conv2d:
         return layer.groups == 1 and layer.padding_mode == "zeros"
     return type(layer) is nn.Linear
@@ -74,16 +74,18 @@ def curvature(
     batches: Iterable[Any],
     likelihood: Likelihood,
     *,
+    diagonal: bool = True,
     target: str = "labels",
     output: Callable[[Any], Tensor] | None = None,
 ) -> tuple[dict[str, LayerCurvature], float]:
-    """Sums of the curvature of layers over batches, and the log likelihood of the data.
+    """Return sums of the curvature of layers over batches, and the log likelihood of the data.
 
     Args:
         model: Trained plain network; runs in eval mode.
         layers: Its layers to look at, by name.
         batches: Pairs ``(x, y)`` or dictionaries.
         likelihood: What the outputs mean.
+        diagonal: Whether to sum squared gradients of single weights, the slowest part.
         target: Key of the targets in dictionaries.
         output: Chooses the tensor that the likelihood describes.
     """
@@ -98,33 +100,38 @@ def curvature(
             bool(outputs.isfinite().all()),
             "the network gives outputs that are not finite; look for a NaN in the inputs",
         )
-        total -= float(likelihood.nll(outputs.detach(), y)) * len(y)
-        places = [(name, call) for name in layers for call in calls[name]]
-        for name, (a, _) in places:
-            patches = _patches(layers[name], a)
+        total -= float(likelihood.nll(outputs, y).detach()) * len(y)
+        places = [(name, _patches(layers[name], a)) for name in layers for a, _ in calls[name]]
+        leaves = [z for name in layers for _, z in calls[name]]
+        for name, patches in places:
             sums[name].inputs += (patches.flatten(0, 1).mT @ patches.flatten(0, 1)).double()
             sums[name].rows += patches.shape[0] * patches.shape[1]
         for root in _roots(likelihood, outputs):
-            gradients = torch.autograd.grad(
-                outputs, [z for _, (_, z) in places], root, retain_graph=True
-            )
-            for (name, (a, _)), g in zip(places, gradients, strict=True):
-                _add(sums[name], layers[name], a, g)
+            found = torch.autograd.grad(outputs, leaves, root, retain_graph=True)
+            for (name, patches), g in zip(places, found, strict=True):
+                gradients = _gradients(layers[name], g)
+                _add(sums[name], gradients)
+                if diagonal:
+                    sums[name].diagonal += _squares(gradients, patches).double()
     return sums, total
 
 
-def _add(sums: LayerCurvature, layer: nn.Module, a: Tensor, g: Tensor) -> None:
+def _add(sums: LayerCurvature, gradients: Tensor) -> None:
     """Add one gradient of every example to the sums over outputs."""
-    patches, gradients = _patches(layer, a), _gradients(layer, g)
     flat = gradients.flatten(0, 1)
     sums.outputs += (flat.mT @ flat).double()
-    per_example = torch.einsum("bto,bti->boi", gradients, patches)
-    sums.diagonal += per_example.square().sum(0).double()
     sums.bias += gradients.sum(1).square().sum(0).double()
 
 
+def _squares(gradients: Tensor, patches: Tensor) -> Tensor:
+    """Return squared gradients of single weights, summed over examples."""
+    if gradients.shape[1] == 1:
+        return gradients[:, 0].square().mT @ patches[:, 0].square()
+    return torch.einsum("bto,bti->boi", gradients, patches).square().sum(0)
+
+
 def _patches(layer: nn.Module, a: Tensor) -> Tensor:
-    """Inputs ``[batch, positions, in]`` of the matrix of a layer."""
+    """Return inputs ``[batch, positions, in]`` of the matrix of a layer."""
     if isinstance(layer, nn.Conv2d):
         padding: Any = layer.padding
         if padding == "same":
@@ -138,7 +145,7 @@ def _patches(layer: nn.Module, a: Tensor) -> Tensor:
 
 
 def _gradients(layer: nn.Module, g: Tensor) -> Tensor:
-    """Gradients ``[batch, positions, out]`` at the output of a layer."""
+    """Return gradients ``[batch, positions, out]`` at the output of a layer."""
     if isinstance(layer, nn.Conv2d):
         return g.flatten(2).mT
     return g.reshape(g.shape[0], -1, g.shape[-1])

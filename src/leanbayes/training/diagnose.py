@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from leanbayes.analysis.log_alpha import layer_alpha
-from leanbayes.analysis.scaled_layers import has_scales
+from leanbayes.analysis.log_alpha import has_scales, layer_alpha
 from leanbayes.errors import require
-from leanbayes.models.model_kl import kl
-from leanbayes.models.random_maps import random_maps
+from leanbayes.likelihoods import Categorical, Likelihood
+from leanbayes.models.random_maps import kl, random_maps
 from leanbayes.posteriors import ZeroMean
-from leanbayes.training.log_reader import History, read_history
-
-_FEWEST = 8
-_BLOCKS = 20
+from leanbayes.training.curves import ERRORS, FEWEST, Curves, ends, last_share, rise
+from leanbayes.training.goodness import Goodness, goodness_of_fit, scale_ratios
+from leanbayes.training.history import Log, read_history
 
 _STILL_FALLING = 0.04
 """The share of all progress that the last quarter may bring; converged trainings stay below."""
 _HARDLY = 0.05
-_ERRORS = 4.0
 _ALL_NOISE, _NATS_OF_PRIOR = 0.98, 0.02
-"""The share of weights with less signal than noise, and the nats a weight, of a prior's copy."""
+"""The share of weights with less signal than noise, and the nats per weight, of a prior's copy."""
 _NATS_TOO_FAR = 2.0
 _NO_NOISE = 100.0
+_COSTLY = 0.02
+"""The share of the NLL that noise may cost."""
+_ENOUGH = 0.5
+"""The share of the uncertainty of the targets that a model should explain."""
 
 
 class Finding(NamedTuple):
@@ -51,34 +52,48 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a training did and what is wrong with it; ``print`` tells it in words.
+    """Diagnosis of a training; ``print`` shows it in words.
 
     Attributes:
-        summary: where NLL and KL began and ended.
+        summary: where NLL and KL began and ended, and what the data showed.
         findings: what is wrong, if anything.
+        unjudged: what this cannot judge.
     """
 
     summary: str
     findings: tuple[Finding, ...]
+    unjudged: tuple[str, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
         """Whether nothing wrong was found."""
         return not self.findings
 
+    def _lines(self) -> list[str]:
+        found = [str(finding) for finding in self.findings] or ["No problem in what was judged."]
+        return [*found, *(f"Not judged: {each}" for each in self.unjudged)]
+
     def __repr__(self) -> str:
-        if self.is_healthy:
-            return f"{self.summary}\nThese numbers show nothing wrong."
-        return "\n".join([self.summary, *(f"- {finding}" for finding in self.findings)])
+        return "\n".join([self.summary, *(f"- {line}" for line in self._lines())])
 
     def _repr_html_(self) -> str:
-        findings = "".join(f"<li>{escape(str(finding))}</li>" for finding in self.findings)
-        listed = f"<ul>{findings}</ul>" if findings else "<p>These numbers show nothing wrong.</p>"
-        return f"<p>{escape(self.summary)}</p>{listed}"
+        items = "".join(f"<li>{escape(line)}</li>" for line in self._lines())
+        return f"<p>{escape(self.summary)}</p><ul>{items}</ul>"
 
 
-def diagnose(model: nn.Module, history: History) -> Diagnosis:
-    """Say in plain words what NLL and KL did in a training, what is wrong, and what to try.
+def diagnose(
+    model: nn.Module,
+    history: Log,
+    data: Any = None,
+    validation: Any = None,
+    *,
+    likelihood: Likelihood | None = None,
+    target: str = "labels",
+    output: Callable[[Any], Tensor] | None = None,
+) -> Diagnosis:
+    """Describe in plain words what a training did, what is wrong, what to try, and what is open.
+
+    With data it also compares samples with the mean network, and training with validation data.
 
     Args:
         model: the trained model.
@@ -86,6 +101,18 @@ def diagnose(model: nn.Module, history: History) -> Diagnosis:
             dictionaries with ``nll``, ``kl`` (per example) and ``weight``, or a dictionary of
             sequences; the ``metrics.csv`` of a run or of Lightning, or its path; or ``{"loss":
             estimator.loss_curve_}``.
+        data: training data: a pair ``(x, y)``, a Dataset or a DataLoader; 2,000 examples are used.
+        validation: the same for held-out data.
+        likelihood: what the outputs mean; that of the history of :func:`leanbayes.fit`, or classes,
+            if not given.
+        target: key of the targets in batches that are dictionaries.
+        output: chooses the tensor that the likelihood describes.
+
+    Returns:
+        Summary and findings.
+
+    Raises:
+        ValueError: If the model has no Bayesian layer or the history lacks a column.
 
     Example:
         >>> import leanbayes as lb
@@ -93,15 +120,23 @@ def diagnose(model: nn.Module, history: History) -> Diagnosis:
         >>> falls = [2.0 * 0.5**step for step in range(20)]
         >>> print(diagnose(model, {"nll": falls, "kl": falls, "weight": [1.0] * 20}))
         In 20 entries the NLL went from 2 to 3.8e-06 and the KL from 2 to 3.8e-06 nats per example.
+        Standard deviations are 1 times their start and 1e-06 times their prior's.
         - The noise has collapsed: in every layer half of the weights are more than 100 times larger
         than their standard deviation, so that all samples are the same network. Start from larger
         scales, such as lb.MeanField(0.05), and let the KL count.
+        - Not judged: the fit. Give data=(x, y).
+        - Not judged: new data. Give validation=(x, y).
     """
     require(any(True for _ in random_maps(model)), "the model is plain; call lb.convert first")
     numbers = read_history(history)
-    training = _Training.of(numbers)
-    if training.broken:
-        return Diagnosis(training.summary, (training.broken,))
+    training = Curves.of(numbers)
+    if broken := _is_broken(training):
+        return Diagnosis(training.summary, (broken,))
+    law = likelihood or getattr(history, "likelihood", None) or Categorical()
+    on_train, on_new = (
+        None if given is None else goodness_of_fit(model, given, law, target, output)
+        for given in (data, validation)
+    )
     weights = _Weights.of(model)
     unmoved = _has_not_moved(training)
     candidates = [
@@ -109,9 +144,38 @@ def diagnose(model: nn.Module, history: History) -> Diagnosis:
         None if unmoved else _is_stuck(training, weights),
         _underfits(training, weights) or _is_heavy(training),
         _has_collapsed(weights) or _is_light(training),
-        _overfits(numbers.get("validation")),
+        _overfits(numbers.get("validation")) or _generalizes_badly(on_train, on_new),
+        _is_noisy(on_new or on_train),
+        _explains_little(on_train or on_new),
     ]
-    return Diagnosis(training.summary, tuple(found for found in candidates if found))
+    summary = " ".join([training.summary, *_seen(model, on_train, on_new)])
+    findings = tuple(found for found in candidates if found)
+    return Diagnosis(summary, findings, tuple(_open(on_train, on_new)))
+
+
+def _seen(model: nn.Module, on_train: Goodness | None, on_new: Goodness | None) -> Iterator[str]:
+    """Yield what data and scales show."""
+    for name, fit in (("Training", on_train), ("Validation", on_new)):
+        if fit is not None:
+            yield f"{name} data: {fit}."
+    ratios = scale_ratios(model)
+    if ratios is not None:
+        start, prior = ratios
+        beside = "" if math.isnan(prior) else f" and {prior:.2g} times their prior's"
+        yield f"Standard deviations are {start:.2g} times their start{beside}."
+
+
+def _open(on_train: Goodness | None, on_new: Goodness | None) -> Iterator[str]:
+    """Yield what was not judged."""
+    if on_train is None and on_new is None:
+        yield "the fit. Give data=(x, y)."
+    else:
+        yield (
+            "whether this network could do better. Train it without noise for the same epochs: "
+            "lb.fit takes the plain network too."
+        )
+    if on_new is None:
+        yield "new data. Give validation=(x, y)."
 
 
 class _Weights(NamedTuple):
@@ -145,131 +209,77 @@ class _Weights(NamedTuple):
         return cls(noise, float(kl(model)) / count, signal)
 
 
-@dataclass(frozen=True)
-class _Training:
-    """Curves of a training, averaged over twenty blocks of entries.
-
-    Attributes:
-        entries: how many there are.
-        objective: the loss, with the KL's last weight throughout.
-        nll: the NLL, if it is known.
-        kl: the KL per example, if it is known.
-        weight: the last weight of the KL.
-    """
-
-    entries: int
-    objective: Tensor
-    nll: Tensor | None
-    kl: Tensor | None
-    weight: float
-
-    @classmethod
-    def of(cls, numbers: Mapping[str, Tensor]) -> _Training:
-        """From the numbers of all entries."""
-        nll, divergence = numbers.get("nll"), numbers.get("kl")
-        weight = float(numbers["weight"][-1]) if "weight" in numbers else 1.0
-        if nll is None or divergence is None:
-            objective = numbers.get("loss")
-            require(
-                objective is not None,
-                f"history has {', '.join(numbers) or 'no numbers'}; give nll and kl, or loss",
-            )
-            assert objective is not None
-        else:
-            objective = nll + weight * divergence
-        entries = len(objective)
-        require(
-            entries >= _FEWEST, f"history has {entries} entries; give at least {_FEWEST} of them"
-        )
-        return cls(entries, objective, nll, divergence, weight)
-
-    @property
-    def broken(self) -> Finding | None:
-        """Numbers that are not finite."""
-        bad = (~self.objective.isfinite()).nonzero().flatten()
-        if not len(bad):
-            return None
-        return Finding(
-            "not finite",
-            f"The loss is {float(self.objective[bad[0]])} from entry {int(bad[0])} on.",
-            "Lower the learning rate, clip gradients or start with smaller scales.",
-        )
-
-    @property
-    def summary(self) -> str:
-        """Where the curves began and ended."""
-        if self.nll is None or self.kl is None:
-            begin, end = _ends(self.objective)
-            return f"In {self.entries} entries the loss went from {begin:.2g} to {end:.2g}."
-        (nll, last_nll), (divergence, last_kl) = _ends(self.nll), _ends(self.kl)
-        counts = "" if self.weight == 1 else f", which counts {self.weight:g} times"
-        return (
-            f"In {self.entries} entries the NLL went from {nll:.2g} to {last_nll:.2g} and the KL "
-            f"from {divergence:.2g} to {last_kl:.2g} nats per example{counts}."
-        )
+def _is_broken(training: Curves) -> Finding | None:
+    bad = (~training.objective.isfinite()).nonzero().flatten()
+    if not len(bad):
+        return None
+    return Finding(
+        "not finite",
+        f"The loss is {float(training.objective[bad[0]])} from entry {int(bad[0])} on.",
+        "Lower the learning rate, clip gradients or start with smaller scales.",
+    )
 
 
-def _has_not_moved(training: _Training) -> Finding | None:
-    curves = [training.objective] if training.nll is None else [training.nll, training.kl]
-    for curve in curves:
-        assert curve is not None
-        begin, end = _ends(curve)
+def _has_not_moved(training: Curves) -> Finding | None:
+    curves = [training.objective if training.nll is None else training.nll]
+    if training.nll is not None and training.kl is not None:
+        curves.append(training.kl)
+    for begin, end in map(ends, curves):
         if abs(begin - end) > _HARDLY * max(abs(begin), abs(end)):
             return None
     return Finding(
         "not moved",
-        "Nothing has moved: the optimiser has hardly changed NLL and KL.",
+        "Nothing has moved: the optimizer has hardly changed NLL and KL.",
         "If this is the beginning of the training, raise the learning rate (1e-3 to 1e-2 for Adam) "
-        "and look whether the optimiser was given model.parameters().",
+        "and look whether the optimizer was given model.parameters().",
     )
 
 
-def _is_rising(training: _Training) -> Finding | None:
-    blocks = _blocks(training.objective)
-    best, last = float(blocks.min()), float(blocks[-1])
-    if last - best <= 0.25 * (float(blocks[0]) - best) + _ERRORS * _error(training.objective):
+def _is_rising(training: Curves) -> Finding | None:
+    best, last, risen = rise(training.objective)
+    if risen <= 0.25 * (ends(training.objective)[0] - best):
         return None
     return Finding(
         "rising",
         f"The loss rises: it was {best:.3g} and ended at {last:.3g}.",
-        "Lower the learning rate, or let it fall to zero towards the end.",
+        "Lower the learning rate, or let it fall to zero toward the end.",
     )
 
 
-def _has_not_converged(training: _Training) -> Finding | None:
-    share = _last_share(training.objective)
+def _has_not_converged(training: Curves) -> Finding | None:
+    share = last_share(training.objective)
     if share <= _STILL_FALLING:
         return None
     return Finding(
         "not converged",
-        f"The optimiser has not converged: the last quarter still brought {share:.0%} of all "
+        f"The optimizer has not converged: the last quarter still brought {share:.0%} of all "
         "progress.",
         "Train longer, or raise the learning rate and let it fall to zero.",
     )
 
 
-def _is_stuck(training: _Training, weights: _Weights | None) -> Finding | None:
+def _is_stuck(training: Curves, weights: _Weights | None) -> Finding | None:
     if training.kl is None or weights is None or not training.weight:
         return None
-    begin, end = _ends(training.kl)
+    begin, end = ends(training.kl)
     moves = 1 - end / begin > 1 - 0.8
-    if moves or weights.nats < _NATS_TOO_FAR or _last_share(training.kl) <= _STILL_FALLING:
+    if moves or weights.nats < _NATS_TOO_FAR or last_share(training.kl) <= _STILL_FALLING:
         return None
     return Finding(
         "stuck",
         f"The KL is stuck: it went from {begin:.3g} to {end:.3g} and is still {weights.nats:.2g} "
-        "nats a weight, because scales move slowly from where they start.",
+        "nats per weight, because scales move slowly from where they start.",
         "Give scales a higher learning rate (parameter_groups), start them nearer to the prior, or "
-        "take a prior with a smaller or learnt scale.",
+        "take a prior with a smaller or learned scale.",
     )
 
 
-def _underfits(training: _Training, weights: _Weights | None) -> Finding | None:
+def _underfits(training: Curves, weights: _Weights | None) -> Finding | None:
     if training.nll is None or weights is None:
         return None
-    begin, end = _ends(training.nll)
-    learnt = end < 0.8 * begin
-    if learnt or weights.noise < _ALL_NOISE or weights.nats > _NATS_OF_PRIOR:
+    begin, end = ends(training.nll)
+    learned = end < 0.8 * begin
+    if learned or weights.noise < _ALL_NOISE or weights.nats > _NATS_OF_PRIOR:
         return None
     counts = f" The KL counts {training.weight:g} times." if training.weight != 1 else ""
     return Finding(
@@ -277,11 +287,11 @@ def _underfits(training: _Training, weights: _Weights | None) -> Finding | None:
         f"The network underfits: {weights.noise:.0%} of its weights are more noise than signal, "
         f"and the NLL is where it began. The KL has pushed the posterior to the prior.{counts}",
         "Give the KL less weight (0.1 of this), or take fewer weights, more examples, a prior with "
-        "a learnt scale; and see that data_size counts all examples.",
+        "a learned scale; and see that data_size counts all examples.",
     )
 
 
-def _is_heavy(training: _Training) -> Finding | None:
+def _is_heavy(training: Curves) -> Finding | None:
     if training.weight <= 1:
         return None
     return Finding(
@@ -303,7 +313,7 @@ def _has_collapsed(weights: _Weights | None) -> Finding | None:
     )
 
 
-def _is_light(training: _Training) -> Finding | None:
+def _is_light(training: Curves) -> Finding | None:
     if training.kl is None or training.weight >= 0.01:
         return None
     return Finding(
@@ -315,11 +325,10 @@ def _is_light(training: _Training) -> Finding | None:
 
 
 def _overfits(validation: Tensor | None) -> Finding | None:
-    if validation is None or len(validation) < _FEWEST:
+    if validation is None or len(validation) < FEWEST:
         return None
-    blocks = _blocks(validation)
-    best, last = float(blocks.min()), float(blocks[-1])
-    if last - best <= 0.1 * abs(best) + _ERRORS * _error(validation):
+    best, last, risen = rise(validation)
+    if risen <= 0.1 * abs(best):
         return None
     return Finding(
         "overfits",
@@ -328,28 +337,40 @@ def _overfits(validation: Tensor | None) -> Finding | None:
     )
 
 
-def _last_share(curve: Tensor) -> float:
-    """The share of all progress that the last quarter brought; 0 if that may be chance."""
-    third, fourth = curve.tensor_split(4)[2:]
-    drop = float(third.mean() - fourth.mean())
-    chance = sum(float(part.var()) / len(part) for part in (third, fourth)) ** 0.5
-    begin, end = _ends(curve)
-    return drop / (begin - end) if drop > _ERRORS * chance and begin > end else 0.0
+def _is_noisy(fit: Goodness | None) -> Finding | None:
+    """Compare samples with the mean network on the same examples."""
+    if fit is None or fit.cost <= max(ERRORS * fit.cost_error / 2, _COSTLY * abs(fit.nll)):
+        return None
+    return Finding(
+        "noise costs",
+        f"The noise costs more than it gains: the NLL of samples is {fit.nll:.3g}, that of the "
+        f"mean network {fit.nll - fit.cost:.3g}.",
+        "Give the KL less weight (lb.training.recommended_kl_weight), or train longer.",
+    )
 
 
-def _blocks(curve: Tensor) -> Tensor:
-    """Averages over twenty blocks, or all entries if there are fewer."""
-    return torch.stack([part.mean() for part in curve.tensor_split(min(_BLOCKS, len(curve)))])
+def _explains_little(fit: Goodness | None) -> Finding | None:
+    if fit is None or fit.explained >= _ENOUGH:
+        return None
+    what = "entropy" if fit.accuracy is not None else "variance"
+    return Finding(
+        "explains little",
+        f"The model explains {max(fit.explained, 0.0):.0%} of the {what} of these targets.",
+        "Train the plain network to see whether more is possible. If it is, give the KL less "
+        "weight, train longer or raise the learning rate.",
+    )
 
 
-def _ends(curve: Tensor) -> tuple[float, float]:
-    blocks = _blocks(curve)
-    return float(blocks[0]), float(blocks[-1])
-
-
-def _error(curve: Tensor) -> float:
-    """The standard error of the last block, from the differences of neighbours in it."""
-    part = curve.tensor_split(min(_BLOCKS, len(curve)))[-1]
-    if len(part) < 3:
-        return 0.0
-    return float(part.diff().square().mean() / 2) ** 0.5 / len(part) ** 0.5
+def _generalizes_badly(on_train: Goodness | None, on_new: Goodness | None) -> Finding | None:
+    if on_train is None or on_new is None:
+        return None
+    gap, error = on_new.nll - on_train.nll, math.hypot(on_new.error, on_train.error)
+    if gap <= max(ERRORS * error, 0.5 * abs(on_train.nll)):
+        return None
+    return Finding(
+        "overfits",
+        f"The network overfits: the NLL is {on_train.nll:.3g} on training data and "
+        f"{on_new.nll:.3g} on validation data.",
+        "Give the KL more weight, stop earlier (validation=… of lb.fit keeps the best epoch), or "
+        "get more examples.",
+    )

@@ -16,14 +16,12 @@ from torch.optim import Optimizer
 
 from leanbayes.errors import LoadError, NonFiniteLossError, require, require_count, require_positive
 from leanbayes.likelihoods import Categorical, Likelihood
-from leanbayes.prediction.seeded import noise_by
+from leanbayes.prediction.eval_mode import noise_by
 from leanbayes.saving.files import replace_file
-from leanbayes.training.batch_objective import BatchObjective
-from leanbayes.training.history import History
-from leanbayes.training.kl_weight import recommended_kl_weight
-from leanbayes.training.objective import mixture_nll
+from leanbayes.training.history import History, ProgressLine
+from leanbayes.training.objective import BatchObjective, mixture_nll
 from leanbayes.training.parameter_groups import parameter_groups
-from leanbayes.training.progress import ProgressLine
+from leanbayes.training.schedules import recommended_kl_weight
 from leanbayes.training.training_data import Batches, batches_of
 
 _CLIP = 10.0
@@ -63,15 +61,15 @@ class _Settings:
         )
 
     def kl_at(self, done: float) -> float:
-        """The KL weight after a share of the training."""
+        """Return the KL weight after a share of the training."""
         return self.kl_weight * min(1.0, done / self.kl_warmup if self.kl_warmup else 1.0)
 
     def lr_factor(self, done: float) -> float:
-        """Cosine decay of all learning rates to zero."""
+        """Return cosine decay of all learning rates to zero."""
         return 0.5 + 0.5 * math.cos(math.pi * done) if self.cosine else 1.0
 
     def is_validated(self, epoch: int) -> bool:
-        """Whether an epoch, counted from 1, ends with a validation; the last one does."""
+        """Return whether an epoch, counted from 1, ends with a validation; the last one does."""
         return epoch % -(-self.epochs // _VALIDATIONS) == 0 or epoch == self.epochs
 
 
@@ -199,7 +197,7 @@ class _Fitting:
         )
 
     def run(self, batches: Batches, progress: bool | None) -> History:
-        """All epochs that are left."""
+        """Return all epochs that are left."""
         self._resume()
         steps, done = self.settings.epochs * len(batches), len(self.history) * len(batches)
         line = ProgressLine(max(steps, 1), done, progress if steps else False)
@@ -223,7 +221,7 @@ class _Fitting:
         return patience is not None and self.history.validations_since_best >= patience
 
     def _epoch(self, epoch: int, batches: Batches, line: ProgressLine) -> dict[str, float]:
-        """One pass over the data, and a validation; returns the row of the history."""
+        """Return one pass over the data, and a validation; returns the row of the history."""
         started = time.monotonic()
         seed = (self.settings.seed * 1_000_003 + epoch) % 2**63
         with noise_by(seed, self._modules, quick=True):
@@ -288,7 +286,7 @@ class _Fitting:
         return row | ({"validation_accuracy": right / examples} if right else {})
 
     def _said(self) -> str:
-        """The last validation, for the line of progress."""
+        """Return the last validation, for the line of progress."""
         seen = [row["validation_nll"] for row in self.history if "validation_nll" in row]
         return f", validation NLL {seen[-1]:.3f}" if seen else ""
 
@@ -332,11 +330,11 @@ class _Fitting:
 
 
 def _classes(batches: Batches, target: str) -> Likelihood:
-    """The likelihood of whole-numbered targets; real ones need a choice."""
+    """Return the likelihood of whole-numbered targets; real ones need a choice."""
     y = getattr(batches, "y", None)
     require(
         y is None or not y.is_floating_point(),
         "targets are real numbers. Give a likelihood, such as "
-        "likelihood=lb.likelihoods.Gaussian(0.1, 'learnt')",
+        "likelihood=lb.likelihoods.Gaussian(0.1, 'learned')",
     )
     return Categorical()

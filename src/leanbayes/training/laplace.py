@@ -27,7 +27,7 @@ _TOLERANCE = 1e-6
 def laplace(
     model: nn.Module,
     data: Any,
-    posterior: Kind = "kfac",
+    posterior: Kind = "last-layer",
     *,
     likelihood: Likelihood | None = None,
     prior_precision: float | None = None,
@@ -35,7 +35,7 @@ def laplace(
     target: str = "labels",
     output: Callable[[Any], Tensor] | None = None,
 ) -> nn.Module:
-    """Give a trained network a posterior from the curvature of its loss, without training.
+    """Convert a trained network with a posterior from the curvature of its loss, without training.
 
     A Kronecker-factored Laplace approximation is a matrix-normal posterior, a diagonal one is mean
     field: the result is an ordinary converted model with ``predict``, ``save``, ``kl`` and further
@@ -44,8 +44,9 @@ def laplace(
     Args:
         model: Trained plain network; it stays as it is.
         data: Its training data: a pair ``(x, y)``, a Dataset or a DataLoader.
-        posterior: ``"kfac"`` for correlated weights (matrix normal), ``"diagonal"`` for independent
-            ones (mean field), ``"last-layer"`` for a matrix normal of the last layer alone.
+        posterior: ``"last-layer"`` for a matrix normal of the last layer alone, ``"kfac"`` for one
+            of every layer, ``"diagonal"`` for independent weights of every layer. On held-out rows
+            ``"kfac"`` detects OOD inputs better and predicts classes worse: it is underconfident.
         likelihood: What the outputs mean; classes if not given.
         prior_precision: Precision of the normal prior of every weight; by default the one with the
             largest marginal likelihood.
@@ -76,7 +77,7 @@ def laplace(
     with evaluating(model), torch.enable_grad():
         sums, _ = curvature(
             model, layers, batches.epoch(None), likelihood or Categorical(),
-            target=target, output=output,
+            diagonal=posterior == "diagonal", target=target, output=output,
         )  # fmt: skip
     blocks = {name: _Block(layers[name], sums[name], posterior) for name in layers}
     precision = prior_precision or best_precision(list(blocks.values()))
@@ -152,7 +153,7 @@ def nearest_kronecker(precision: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def best_precision(blocks: list[_Block]) -> float:
-    """The prior precision with the largest Laplace evidence, by MacKay's fixed point.
+    """Return the prior precision with the largest Laplace evidence, by MacKay's fixed point.
 
     ``δ = γ / ‖w‖²`` with the number of determined weights ``γ = Σ λ / (λ + δ)``.
     """
@@ -170,7 +171,7 @@ def best_precision(blocks: list[_Block]) -> float:
 
 
 def _triangle(name: str, vectors: Tensor, variances: Tensor) -> dict[str, Tensor]:
-    """The lower-triangular factor of ``V diag(variances) Vᵀ``, as a posterior stores it."""
+    """Return the lower-triangular factor of ``V diag(variances) Vᵀ``, as a posterior stores it."""
     upper = torch.linalg.qr((vectors * variances.sqrt()).mT, mode="r").R
     lower = (upper * upper.diagonal().sign().unsqueeze(1)).mT
     row, column = torch.tril_indices(len(lower), len(lower), -1)
@@ -178,7 +179,7 @@ def _triangle(name: str, vectors: Tensor, variances: Tensor) -> dict[str, Tensor
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers whose curvature is known, in order."""
+    """Return the layers whose curvature is known, in order."""
     require(
         not any(True for _ in random_maps(model)),
         "the model has random weights already; give the plain network, lb.deterministic(model)",

@@ -1,4 +1,4 @@
-"""NaturalGradient: posteriors by their natural gradient, everything else by another optimiser."""
+"""NaturalGradient: posteriors by their natural gradient, everything else by another optimizer."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
@@ -22,10 +22,11 @@ class NaturalGradient(Optimizer):
 
     Serves :class:`~leanbayes.posteriors.MatrixNormal` with full (``rank=None``) or diagonal
     (``rank=0``) factors, :class:`~leanbayes.MeanField`, ``VariationalDropout("additive")``,
-    ``ZeroMean("normal")`` and pruned weights that are independent. A step is ``−lr · F⁻¹ g`` with
-    the Fisher matrix ``F`` of the posterior and the gradient ``g`` of the whole negative ELBO, in
-    closed form: products with the factors, no inverse and no solve. It does not depend on how
-    scales are stored, and keeps covariances positive definite whatever its length.
+    ``ZeroMean("normal")``, :class:`~leanbayes.KTied` and pruned weights that are independent. A
+    step is ``−lr · F⁻¹ g`` with the Fisher matrix ``F`` of the posterior and the gradient ``g`` of
+    the whole negative ELBO, in closed form: products with the factors, no inverse and no solve;
+    for k-tied scales a block of size ``k`` per row and column. It does not depend on how scales are
+    stored, and keeps covariances positive definite whatever its length.
 
     The first two parameter groups are the means and the scales of these posteriors; the others
     are those of ``others``, so that one scheduler, one ``zero_grad``, one clipping and one
@@ -46,8 +47,11 @@ class NaturalGradient(Optimizer):
             that of an independent scale ``trust``.
         mean_trust: the same for means, for each weight; ``trust`` if not given. ``math.inf`` where
             the loss is quadratic, as in linear regression.
-        others: makes the optimiser of all other parameters (biases, normalisation, priors).
+        others: makes the optimizer of all other parameters (biases, normalization, priors).
         exclude: patterns of layers whose posteriors go to ``others``, too.
+
+    Raises:
+        ValueError: If a rate, a bound or the data size is not positive.
 
     Example:
         >>> import leanbayes as lb
@@ -100,7 +104,7 @@ class NaturalGradient(Optimizer):
             yield from rule.parameters(role)
 
     def _join(self, natural: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
-        """Share groups and state with the other optimiser, so that both always see the same."""
+        """Share groups and state with the other optimizer, so that both always see the same."""
         assert self._others is not None
         self.param_groups = [*natural, *other]
         self._others.__setstate__({"state": self.state, "param_groups": other})
@@ -133,13 +137,13 @@ class NaturalGradient(Optimizer):
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Give more parameters to the other optimiser."""
+        """Add parameters to the other optimizer."""
         if len(getattr(self, "param_groups", ())) < _NATURAL:
             super().add_param_group(param_group)
             return
         require(
             self._others is not None,
-            "there is no other optimiser that could train more parameters; make a new "
+            "there is no other optimizer that could train more parameters; make a new "
             "NaturalGradient of the whole model",
         )
         assert self._others is not None
@@ -174,9 +178,9 @@ def _rules(model: nn.Module, exclude: Sequence[str]) -> list[Rule]:
         require(
             rule is not None,
             f"layer {where} has the posterior {layer.posterior.spec}, whose natural gradient has "
-            "no closed form here; use lb.MeanField() or lb.posteriors.MatrixNormal() with "
-            "rank=None or 0, or "
-            f"leave it to the other optimiser with exclude=({name!r},)",
+            "no closed form here; use lb.KTied(), lb.MeanField() or "
+            "lb.posteriors.MatrixNormal() with rank=None or 0, or "
+            f"leave it to the other optimizer with exclude=({name!r},)",
         )
         assert rule is not None
         rules.append(rule)
@@ -201,7 +205,7 @@ def _without(
 def _check_others(others: object) -> None:
     require(
         isinstance(others, Optimizer),
-        f"others made {others!r}; give what makes a torch optimiser from parameter groups, such "
+        f"others made {others!r}; give what makes a torch optimizer from parameter groups, such "
         "as torch.optim.Adam",
     )
     require(

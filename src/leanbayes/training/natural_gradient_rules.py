@@ -19,6 +19,7 @@ from leanbayes.distributions import (
     DiagonalLowRank,
     Factor,
     KroneckerNormal,
+    KTiedNormal,
     LocationScale,
     Masked,
     Triangular,
@@ -26,15 +27,14 @@ from leanbayes.distributions import (
 )
 from leanbayes.errors import require
 from leanbayes.kernels import from_packed, lower_gram, lower_lower, to_packed
-from leanbayes.parameters.learned import Learned
-from leanbayes.parameters.transforms import Abs
+from leanbayes.parameters.learned import Abs, Learned
 from leanbayes.precision import wide
 
 Posterior = Learned[WeightDistribution]
 
 
 def quadratic_exp(x: Tensor) -> Tensor:
-    """``1 + x + x²/2``, which is near ``exp(x)`` for small ``x`` and positive for all.
+    """Return ``1 + x + x²/2``, which is near ``exp(x)`` for small ``x`` and positive for all.
 
     Example:
         >>> quadratic_exp(torch.tensor([-1e6, -1.0, 0.0])) > 0
@@ -44,7 +44,7 @@ def quadratic_exp(x: Tensor) -> Tensor:
 
 
 def shortened(x: Tensor, size: Tensor, most: float) -> Tensor:
-    """``x``, scaled down to the size ``most`` where its size, a quadratic form, is larger.
+    """Return ``x``, scaled down to the size ``most`` where its size, a quadratic form, is larger.
 
     Example:
         >>> shortened(torch.tensor([3.0, 4.0]), torch.tensor(25.0), 1.0)
@@ -67,7 +67,7 @@ class Rule(ABC):
         self.posterior = posterior
 
     def parameters(self, role: str) -> list[nn.Parameter]:
-        """The stored tensors that are means, or scales."""
+        """Return the stored tensors that are means, or scales."""
         roles = self.posterior.roles
         return [self.posterior.get_parameter(name) for name, r in roles.items() if r == role]
 
@@ -76,12 +76,12 @@ class Rule(ABC):
         """Move along the natural gradient that the gradients of the stored tensors give."""
 
     def gradient(self, name: str) -> Tensor | None:
-        """The gradient of a stored tensor; ``None`` if it has none."""
+        """Return the gradient of a stored tensor; ``None`` if it has none."""
         gradient = self.posterior.get_parameter(name).grad
         return None if gradient is None else wide(gradient)
 
     def relative_gradient(self, name: str) -> Tensor | None:
-        """The gradient of the logarithm of a scale, however it is stored."""
+        """Return the gradient of the logarithm of a scale, however it is stored."""
         gradient = self.gradient(name)
         if gradient is None:
             return None
@@ -99,7 +99,7 @@ class Rule(ABC):
         parameter.copy_(stored.copysign(parameter) if isinstance(transform, Abs) else stored)
 
     def mean_gradient(self) -> Tensor | None:
-        """The gradient of the matrix of means."""
+        """Return the gradient of the matrix of means."""
         gradient = None if "loc" not in self.posterior.roles else self.gradient("loc")
         return None if gradient is None else self.posterior.transforms["loc"](gradient)
 
@@ -123,6 +123,45 @@ class IndependentRule(Rule):
             self.store(
                 "scale", scale * quadratic_exp(shortened(change, change.square(), scales.trust))
             )
+
+
+_DAMPING = 1e-6
+"""Of the blocks of a k-tied Fisher matrix, which lose rank where two terms are proportional."""
+
+
+class KTiedRule(Rule):
+    """Independent normal weights with tied scales ``σ = Uᵀ V``.
+
+    A column ``u`` of a factor moves by its own block of the Fisher matrix. For its logarithms that
+    is ``2 Σⱼ rⱼ rⱼᵀ``, where ``r`` are the shares of the terms in ``σ``. The two factors share the
+    way, because both could go all of it.
+    """
+
+    def step(self, means: Step, scales: Step) -> None:
+        q, gradient = self.posterior(), self.mean_gradient()
+        assert isinstance(q, KTiedNormal)
+        u, v, sigma = wide(q.u), wide(q.v), wide(q.scale)
+        relative = {name: self.relative_gradient(name) for name in ("u", "v")}
+        if gradient is not None:
+            change = -means.length * sigma * gradient
+            self.move_means(sigma * shortened(change, 0.5 * change.square(), means.trust))
+        shares = u.unsqueeze(-1) * v.unsqueeze(-2) / sigma
+        moving = sum(each is not None for each in relative.values())
+        for (name, slope), factor in zip(relative.items(), (u, v), strict=True):
+            if slope is not None:
+                across = shares if name == "u" else shares.mT
+                step = Step(scales.length / moving, scales.trust)
+                self.store(name, factor * quadratic_exp(_block_step(across, slope, step)))
+
+
+def _block_step(shares: Tensor, slope: Tensor, step: Step) -> Tensor:
+    """Return the change of logarithms ``[k, rows]``, given shares ``[k, rows, columns]``."""
+    fisher = torch.einsum("aij,bij->iab", shares, shares)
+    size = fisher.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
+    damped = fisher + _DAMPING * size * torch.eye(len(shares)).to(fisher)
+    change = torch.linalg.solve(damped, slope.mT.unsqueeze(-1)).squeeze(-1) * (-0.5 * step.length)
+    reached = torch.einsum("ia,iab,ib->i", change, fisher, change).clamp_min(0)
+    return shortened(change, reached.unsqueeze(-1), step.trust * shares.shape[-1]).mT
 
 
 class MatrixRule(Rule):
@@ -186,7 +225,7 @@ class MatrixRule(Rule):
 
 
 def _white(factor: Factor, x: Tensor) -> Tensor:
-    """``Fᵀ x``."""
+    """Return ``Fᵀ x``."""
     if isinstance(factor, Triangular):
         return factor.lower.mT @ x
     assert isinstance(factor, DiagonalLowRank)
@@ -194,7 +233,7 @@ def _white(factor: Factor, x: Tensor) -> Tensor:
 
 
 def _color(factor: Factor, x: Tensor) -> Tensor:
-    """``F x``."""
+    """Return ``F x``."""
     return factor.color(x.mT).mT
 
 
@@ -208,13 +247,15 @@ def _without_trace(x: Tensor) -> Tensor:
 
 
 def rule_of(posterior: Posterior) -> Rule | None:
-    """The rule of a posterior; ``None`` if its natural gradient has no closed form here."""
+    """Return the rule of a posterior; ``None`` if its natural gradient has no closed form here."""
     q, trained = posterior(), set(posterior.roles)
     if type(q) is KroneckerNormal:
         known = {"loc", *(f"{s}_{p}" for s in ("row", "column") for p in ("scale", "factor"))}
         sides = (q.rows, q.columns)
         served = all(isinstance(side, Triangular) or side.diagonal_only for side in sides)
         return MatrixRule(posterior) if served and trained == known else None
+    if type(q) is KTiedNormal:
+        return KTiedRule(posterior) if trained == {"loc", "u", "v"} else None
     weights = q.base if isinstance(q, Masked) else q
     if type(weights) is not LocationScale or weights.log_alpha is not None:
         return None

@@ -13,11 +13,11 @@ from leanbayes.parameters.learned import Role
 
 
 def parameter_roles(model: nn.Module) -> dict[nn.Parameter, Role]:
-    """What every parameter is for.
+    """Return what every parameter is for.
 
     ``means`` are posterior means and the shared weights of rank-one layers, ``factors`` the
     locations of rank-one factors (the fast weights of BatchEnsemble), ``scales`` everything else in
-    a posterior, ``other`` the rest: biases, normalisation, learnt priors.
+    a posterior, ``other`` the rest: biases, normalization, learned priors.
     """
     roles: dict[nn.Parameter, Role] = {}
     for _, layer in random_maps(model):
@@ -36,7 +36,7 @@ def parameter_groups(
     weight_decay: float = 0.0,
     decayed: tuple[Role, ...] = ("means", "other"),
 ) -> list[dict[str, Any]]:
-    """Groups for a torch optimiser.
+    """Return groups for a torch optimizer.
 
     Args:
         model: a converted model.
@@ -46,7 +46,13 @@ def parameter_groups(
         weight_decay: torch's weight decay, which is twice the coefficient of an L2 penalty written
             without a ½ [rank-1, appendix B].
         decayed: the roles that decay; by default all weights and biases, not the rank-one factors
-            and not the scales, which have a prior of their own.
+            and not the scales, which have a separate prior.
+
+    Returns:
+        Groups with a learning rate, a weight decay and a role each.
+
+    Raises:
+        ValueError: If a rate is not positive or a role is unknown.
 
     Example:
         >>> import leanbayes as lb
@@ -74,6 +80,11 @@ def parameter_groups(
 class ParameterCounts(NamedTuple):
     """How many numbers are trained, by what they are for.
 
+    Args:
+        means: Number of means.
+        scales: Number of scales.
+        other: Number of deterministic parameters.
+
     Example:
         >>> ParameterCounts(means=477_600, scales=4_788, other=810)
         478,410 → 483,198 (+1.0%): means 477,600, scales 4,788, other 810
@@ -97,9 +108,15 @@ class ParameterCounts(NamedTuple):
 
 
 def count_parameters(model: nn.Module) -> ParameterCounts:
-    """Count trained parameters: means (of weights and of rank-one factors), scales, the rest.
+    """Count trained parameters: means (of weights and rank-one factors), scales, others.
 
-    Of a pruned weight neither the mean nor a scale of its own counts.
+    Of a pruned weight neither the mean nor a separate scale counts.
+
+    Args:
+        model: Converted or plain model.
+
+    Returns:
+        The counts of a plain copy and of the model.
 
     Example:
         >>> import leanbayes as lb

@@ -1,10 +1,13 @@
-"""KL schedules: the weight of the KL as training goes on."""
+"""KL schedules and the recommended KL weight."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from leanbayes.errors import require_positive
+from torch import nn
+
+from leanbayes.errors import require, require_positive
+from leanbayes.models.random_maps import random_maps
 from leanbayes.registry import Registry
 
 __all__ = [
@@ -42,6 +45,9 @@ def register_schedule(kind: str) -> Callable[[S], S]:
         kind: its name there, in lower case.
 
     ``docs/extending/schedule.py`` is one to copy.
+
+    Returns:
+        The decorator.
     """
     return SCHEDULES.register(name=kind)
 
@@ -49,7 +55,11 @@ def register_schedule(kind: str) -> Callable[[S], S]:
 @register_schedule("constant")
 @dataclass(frozen=True)
 class Constant:
-    """Always the same weight."""
+    """Always the same weight.
+
+    Args:
+        weight: Weight of the KL.
+    """
 
     weight: float = 1.0
 
@@ -64,6 +74,14 @@ class LinearRamp:
 
     Rank-1 BNNs: 200 of 250 epochs on CIFAR; sparse variational dropout: ``LinearRamp(15, delay=5)``
     epochs.
+
+    Args:
+        steps: Number of steps until 1.
+        start: First weight.
+        delay: Number of steps before the rise.
+
+    Raises:
+        ValueError: If ``steps`` is not positive.
 
     Example:
         >>> [LinearRamp(10)(t) for t in (0, 5, 20)]
@@ -86,6 +104,14 @@ class LinearRamp:
 @dataclass(frozen=True)
 class Stepwise:
     """Rises by ``rate`` a step, but only every ``every`` steps [k-tied, appendix E].
+
+    Args:
+        rate: Rise per step.
+        every: Number of steps between rises.
+        start: First weight.
+
+    Raises:
+        ValueError: If ``rate`` or ``every`` is not positive.
 
     Example:
         >>> [round(Stepwise(rate=5e-5, every=100)(t), 4) for t in (99, 100, 1050, 20000)]
@@ -110,6 +136,13 @@ class Exponential:
 
     The paper does not give its formula; this is ``start^(1 − t/steps)``.
 
+    Args:
+        steps: Number of steps until 1.
+        start: First weight.
+
+    Raises:
+        ValueError: If an argument is not positive.
+
     Example:
         >>> [round(Exponential(300, start=0.01)(t), 4) for t in (0, 150, 300, 400)]
         [0.01, 0.1, 1.0, 1.0]
@@ -123,3 +156,50 @@ class Exponential:
 
     def __call__(self, step: float) -> float:
         return self.start ** (1 - min(step / self.steps, 1.0))
+
+
+_WEIGHTS_PER_EXAMPLE = 2.0
+"""Chosen on validation data of seven tasks: docs/train_well.md."""
+
+
+def recommended_kl_weight(model: nn.Module, data_size: float) -> float:
+    """Return the KL weight that serves networks of any size: ``min(1, N / (2 P))``.
+
+    With fewer than two examples per random weight the whole KL underfits; with more of them the
+    weight is 1, and the loss is the ELBO.
+
+    Args:
+        model: a converted model.
+        data_size: number ``N`` of training examples.
+
+    Returns:
+        The weight, at most 1.
+
+    Raises:
+        ValueError: If the data size is not positive.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(100, 10))
+        >>> recommended_kl_weight(model, 500), recommended_kl_weight(model, 50_000)
+        (0.25, 1.0)
+    """
+    require(data_size > 0, f"data_size must be positive, got {data_size}. Give the number of "
+            "training examples")  # fmt: skip
+    count = random_weights(model)
+    return min(1.0, data_size / (_WEIGHTS_PER_EXAMPLE * count)) if count else 1.0
+
+
+def random_weights(model: nn.Module) -> int:
+    """Return the number of random weights of a model; for rank-one layers that of their factors.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> random_weights(lb.convert(nn.Linear(100, 10), lb.Rank1(members=2)))
+        220
+    """
+    total = 0
+    for _, layer in random_maps(model):
+        factors = layer.posterior.tensors("factors").values()
+        total += sum(factor.numel() for factor in factors) or layer.posterior().event_shape.numel()
+    return total

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from leanbayes.errors import require, require_count
+from leanbayes.metrics.arrays import as_tensor
 from leanbayes.training.batches import Parts
 
 
@@ -45,7 +46,7 @@ class ArrayBatches:
         return -(-len(self.y) // self.batch_size)
 
     def epoch(self, generator: torch.Generator | None) -> Iterator[Parts]:
-        """All batches once, shuffled by a generator or in order."""
+        """Yield all batches once, shuffled by a generator or in order."""
         order, relative = torch.arange(len(self.y)), self._relative_weight
         if generator is not None:
             order = torch.randperm(len(self.y), generator=generator)
@@ -81,7 +82,7 @@ class LoaderBatches:
         return len(self.loader) if isinstance(self.loader, Sized) else 0
 
     def epoch(self, generator: torch.Generator | None) -> Iterator[Any]:
-        """All batches once, in the loader's own order."""
+        """Yield all batches once, in the loader's own order."""
         yield from self.loader
 
 
@@ -89,7 +90,7 @@ Batches = ArrayBatches | LoaderBatches
 
 
 def batches_of(data: Any, batch_size: int, data_size: float | None = None) -> Batches:
-    """Batches of a pair ``(x, y)`` of arrays, of a Dataset, or of a loader.
+    """Return batches of a pair ``(x, y)`` of arrays, of a Dataset, or of a loader.
 
     Example:
         >>> batches = batches_of((torch.zeros(5, 2), torch.ones(5)), batch_size=2)
@@ -113,8 +114,7 @@ def batches_of(data: Any, batch_size: int, data_size: float | None = None) -> Ba
 
 
 def _tensor(values: Any) -> Tensor:
-    """An array, a DataFrame or a tensor as a tensor; double precision becomes float."""
-    if not isinstance(values, Tensor):
-        tensor = torch.as_tensor(values.to_numpy() if hasattr(values, "to_numpy") else values)
-        values = tensor.float() if tensor.dtype == torch.float64 else tensor
-    return values.long() if values.dtype == torch.int32 else values
+    """Return an array, a DataFrame or a tensor as a tensor; double precision becomes float."""
+    tensor = as_tensor(values)
+    is_array = not isinstance(values, Tensor)
+    return tensor.float() if is_array and tensor.dtype == torch.float64 else tensor

@@ -291,7 +291,7 @@ def test_a_page_has_only_what_was_measured(tmp_path):
     for name in ("step", "prediction", "scale", "distributed"):
         (tmp_path / f"{name}.json").unlink()
     text = page.text(page.read(tmp_path))
-    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Starting", "How it is measured"]
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Starting", "Setup"]
 
 
 # large transformers

@@ -1,12 +1,17 @@
 """The tracer counts files, hops and calls, and its table is that of the page."""
 
 import importlib
+import json
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from research.measuring import tracer
 from research.measuring.tracer import Count, count_calls
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -59,3 +64,31 @@ def test_the_page_has_what_was_traced():
     assert f"<!-- tracer: all -->\n{tracer.table()}\n<!-- end -->" in page, (
         "run python -m research page trace"
     )
+
+
+@pytest.fixture(scope="module")
+def counted():
+    """Counts of a process of its own: what other tests have registered or cached is not in it."""
+    code = """
+import json
+from research.measuring import tracer
+counts = {}
+for name, work in tracer.operations().items():
+    work()
+    found = tracer.count_calls(work, tracer.Path(tracer.lb.__file__).parent)
+    counts[name] = [found.files, found.hops]
+print(json.dumps(counts))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "hops"),
+    [("forward", 13, 47), ("kl", 12, 28), ("convert", 22, 160), ("predict", 23, 191)],
+)
+def test_the_way_through_the_code_gets_no_longer(counted, name, files, hops):
+    assert counted[name][0] <= files
+    assert counted[name][1] <= hops

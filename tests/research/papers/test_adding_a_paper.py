@@ -39,7 +39,7 @@ def test_a_paper_is_one_file(tmp_path, monkeypatch):
         sys.modules.pop("research.papers.new.paper", None)
     assert set(added) == {*papers.PAPERS, "new"}
     makers = list_makers(added.values(), places.DOCS / "checklist.md")
-    assert "| NI1 | It works. | eq. 1 | – |" in makers["checklist"]("all")
+    assert "| NI1 | It works. | eq. 1 | not here | – |" in makers["checklist"]("all")
     assert "**[new]** A. Nobody (2030). *A New Idea.* Nowhere." in makers["papers"]("all")
     monkeypatch.setattr(places, "RECIPES", tmp_path / "recipes")
     (row,) = table(added["new"], [])

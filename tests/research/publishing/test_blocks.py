@@ -97,9 +97,9 @@ def test_sentences_take_their_numbers_from_results(results):
     assert filled(f"{{printed ratio: {terms}}}", blocks.cell) == "6.8"
     assert filled("{printed value: mnist-mlp-k2 nll}", blocks.cell) == "0.129"
     whole = filled("{value: mnist-mlp-full parameters}", blocks.cell)
-    assert whole.replace(" ", "") == str(rows["full"]["parameters"])
+    assert whole.replace(",", "") == str(rows["full"]["parameters"])
     share = filled("{percent: mnist-mlp-full/spectra dense1.scale}", blocks.cell)
-    assert 50 < float(share.removesuffix(" %")) <= 100
+    assert 50 < float(share.removesuffix("%")) <= 100
 
 
 @pytest.mark.parametrize(
@@ -237,4 +237,4 @@ def test_the_command_says_what_is_wrong(tmp_path):
     unknown = CliRunner().invoke(app, ["table", "ktied"])
     assert "paper 'ktied' is unknown; did you mean 'k_tied'" in str(unknown.exception)
     missing = CliRunner().invoke(app, ["archive", str(tmp_path), "--out", str(tmp_path)])
-    assert "is no run folder" in str(missing.exception)
+    assert "is not a run folder" in str(missing.exception)

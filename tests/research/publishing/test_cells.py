@@ -123,7 +123,7 @@ def test_seeds_are_averaged(tmp_path):
         )
     merged = row_of(merge_seeds(table(K_TIED, [tmp_path])))
     assert merged.run == "cpu, 2 seeds"
-    assert merged.cells["nll"] == Cell(pytest.approx(0.2), pytest.approx(0.1), 0.129)
+    assert merged.cells["nll"] == Cell(pytest.approx(0.2), pytest.approx(0.1), 0.129, 2)
     assert merged.cells["parameters"].ours == 7
 
 
@@ -146,7 +146,7 @@ def test_rows_are_grouped_by_experiment():
         (Cell(122.6123, 0.0119), "122.612 ± 0.012"),
         (Cell(0.01234, 0.0, 0.01), "0.01234 (0.01)"),
         (Cell(15.3, 12.0), "15 ± 12"),
-        (Cell(484_008, None, 484_000), "484 008 (484 000)"),
+        (Cell(484_008, None, 484_000), "484,008 (484,000)"),
     ],
 )
 def test_cells_show_two_digits_of_the_error(cell, written):

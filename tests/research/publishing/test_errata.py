@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from leanbayes.lab.recipe_files import recipe_names
+from leanbayes.lab.recipe_names import recipe_names
 from research.papers import PAPERS
 from research.publishing.paper import DOCS, RECIPES, ROOT
 

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from leanbayes.training.kl_weight import random_weights
+from leanbayes.training.schedules import random_weights
 from research.publishing.paper import ROOT
 from research.studies.defaults import study as studied
 from research.studies.defaults.page import found, table, tried

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from leanbayes.lab.data import load_dataset
+from research.data import load_dataset
 from research.studies.kl_weight import page as kl_weight_page
 from research.studies.kl_weight import study as kl_weight
 
@@ -39,7 +39,7 @@ def curves(best):
 
 def test_the_rule_is_a_weight_that_is_good_everywhere():
     found = kl_weight_page.cells(curves({"concrete": 0.3, "mnist": 0.3}))
-    assert kl_weight_page.rule(found).startswith("**Take a weight of 0.3.** It is the largest")
+    assert kl_weight_page.rule(found).startswith("**A weight of 0.3 is the largest")
     lines = list(kl_weight_page.conclusions(found))
     assert "UCI concrete: NLL is best at a weight of 0.3" in lines[0]
     assert "weight of 1 costs 0.700 nats of NLL" in lines[0]
@@ -48,12 +48,15 @@ def test_the_rule_is_a_weight_that_is_good_everywhere():
 def test_the_rule_is_to_choose_where_no_weight_is_good_everywhere():
     found = kl_weight_page.cells(curves({"concrete": 1.0, "mnist": 0.1}))
     said = kl_weight_page.rule(found)
-    assert said.startswith("**Choose the weight on validation data, by NLL.**")
+    assert said.startswith("**No single weight is as good as the best on all data sets**")
     assert "UCI concrete 1; MNIST 0.1" in said
-    assert said.endswith(
-        "Without validation data take 0.3: it costs at most 0.70 nats of NLL on any of them, less "
-        "than all others."
-    )
+    assert said.endswith("The one that loses least, 0.3, costs up to 0.70 nats of NLL.")
+
+
+def test_the_recommended_weight_follows_from_the_sizes():
+    files = curves({"concrete": 1.0, "mnist": 0.3})  # recommended: 1 and 0.03
+    said = kl_weight_page.recommended(kl_weight_page.cells(files), files)
+    assert "are 1 on UCI concrete, 0.1 on MNIST. They cost at most 0.200 nats" in said
 
 
 def test_weights_within_chance_of_the_best_are_as_good():
@@ -69,7 +72,8 @@ def test_the_page_begins_with_the_rule_and_shows_every_number(tmp_path):
     for number, file in enumerate(curves({"concrete": 0.3, "mnist": 0.3, "fashion-mnist": 0.3})):
         (tmp_path / f"{number}.json").write_text(json.dumps(file))
     page = kl_weight_page.write(tmp_path, tmp_path / "docs").read_text(encoding="utf-8")
-    assert page.splitlines()[2].startswith("- **Take a weight of 0.3.**")
+    assert page.splitlines()[2].startswith("[Train well](train_well.md) has the recommended")
+    assert page.splitlines()[4].startswith("- **A weight of 0.3 is the largest")
     assert "| 0.1 | 0.202 ± 0.001 |" in page
     for picture in re.findall(r"\((kl_weight/\w+\.png)\)", page):
         assert (tmp_path / "docs" / picture).stat().st_size > 5000

@@ -134,7 +134,7 @@ def test_the_page_is_that_of_the_results():
 def test_foreign_texts():
     assert docstrings(5) == docstrings(5)
     assert len(set(docstrings(200))) == 200
-    with pytest.raises(ValueError, match="ask for fewer foreign texts"):
+    with pytest.raises(ValueError, match="ask for fewer OOD texts"):
         docstrings(10**6)
     (mixed,) = without_order(["one two three four five six"])
     assert sorted(mixed.split()) == sorted(["one", "two", "three", "four", "five", "six"])

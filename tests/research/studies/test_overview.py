@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from leanbayes.lab.data import load_dataset
+from research.data import load_dataset
 from research.studies.overview import study as overview
 from research.studies.overview.page import write
 from research.studies.overview.study import (

@@ -81,9 +81,10 @@ def test_the_page_advises_the_way_whose_worst_seed_is_best(tmp_path):
     study = made_up({published: (1.2, 1.0), quick: (0.6, 0.5), bold: (0.3, 2.3)})
     assert best_way(study) == quick
     page = text(study)
-    assert page.splitlines()[2].startswith("**Start standard deviations at 0.03, with Adam at 0.01")
+    assert page.splitlines()[2].startswith("[Train well](train_well.md) has the recommendation")
+    assert "this way: standard deviations start at 0.03, with Adam at 0.01" in page
     assert f"with `{published}` the −ELBO ends at 1.100, with `{quick}` at 0.550" in page
-    assert "is there after 50 % of them" in page
+    assert "is there after 50% of them" in page
     assert "| 0.1, quick schedule | 1.30 ± 1.00 | 2.3 |" in page
     write(study, tmp_path)
     assert (tmp_path / "starts" / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -8,11 +8,12 @@ from leanbayes.lab.files import read_object
 from research.benchmarks import page as performance
 from research.publishing.pages import refreshed
 from research.publishing.paper import DOCS, ROOT
-from research.studies.defaults.page import makers as default_makers
 from research.studies.kl_weight import page as kl_weight
 from research.studies.lora import page as lora
+from research.studies.one_pass import page as one_pass
 from research.studies.overview.page import makers, picture
 from research.studies.starts import page as starts
+from research.studies.train_well import makers as train_well_makers
 from research.studies.uci.tables import makers as uci_makers
 
 pytest.importorskip("matplotlib")
@@ -32,6 +33,7 @@ WRITTEN = {
     "kl_weight": kl_weight_text,
     "lora": lambda: lora.page_text(read("lora/minilm.json"), lora.read_trials()),
     "starts": lambda: starts.text(read("starts.json")),
+    "one_pass": lambda: one_pass.text(read("one_pass.json"), _costs()),
     "performance": lambda: performance.text(performance.read(RESULTS / "bench")),
 }
 
@@ -43,19 +45,19 @@ def test_a_page_says_what_its_results_say(name):
 
 def test_the_tables_of_uci_are_made_from_its_study():
     text = (DOCS / "uci.md").read_text(encoding="utf-8")
-    assert "<!-- uci-likelihood: learnt -->" in text
+    assert "<!-- uci-likelihood: learned -->" in text
     assert refreshed(text, uci_makers(RESULTS / "uci")) == text
 
 
-def test_the_numbers_of_train_well_are_made_from_the_search():
+def test_the_numbers_of_train_well_are_made_from_studies():
     text = (DOCS / "train_well.md").read_text(encoding="utf-8")
-    makers_of_page = default_makers(read("defaults.json"), _again())
+    makers_of_page = train_well_makers(RESULTS)
     assert all(f"<!-- {kind}: " in text for kind in makers_of_page)
     assert refreshed(text, makers_of_page) == text
 
 
-def _again():
-    name = "defaults_by_library.json"
+def _costs():
+    name = "bench/one_pass.json"
     return read(name) if (RESULTS / name).exists() else None
 
 

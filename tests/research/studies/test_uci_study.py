@@ -48,18 +48,18 @@ def test_tables_say_who_is_ahead(quick, tmp_path):
         for data in ("concrete", "energy"):
             fit_splits(Row(data, posterior), tmp_path, range(3))
     made = makers(tmp_path)
-    ranks = made["uci-ranks"]("learnt")
+    ranks = made["uci-ranks"]("learned")
     assert "| k-tied | 1.00 | 2.00 | concrete, energy |" in ranks
     assert "| mean-field | 2.00 | 1.00 | none |" in ranks
-    assert "| learnt noise | – | 0.2" in made["uci-differences"]("k-tied − mean-field")
-    beside = made["uci-likelihood"]("learnt")
+    assert "| learned noise | – | 0.2" in made["uci-differences"]("k-tied − mean-field")
+    beside = made["uci-likelihood"]("learned")
     assert "**k-tied**" in beside
     assert "-2.937 ± 0.025" in beside
-    assert "90" in made["uci-intervals"]("learnt")
-    says = made["uci-says"]("learnt")
+    assert "90" in made["uci-intervals"]("learned")
+    says = made["uci-says"]("learned")
     assert says.startswith(f"- **k-tied** has a better log likelihood than {DROPOUT} on 2 of 2")
     assert "HMC is ahead on 2, by 0.11 to 0.17 nats" in says
-    assert "90 % intervals hold 90 to 90 % of the targets, and a fit takes 2 to 2 seconds" in says
+    assert "90% intervals hold 90 to 90% of the targets, and a fit takes 2 to 2 seconds" in says
     assert made["uci-says"]("predicted") == "Not measured yet."
     assert made["uci-seconds"]("predicted") == "Not measured yet."
     assert "NGBoost" in made["uci-rmse"]("predicted")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,13 @@ from research.publishing.tables import markdown_table
 _STEPS, _SPEED = "matrix_normal", "compaction"
 """Benchmarks."""
 _OF_RUNS = (
-    *("sparse-families", "sparse-sweep", "sparse-noise"),
+    *("sparse-families", "sparse-sweep", "sparse-groups", "sparse-noise"),
     *("sparse-table-1", "sparse-table-2", "sparse-layers"),
 )
 
 
 def sparse_blocks(results: Path) -> OwnBlocks:
-    """What makes blocks of sparse networks, most of them of ``RECIPE, RECIPE, …``.
+    """Return what makes blocks of sparse networks, most of them of ``RECIPE, RECIPE, …``.
 
     A claim names a number by ``sparsity/RECIPE COLUMN`` (see :func:`.tables.numbers`),
     ``compaction/RECIPE KIND.COLUMN`` (``fewer``, ``lost``, ``before`` or ``after`` of the
@@ -44,6 +45,7 @@ def sparse_blocks(results: Path) -> OwnBlocks:
         tables={
             "sparse-families": lambda names: tables.families_table(of.named(names)),
             "sparse-sweep": lambda names: tables.sweep_table(of.named(names)),
+            "sparse-groups": lambda names: tables.groups_table(of.named(names)),
             "sparse-noise": lambda names: tables.noise_table(of.named(names)),
             "sparse-table-1": lambda _: tables.printed_table_1(of.named(", ".join(TABLE_1))),
             "sparse-table-2": lambda names: tables.printed_table_2(of.named(names)),
@@ -99,7 +101,7 @@ class _Blocks:
         cell = choose("number", column, tables.numbers(self.sparse.studies(name)))
         in_table = TABLE_1.get(name) if column == "weights" else None
         in_print = printed(name, column) if in_table is None else in_table.left
-        return Cell(cell.ours, cell.error, in_print)
+        return replace(cell, published=in_print)
 
     def compaction_cell(self, name: str, column: str) -> Cell:
         kind, _, what = column.partition(".")
@@ -116,10 +118,10 @@ class _Blocks:
             "before": Cell(whole),
             "after": Cell(accuracy),
         }
-        return choose("number", what, cells)
+        return replace(choose("number", what, cells), seeds=len(studies))
 
     def speeds(self, _: str) -> str:
-        """How much faster the smaller network runs, beside its multiply-adds."""
+        """Return how much faster the smaller network runs, beside its multiply-adds."""
         measured = self.sparse.benchmark(_SPEED)
         header = ["network", "zeroed from log α", "multiply-adds fewer by", "faster by"]
         lines = []
@@ -144,7 +146,7 @@ class _Blocks:
         return choose("number", column, cells)
 
     def costs(self, _: str) -> str:
-        """The time of a training step, relative to that of independent weights."""
+        """Return the time of a training step, relative to that of independent weights."""
         networks = self.sparse.benchmark(_STEPS)["networks"]
         header = ["network", "posterior", "step, relative to DIAG", "quartiles"]
         lines = [
@@ -164,5 +166,5 @@ class _Blocks:
 
 
 def _at(sweep: Sequence[Mapping[str, Any]], log_alpha: float) -> Mapping[str, Any]:
-    """The point of a sweep at a threshold."""
+    """Return the point of a sweep at a threshold."""
     return choose("threshold", f"{log_alpha:g}", {f"{p['log_alpha']:g}": p for p in sweep})

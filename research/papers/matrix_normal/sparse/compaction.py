@@ -11,14 +11,14 @@ import torch
 from rich.progress import track
 from torch import Tensor, nn
 
-from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.analysis.log_alpha import scaled_layers
 from leanbayes.compression.compaction import Compacted, compact
 from leanbayes.compression.prune import prune
 from leanbayes.conversion.convert import deterministic
 from leanbayes.estimators import mean
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import provenance
-from leanbayes.models.noise_switches import using
+from leanbayes.models.random_maps import using
 from leanbayes.prediction.eval_mode import evaluating
 from leanbayes.training.parameter_groups import count_parameters
 from research.papers.matrix_normal.sparse.study import Judge, empty_layers_allowed, relevance_of
@@ -31,7 +31,7 @@ _TRAINING, _BATCH = 5000, 256
 
 
 def group_pruned(model: nn.Module, log_alpha: float) -> nn.Module:
-    """Zero the rows and columns without relevance; outputs of the last layer stay.
+    """Set to zero the rows and columns without relevance; outputs of the last layer stay.
 
     Args:
         model: a converted network.
@@ -46,7 +46,7 @@ def group_pruned(model: nn.Module, log_alpha: float) -> nn.Module:
 def smaller(
     model: nn.Module, example: Tensor, log_alpha: float
 ) -> dict[str, tuple[nn.Module, Compacted[nn.Module]]]:
-    """The masked network and its compaction, ``bayesian`` and ``plain`` (the means alone).
+    """Return the masked network and its compaction, ``bayesian`` and ``plain`` (the means alone).
 
     Constants of dead units are folded by means in both, so that both lose the same units.
     """
@@ -92,15 +92,15 @@ def study_compaction(
     for log_alpha in track(sorted(log_alphas), "Thresholds", disable=not progress):
         found = smaller(model, test[:_BATCH].x, log_alpha)
         point = {kind: _compared(*found[kind], test[:_BATCH].x, judges[kind]) for kind in found}
-        learnt = seen(found["plain"][1].model)["accuracy"]["value"]
-        sweep.append({"log_alpha": log_alpha, "learnt": learnt, **point})
-    learnt = seen(whole["plain"])["accuracy"]["value"]
+        learned = seen(found["plain"][1].model)["accuracy"]["value"]
+        sweep.append({"log_alpha": log_alpha, "learned": learned, **point})
+    learned = seen(whole["plain"])["accuracy"]["value"]
     return {
         "name": source.recipe.name,
         "images": len(test),
         "samples": samples,
-        "log_alpha": _chosen(sweep, learnt),
-        "learnt": learnt,
+        "log_alpha": _chosen(sweep, learned),
+        "learned": learned,
         "whole": {kind: judges[kind](network) for kind, network in whole.items()},
         "parameters": {kind: _size(network) for kind, network in whole.items()},
         "sweep": sweep,
@@ -111,13 +111,13 @@ def study_compaction(
 
 
 def _samples(samples: int) -> dict[str, int]:
-    """How many draws a prediction takes, by kind of network."""
+    """Return how many draws a prediction takes, by kind of network."""
     return {"bayesian": samples, "plain": 1}
 
 
-def _chosen(sweep: Sequence[Mapping[str, Any]], learnt: float) -> float:
+def _chosen(sweep: Sequence[Mapping[str, Any]], learned: float) -> float:
     """The lowest threshold that costs little on training images; the highest, if all cost more."""
-    good = [p["log_alpha"] for p in sweep if p["learnt"] >= learnt - MOST_LOST]
+    good = [p["log_alpha"] for p in sweep if p["learned"] >= learned - MOST_LOST]
     return float(min(good, default=max(p["log_alpha"] for p in sweep)))
 
 
@@ -141,7 +141,7 @@ def _size(model: nn.Module) -> int:
 
 @torch.no_grad()
 def _difference(masked: nn.Module, small: nn.Module, example: Tensor) -> float:
-    """The largest difference of outputs on means, relative to the largest output."""
+    """Return the largest difference of outputs on means, relative to the largest output."""
     outputs = []
     for model in (masked, small):
         with evaluating(model), using(model, mean):

@@ -28,7 +28,7 @@ class Sparse:
         self.results = results
 
     def studies(self, name: str, folder: str = SPARSITY) -> list[Study]:
-        """The studies of a recipe, a seed each; none if it was not run."""
+        """Return the studies of a recipe, a seed each; none if it was not run."""
         what = f"what python -m research papers {folder} writes"
         return [
             read_object(file, _KEYS, what, "study its run again")
@@ -36,7 +36,7 @@ class Sparse:
         ]
 
     def histories(self, name: str) -> list[Mapping[str, Sequence[float | None]]]:
-        """Curves over epochs of the archived runs of a recipe that recorded them."""
+        """Return curves over epochs of the archived runs of a recipe that recorded them."""
         runs = [
             read_object(file, {"history"}, "an archived run", "archive it again")
             for file in self._files(self.results, name)
@@ -44,7 +44,7 @@ class Sparse:
         return [run["history"] for run in runs if "left/weights" in run["history"]]
 
     def benchmark(self, name: str) -> Study:
-        """What a module of ``benchmarks`` measured; a missing file is an error."""
+        """Return what a module of ``benchmarks`` measured; a missing file is an error."""
         again = f"run python -m research bench {name.replace('_', '-')}"
         file = self.results.parent / "bench" / f"{name}.json"
         return read_object(file, {"machine"}, "a benchmark", again)
@@ -55,7 +55,7 @@ class Sparse:
 
 
 def title(name: str) -> str:
-    """The row of the paper that a recipe stands for.
+    """Return the row of the paper that a recipe stands for.
 
     Example:
         >>> title("mnist-mlp-mn")
@@ -66,7 +66,7 @@ def title(name: str) -> str:
 
 
 def printed(name: str, metric: str) -> float | None:
-    """What the paper prints of a recipe's row, if it does.
+    """Return what the paper prints of a recipe's row, if it does.
 
     Example:
         >>> printed("cifar10-vgg-x2-sparse-mn", "accuracy")
@@ -81,7 +81,7 @@ def _published(name: str) -> Published | None:
 
 
 def family(name: str) -> str:
-    """What stands last in the title: the posterior.
+    """Return what stands last in the title: the posterior.
 
     Example:
         >>> family("cifar10-vgg-x1-sparse-mn")

@@ -24,7 +24,7 @@ _WIDE = (12.6, 3.6)
 
 
 def draw_curves(named: Mapping[str, Sequence[History]]) -> bytes:
-    """Accuracy, bound and what is left over epochs [matrix normal, Figures 1 to 5].
+    """Return accuracy, bound and what is left over epochs [matrix normal, Figures 1 to 5].
 
     Args:
         named: histories of the seeds of every posterior; a line is their mean inside their range.
@@ -52,7 +52,7 @@ def draw_curves(named: Mapping[str, Sequence[History]]) -> bytes:
 def _together(
     histories: Sequence[History], column: str, scale: float
 ) -> tuple[list[float], list[list[float]]]:
-    """Epochs, counted from one, that all seeds have, and the values of the seeds at each."""
+    """Return epochs, counted from one, that all seeds have, and the values of the seeds at each."""
     length = min(len(history["epoch"]) for history in histories)
     epochs, values = [], []
     for i in range(length):
@@ -66,7 +66,7 @@ def _together(
 
 
 def draw_sweep(named: Mapping[str, Sequence[Study]]) -> bytes:
-    """Test error over the weights that are left, a point for every threshold.
+    """Return test error over the weights that are left, a point for every threshold.
 
     Args:
         named: studies of the seeds of every posterior; points are means over them.

@@ -1,4 +1,4 @@
-"""What the paper prints of sparse networks [matrix normal, Tables 1 and 2]."""
+"""Printed numbers of sparse networks [matrix normal, Tables 1 and 2]."""
 
 from __future__ import annotations
 

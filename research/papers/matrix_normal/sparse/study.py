@@ -14,7 +14,7 @@ import torch
 from rich.progress import track
 from torch import nn
 
-from leanbayes.analysis.scaled_layers import scaled_layers
+from leanbayes.analysis.log_alpha import scaled_layers
 from leanbayes.analysis.sparsity import sparsity_report
 from leanbayes.compression.prune import Groups, prune
 from leanbayes.errors import require
@@ -35,7 +35,7 @@ _METRICS = ("accuracy", "nll", "average_nll", "kl", "negative_elbo")
 
 
 def relevance_of(log_alpha: float) -> float:
-    """``1 / (1 + α)``: the relevance of a weight with this log α.
+    """Return ``1 / (1 + α)``: the relevance of a weight with this log α.
 
     Example:
         >>> relevance_of(0.0)
@@ -59,7 +59,7 @@ class Judge:
         self.drawing = run.drawing(samples)
 
     def __call__(self, model: nn.Module) -> dict[str, dict[str, float]]:
-        """Accuracy, NLL, KL and −ELBO of an example, with standard errors."""
+        """Return accuracy, NLL, KL and −ELBO of an example, with standard errors."""
         values = evaluate(
             model, self.examples, self.likelihood, data_size=self.data_size, **self.drawing
         )
@@ -74,7 +74,7 @@ def study_sparsity(
     log_alphas: Sequence[float] = LOG_ALPHAS,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Zero what has no relevance, at several thresholds, and judge what is left.
+    """Set to zero what has no relevance, at several thresholds, and judge what is left.
 
     Args:
         run: a finished run folder of a converted classifier.
@@ -116,7 +116,7 @@ def study_sparsity(
 
 
 def _at(model: nn.Module, log_alpha: float, judge: Judge) -> dict[str, Any]:
-    """What one threshold leaves of single weights."""
+    """Return what one threshold leaves of single weights."""
     pruned = _pruned(model, "weight", log_alpha)
     left, of = sparsity_report(pruned or model).total.weights
     return {
@@ -127,7 +127,7 @@ def _at(model: nn.Module, log_alpha: float, judge: Judge) -> dict[str, Any]:
 
 
 def _of_groups(model: nn.Module, kind: str, judge: Judge) -> dict[str, Any]:
-    """What is left of every layer if single weights, rows or columns go at log α = 3."""
+    """Return what is left of every layer if single weights, rows or columns go at log α = 3."""
     pruned = _pruned(model, GROUPS[kind], LOG_ALPHA)
     report = sparsity_report(pruned or model)
     layers = {row.name: list(getattr(row, kind)) for row in report.layers}
@@ -152,7 +152,7 @@ def _noise(layer: RandomMap) -> dict[str, float]:
 
 
 def _pruned(model: nn.Module, groups: Groups, log_alpha: float) -> nn.Module | None:
-    """A pruned copy; ``None`` if nothing would be left."""
+    """Return a pruned copy; ``None`` if nothing would be left."""
     with empty_layers_allowed():
         try:
             return prune(model, "relevance", groups=groups, threshold=relevance_of(log_alpha))

@@ -20,9 +20,10 @@ _KINDS = {"weights": "single weights", "columns": "inputs", "rows": "outputs"}
 
 
 def numbers(studies: Sequence[Study]) -> dict[str, Cell]:
-    """What claims and tables say of a recipe, over its seeds.
+    """Return what claims and tables say of a recipe, over its seeds.
 
-    Shares and accuracies lie between 0 and 1; ``zeroed`` is the accuracy after zeroing, and
+    Shares and accuracies lie between 0 and 1; ``zeroed`` is the accuracy after zeroing weights,
+    ``zeroed_rows`` that after zeroing rows alone, ``zeroed_columns`` that of columns, and
     ``compression`` how many times fewer weights are left.
     """
 
@@ -44,19 +45,21 @@ def numbers(studies: Sequence[Study]) -> dict[str, Cell]:
         "zeroed": over(lambda study: study["groups"]["weights"].get("accuracy", {})),
         "rows": over(lambda study: _share(_layers(study, "rows"))),
         "columns": over(lambda study: _share(_layers(study, "columns"))),
+        "zeroed_rows": over(lambda study: study["groups"]["rows"].get("accuracy", {})),
+        "zeroed_columns": over(lambda study: study["groups"]["columns"].get("accuracy", {})),
         "weights": over(lambda study: sum(left for left, _ in _layers(study, "weights"))),
         "correlation": over(_correlation),
     }
 
 
 def _correlation(study: Study) -> float:
-    """The total correlation of all layers, for each training image as the KL is."""
+    """Return the total correlation of all layers, for each training image as the KL is."""
     total = sum(layer["total_correlation"] for layer in study["noise"].values())
     return max(0.0, total / float(study["data_size"]))
 
 
 def noise_table(named: Named) -> str:
-    """How far weights scatter and how much they are correlated, by family."""
+    """Return how far weights scatter and how much they are correlated, by family."""
     known = [study for studies in named.values() for study in studies]
     layers = list(known[0]["noise"]) if known else []
     header = ["posterior", *(f"median σ of {layer}" for layer in layers)]
@@ -77,7 +80,7 @@ def _layers(study: Study, kind: str) -> list[tuple[int, int]]:
 
 
 def _convolutions(study: Study, kind: str) -> list[tuple[int, int]]:
-    """Layers of which the paper prints percentages: all but the dense one."""
+    """Return layers of which the paper prints percentages: all but the dense one."""
     layers = study["groups"][kind]["layers"]
     return [pair for name, pair in layers.items() if name != "dense"]
 
@@ -87,7 +90,7 @@ def _share(layers: Sequence[tuple[int, int]]) -> float:
 
 
 def families_table(named: Named) -> str:
-    """Accuracy, bound and compression of every family, as Figures 1 to 5 show them."""
+    """Return accuracy, bound and compression of every family, as Figures 1 to 5 show them."""
     header = ["posterior", "run", "accuracy, %", "NLL", "−ELBO", "weights left, %", "compression"]
     groups = ["outputs left, %", "inputs left, %"]
     return markdown_table(
@@ -119,7 +122,7 @@ def _run(studies: Sequence[Study]) -> str:
 
 
 def sweep_table(named: Named) -> str:
-    """What is left and how good that is, threshold by threshold: means over seeds."""
+    """Return what is left and how good that is, threshold by threshold: means over seeds."""
     known = [study for studies in named.values() for study in studies]
     alphas = sorted({point["log_alpha"] for study in known for point in study["sweep"]})
     header = ["network", "", *(f"log α < {alpha:g}".replace("-", "−") for alpha in alphas)]
@@ -151,7 +154,7 @@ def _point(study: Study, alpha: float) -> Mapping[str, Any] | None:
 
 
 def printed_table_1(named: Named) -> str:
-    """Weights left of the VGG-like network, printed and here [matrix normal, Table 1]."""
+    """Return weights left of the VGG-like network, printed and here [matrix normal, Table 1]."""
     header = ["posterior", "", "weights left", "dropped in conv1 to conv12, %"]
     lines = []
     for name, printed in TABLE_1.items():
@@ -162,7 +165,7 @@ def printed_table_1(named: Named) -> str:
 
 
 def printed_table_2(named: Named) -> str:
-    """What is left of the network of twice the width [matrix normal, Table 2]."""
+    """Return what is left of the network of twice the width [matrix normal, Table 2]."""
     header = ["zeroed", "", "left", "dropped in conv1 to conv12, %"]
     lines = []
     for kind, printed in TABLE_2.items():
@@ -186,8 +189,23 @@ def _line(label: str, line: Printed) -> list[str]:
     return [label, f"{thousands(line.left)} of {thousands(line.of)}", line.dropped]
 
 
+def groups_table(named: Named) -> str:
+    """Return what is left of outputs alone or inputs alone, and the accuracy."""
+    header = ["network", "run", "accuracy, %", "outputs left, %", "accuracy without the others, %"]
+    lines = []
+    for name, studies in named.items():
+        if not studies:
+            lines.append([title(name), _NOT_RUN, *["–"] * 5])
+            continue
+        of = numbers(studies)
+        columns = ("accuracy", "rows", "zeroed_rows", "columns", "zeroed_columns")
+        run = seeds_of([study["seed"] for study in studies])
+        lines.append([title(name), run, *(str(of[column].percent()) for column in columns)])
+    return markdown_table([*header, "inputs left, %", "accuracy without the others, %"], lines)
+
+
 def layers_table(studies: Sequence[Study]) -> str:
-    """What is left of every layer at log α = 3: single weights, outputs, inputs."""
+    """Return what is left of every layer at log α = 3: single weights, outputs, inputs."""
     header = ["layer", "weights", "dropped", "rows (outputs)", "dropped", "columns (inputs)"]
     if not studies:
         return NOT_RUN
@@ -197,14 +215,14 @@ def layers_table(studies: Sequence[Study]) -> str:
         line = [name]
         for kind in ("weights", "rows", "columns"):
             left, of = groups[kind]["layers"][name]
-            line += [f"{thousands(left)} of {thousands(of)}", f"{100 * (of - left) / of:.0f} %"]
+            line += [f"{thousands(left)} of {thousands(of)}", f"{100 * (of - left) / of:.0f}%"]
         lines.append(line)
     told = f"{title(studies[0]['name'])}, {seeds_of([studies[0]['seed']])}:"
     return f"{told}\n\n{markdown_table([*header, 'dropped'], lines)}"
 
 
 def network_table(studies: Sequence[Study]) -> str:
-    """Sizes and accuracy of a compacted network, threshold by threshold."""
+    """Return sizes and accuracy of a compacted network, threshold by threshold."""
     if not studies:
         return NOT_RUN
     header = ["network", "zeroed from log α", "multiply-adds", "fewer by", "parameters"]
@@ -217,7 +235,7 @@ def network_table(studies: Sequence[Study]) -> str:
 
 
 def _whole(study: Study, kind: str) -> list[str]:
-    """The network as it was trained."""
+    """Return the network as it was trained."""
     counts = study["sweep"][0][kind]["multiply_adds"]
     size = study["parameters"][kind]
     accuracy = str(_accuracy(study["whole"][kind]).percent())

@@ -43,7 +43,7 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 def mlp(inputs: int, outputs: int, hidden: int = 96) -> nn.Sequential:
-    """Two hidden layers of ELUs."""
+    """Return two hidden layers of ELUs."""
     layers = (nn.Linear(inputs, hidden), nn.ELU(), nn.Linear(hidden, hidden), nn.ELU())
     return nn.Sequential(*layers, nn.Linear(hidden, outputs))
 
@@ -67,7 +67,7 @@ class AutoEncoder(nn.Module):
         return -F.binary_cross_entropy_with_logits(logits, pixels, reduction="none").sum(-1)
 
     def log_weights(self, x: Tensor, samples: int) -> Tensor:
-        """``log p(x | z) + log p(z) − log q(z | x)`` of draws from the encoder."""
+        """Return ``log p(x | z) + log p(z) − log q(z | x)`` of draws from the encoder."""
         z, density = scored_draws(self.posterior(x), samples)
         prior = torch.distributions.Normal(0.0, 1.0).log_prob(z).sum(-1)
         return self.log_likelihood(x, z) + prior - density
@@ -75,16 +75,16 @@ class AutoEncoder(nn.Module):
 
 def train(model: AutoEncoder, x: Tensor, epochs: int) -> None:
     """Maximize the ELBO, with a KL whose weight grows over the first quarter."""
-    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
-    decay = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, epochs)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, epochs)
     weight = lb.training.schedules.Exponential(max(1, epochs // 4), start=0.1)
     for epoch in range(epochs):
         for batch in torch.randperm(len(x)).split(100):
             q = model.posterior(x[batch])
             bound = model.log_likelihood(x[batch], q.rsample()) - weight(epoch) * standard_kl(q)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             (-bound.mean()).backward()
-            optimiser.step()
+            optimizer.step()
         decay.step()
 
 
@@ -101,7 +101,7 @@ def judge(model: AutoEncoder, x: Tensor, samples: int) -> dict[str, float]:
 
 @torch.no_grad()
 def picture(model: AutoEncoder, x: Tensor) -> bytes:
-    """Images, what comes back of them, two rows of samples, and walks between two pairs."""
+    """Return images, what comes back of them, two rows of samples, and walks between two pairs."""
     means = model.posterior(x[:10]).mean
     share = torch.linspace(0, 1, 10).unsqueeze(-1)
     walks = [means[i] + share * (means[i + 1] - means[i]) for i in (0, 2)]

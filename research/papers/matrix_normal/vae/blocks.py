@@ -9,13 +9,13 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from leanbayes.errors import choose
-from leanbayes.lab import plots
 from leanbayes.lab.files import read_object
 from research.papers.matrix_normal.vae.judge import judged, unpacked
 from research.papers.matrix_normal.vae.likelihood import LogLikelihood
 from research.papers.matrix_normal.vae.pictures import sheet
 from research.publishing.cells import Cell, seeds_of
 from research.publishing.paper_blocks import OwnBlocks, Picture
+from research.publishing.plots import paths
 from research.publishing.tables import markdown_table
 
 FOLDER = "vae"
@@ -39,7 +39,7 @@ PUBLISHED = {
 
 
 def vae_blocks(results: Path) -> OwnBlocks:
-    """What makes the blocks ``vae``, ``vae-says``, ``vae-curves`` and ``vae-sheets``.
+    """Return what makes the blocks ``vae``, ``vae-says``, ``vae-curves`` and ``vae-sheets``.
 
     A claim names a number of a row by ``vae/40-mn-20x2 log_likelihood`` or ``… bound``. Rows that
     have not been trained are shown as such, and have no pictures.
@@ -78,7 +78,7 @@ class _Row:
 
     def cell(self, column: str) -> Cell:
         printed = getattr(self.printed, column, None)
-        return Cell(self.mean(column), published=printed)
+        return Cell(self.mean(column), published=printed, seeds=len(self.studies))
 
     @property
     def equal_settings(self) -> set[tuple[tuple[str, str], ...]]:
@@ -90,7 +90,7 @@ class _Row:
         }
 
     def line(self) -> list[str]:
-        """The row in Table 3."""
+        """Return the row in Table 3."""
         outputs = str(self.trained[0]["encoder_outputs"]) if self.trained else "–"
         scores = [_beside(self.cell(column)) for column in ("log_likelihood", "bound")]
         error = self.mean("sampling_error")
@@ -136,7 +136,7 @@ class _Rows:
         return markdown_table(header, (row.line() for row in self.rows().values()))
 
     def conclusions(self) -> str:
-        """A sentence for each size of the latent vector."""
+        """Return a sentence for each size of the latent vector."""
         rows = self.rows()
         sizes = dict.fromkeys(map(_size, PUBLISHED))
         return "\n".join(
@@ -158,7 +158,7 @@ class _Rows:
                 kept = [[curve[name][i] for i in at] for name in ("epoch", "validation_bound")]
                 lines[row.title] = (kept[0], kept[1])
         if lines:
-            png = plots.paths(lines, "epoch", "ELBO of validation images")
+            png = paths(lines, "epoch", "ELBO of validation images")
             yield Picture(f"vae-curves-{size}", caption, png)
 
     def sheets(self, argument: str) -> Iterator[Picture]:
@@ -183,7 +183,7 @@ def _short(value: float | None) -> str:
 
 
 def _beside(cell: Cell) -> str:
-    """A number with two decimals, as in the paper, and the paper's in brackets."""
+    """Return a number with two decimals, as in the paper, and the paper's in brackets."""
     ours = "–" if cell.ours is None else _written(cell.ours)
     return ours if cell.published is None else f"{ours} ({_written(cell.published)})"
 
@@ -193,7 +193,7 @@ def _written(value: float) -> str:
 
 
 def _compared(size: str, rows: list[_Row]) -> str:
-    """How the three families compare in ELBO and log likelihood."""
+    """Return how the three families compare in ELBO and log likelihood."""
     absent = [row.title for row in rows if not row.studies]
     if absent:
         return f"z of {size} numbers: {', '.join(absent)} not run yet."
@@ -211,4 +211,4 @@ def _ordered(rows: list[_Row], column: str, title: str) -> str:
     told = ", ".join(f"{row.title} {_written(v)}" for row, v in zip(rows, values, strict=True))
     rises = all(low < high for low, high in pairwise(values))
     order = "in the paper's order" if rises else "not in the paper's order"
-    return f"**{title} {order}**: {told}"
+    return f"{title} {order}: {told}"

@@ -12,8 +12,7 @@ import torch
 
 from leanbayes.errors import LoadError, require
 from leanbayes.lab.checkpoints import Checkpoints, read_checkpoint
-from leanbayes.lab.files import read_object, write_bytes, write_json
-from leanbayes.lab.locks import locked
+from leanbayes.lab.files import locked, read_object, write_bytes, write_json
 from leanbayes.lab.tables import write_table
 from leanbayes.saving.files import remove_partial_files
 from research.papers.matrix_normal.vae.network import Vae
@@ -89,26 +88,26 @@ class VaeFolder:
         write_table(self.path / "metrics.csv", columns)
 
     def last_state(self, model: Vae) -> dict[str, Any] | None:
-        """The newest state that can be gone on from, if there is one."""
+        """Return the newest state that can be gone on from, if there is one."""
         path = self.checkpoints.last(model)
         state: dict[str, Any] | None = None if path is None else read_checkpoint(path)
         return state
 
     def finish(self, weights: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        """Keep the best weights and what came out; checkpoints are not needed any more."""
+        """Keep the best weights and the result; checkpoints are not needed any more."""
         write_bytes(self._model_file, _packed({"state_dict": dict(weights)}))
         write_json(self._result_file, result)
         for path in self.checkpoints.paths():
             path.unlink()
 
     def result(self) -> dict[str, Any] | None:
-        """What came out; ``None`` while it is trained."""
+        """Return the result; ``None`` while it is trained."""
         if not self._result_file.exists():
             return None
         return read_object(self._result_file, {"settings", "bound"}, "the result of a VAE", _AGAIN)
 
     def load(self) -> Vae:
-        """The trained auto-encoder, in eval mode."""
+        """Return the trained auto-encoder, in eval mode."""
         if not self._model_file.is_file():
             raise FileNotFoundError(f"{self.path} holds no trained auto-encoder; {_AGAIN}")
         try:

@@ -34,7 +34,7 @@ _CURVES = ("epoch", "kl_weight", "train_bound", "validation_bound")
 
 
 def file_name(settings: VaeSettings) -> str:
-    """The name of the file of results of an auto-encoder, without its ending.
+    """Return the name of the file of results of an auto-encoder, without its ending.
 
     Example:
         >>> file_name(VaeSettings("mn", (20, 2)))
@@ -106,7 +106,7 @@ def _part(model: Vae, images: Examples, samples: int, seed: int) -> dict[str, An
 
 
 def judged(study: Mapping[str, Any]) -> LogLikelihood:
-    """ELBO and log likelihood of all images that a study has judged."""
+    """Return ELBO and log likelihood of all images that a study has judged."""
     parts = [part for name, part in study["parts"].items() if name.startswith("images from ")]
     return LogLikelihood.merged(
         [
@@ -124,7 +124,7 @@ def judged(study: Mapping[str, Any]) -> LogLikelihood:
 
 
 def _pictures(model: Vae, test: Examples) -> dict[str, Any]:
-    """Reconstructions of the first test images, samples, and walks between the next ones."""
+    """Return reconstructions of the first test images, samples, and walks between the next ones."""
     shape = list(test.stored.shape[-2:])
     x = test[: 2 * _SHOWN].x
     walked = x[_SHOWN : _SHOWN + 6] if len(x) >= _SHOWN + 6 else x[: len(x) // 2 * 2]
@@ -144,6 +144,6 @@ def _packed(images: Tensor) -> dict[str, Any]:
 
 
 def unpacked(packed: Mapping[str, Any]) -> Tensor:
-    """The images of a part ``pictures``, between 0 and 1."""
+    """Return the images of a part ``pictures``, between 0 and 1."""
     shades = bytearray(zlib.decompress(base64.b64decode(packed["shades"])))
     return torch.frombuffer(shades, dtype=torch.uint8).view(packed["size"]) / _SHADES

@@ -110,7 +110,7 @@ class LogLikelihood:
 
     @staticmethod
     def merged(parts: Sequence[LogLikelihood]) -> LogLikelihood:
-        """The log likelihood of the images of several parts together."""
+        """Return the log likelihood of the images of several parts together."""
         require(bool(parts), "there are no parts to merge; judge some images first")
         counts = torch.tensor([part.images for part in parts], dtype=torch.float64)
         images, samples = int(counts.sum()), parts[0].samples
@@ -131,7 +131,7 @@ class LogLikelihood:
 
 
 def _pooled(scores: Sequence[Score], counts: Tensor) -> Score:
-    """The average of all examples from averages of parts, with its standard error."""
+    """Return the average of all examples from averages of parts, with its standard error."""
     means, errors = torch.tensor(scores, dtype=torch.float64).T
     shares = counts / counts.sum()
     mean = shares @ means
@@ -148,7 +148,7 @@ def log_likelihood(
     seed: int = 0,
     tell: Callable[[int], object] | None = None,
 ) -> LogLikelihood:
-    """The average of ``log p(x)`` over images, by importance sampling from the encoder.
+    """Return the average of ``log p(x)`` over images, by importance sampling from the encoder.
 
     Args:
         model: the auto-encoder.

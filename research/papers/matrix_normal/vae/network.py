@@ -61,7 +61,7 @@ class LatentMatrixNormal(Distribution):
         return (self.loc + self.rows @ noise @ self.columns.mT).flatten(-2)
 
     def _log_scale(self) -> Tensor:
-        """Half the log determinant of the covariance."""
+        """Return half the log determinant of the covariance."""
         n, m = self.matrix_shape
         rows, columns = (
             factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) for factor in (self.rows, self.columns)
@@ -72,12 +72,12 @@ class LatentMatrixNormal(Distribution):
         return self._log_scale() + 0.5 * prod(self.matrix_shape) * (1 + math.log(2 * math.pi))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        centred = value.unflatten(-1, self.matrix_shape) - self.loc
-        half = torch.linalg.solve_triangular(self.rows, centred, upper=False)
+        centered = value.unflatten(-1, self.matrix_shape) - self.loc
+        half = torch.linalg.solve_triangular(self.rows, centered, upper=False)
         white = torch.linalg.solve_triangular(self.columns.mT, half, upper=True, left=False)
-        normaliser = 0.5 * prod(self.matrix_shape) * math.log(2 * math.pi)
+        normalizer = 0.5 * prod(self.matrix_shape) * math.log(2 * math.pi)
         squares: Tensor = white.square().sum((-2, -1))
-        return -0.5 * squares - self._log_scale() - normaliser
+        return -0.5 * squares - self._log_scale() - normalizer
 
 
 def standard_kl(q: Distribution) -> Tensor:
@@ -92,7 +92,7 @@ def standard_kl(q: Distribution) -> Tensor:
 
 
 def scored_draws(q: Distribution, samples: int) -> tuple[Tensor, Tensor]:
-    """Draws ``[samples, batch, |z|]`` of a latent posterior, and the log densities of them.
+    """Return draws ``[samples, batch, |z|]`` of a latent posterior, and the log densities of them.
 
     Densities come from the noise ``ε`` of ``z = μ + L ε``, so that no equations are solved. One
     dense factor ``L`` for each image, ``A ⊗ B`` for a matrix normal, serves all its draws.
@@ -106,7 +106,7 @@ def scored_draws(q: Distribution, samples: int) -> tuple[Tensor, Tensor]:
 
 
 def _dense_factor(q: Distribution) -> Tensor:
-    """A lower-triangular factor of the covariance."""
+    """Return a lower-triangular factor of the covariance."""
     if isinstance(q, LatentMatrixNormal):
         kron: Tensor = torch.einsum("...ij,...kl->...ikjl", q.rows, q.columns)
         return kron.flatten(-2).flatten(-3, -2)
@@ -169,7 +169,7 @@ class LatentPosterior(nn.Module):
 
 
 def _lower(packed: Tensor, n: int) -> Tensor:
-    """A lower-triangular factor from its log diagonal and its strictly lower part."""
+    """Return a lower-triangular factor from its log diagonal and its strictly lower part."""
     log_diagonal, below = packed.split([n, n * (n - 1) // 2], -1)
     values = torch.cat([log_diagonal.exp(), below], -1)
     row, column = torch.tril_indices(n, n, -1, device=packed.device)
@@ -226,7 +226,7 @@ class Vae(Network):
         self.reset()
 
     def posterior(self, x: Tensor) -> Distribution:
-        """The posterior of the latent vector of every image."""
+        """Return the posterior of the latent vector of every image."""
         q: Distribution = self.latent(self.encoder(x))
         return q
 
@@ -251,7 +251,7 @@ class Vae(Network):
         return on + pixels @ last.bias - empty + prior
 
     def log_weights(self, x: Tensor, samples: int = 1) -> Tensor:
-        """Importance weights ``log p(x|z) + log p(z) − log q(z|x)``, ``[samples, batch]``.
+        """Return importance weights ``log p(x|z) + log p(z) − log q(z|x)``, ``[samples, batch]``.
 
         Their mean is the evidence lower bound, and the log of the mean of their exponentials
         estimates ``log p(x)``; :func:`~research.papers.matrix_normal.vae.likelihood.log_likelihood`

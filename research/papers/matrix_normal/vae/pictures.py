@@ -19,14 +19,14 @@ _PAPER = 255
 
 @torch.no_grad()
 def _decoded(model: Vae, z: Tensor) -> Tensor:
-    """The probabilities of pixels, ``[…, pixels]``, of latent vectors ``[…, |z|]``."""
+    """Return the probabilities of pixels, ``[…, pixels]``, of latent vectors ``[…, |z|]``."""
     logits: Tensor = model.decoder(z.flatten(0, -2))
     return logits.sigmoid().unflatten(0, z.shape[:-1])
 
 
 @torch.no_grad()
 def reconstructions(model: Vae, x: Tensor) -> Tensor:
-    """Images and what comes back of them by the means of their latent vectors.
+    """Return images and what comes back of them by the means of their latent vectors.
 
     Args:
         model: the auto-encoder.
@@ -75,7 +75,7 @@ def latent_walk(model: Vae, starts: Tensor, ends: Tensor, steps: int) -> Tensor:
 
 
 def sheet(images: Tensor, shape: tuple[int, int], *, zoom: int = 2) -> bytes:
-    r"""Images in rows and columns as one grey PNG file, ink on white, with small gaps.
+    r"""Return images in rows and columns as one gray PNG file, ink on white, with small gaps.
 
     Args:
         images: ``[rows, columns, pixels]`` between 0 and 1.

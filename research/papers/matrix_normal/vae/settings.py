@@ -78,11 +78,11 @@ class VaeSettings:
         return round(_ANNEALED * self.epochs) if self.annealing is None else self.annealing
 
     def kl_weight(self, epoch: int) -> float:
-        """The weight of the KL in an epoch; epochs count from zero."""
+        """Return the weight of the KL in an epoch; epochs count from zero."""
         return Exponential(self.annealing_epochs)(epoch) if self.annealing_epochs else 1.0
 
     def learning_rate(self, epoch: int) -> float:
-        """The rate of Adam in an epoch.
+        """Return the rate of Adam in an epoch.
 
         Example:
             >>> [VaeSettings(epochs=10, rate=0.1, decay=0.4).learning_rate(e) for e in (5, 6, 9)]
@@ -92,17 +92,17 @@ class VaeSettings:
         return self.rate * min(1.0, round(left / self.decay, 12)) if self.decay else self.rate
 
     def network(self, inputs: int) -> Vae:
-        """The auto-encoder for images of so many pixels."""
+        """Return the auto-encoder for images of so many pixels."""
         return Vae(self.encoder, self.latent, inputs, self.hidden)
 
     def to_json(self) -> dict[str, Any]:
-        """The settings as JSON has them, with lists in place of tuples."""
+        """Return the settings as JSON has them, with lists in place of tuples."""
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> VaeSettings:
-        """The settings that :meth:`to_json` gave."""
+        """Return the settings that :meth:`to_json` gave."""
         known = {field.name for field in fields(cls)}
         require(values.keys() == known, f"settings of an auto-encoder are {', '.join(known)}")
         shapes = {name: tuple(values[name]) for name in ("latent", "hidden")}
@@ -110,7 +110,7 @@ class VaeSettings:
 
 
 def latent_shape(text: str) -> tuple[int, ...]:
-    """The shape of a latent vector from the way people write it.
+    """Return the shape of a latent vector from the way people write it.
 
     Example:
         >>> latent_shape("40"), latent_shape("20x2")

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.errors import require
-from leanbayes.lab.data import Batches, Dataset, Examples, load_dataset
+from leanbayes.lab.data import Batches, Dataset, Examples
 from leanbayes.lab.provenance import environment_facts
+from research.data import load_dataset
 from research.papers.matrix_normal.vae.folder import VaeFolder
 from research.papers.matrix_normal.vae.network import Vae, standard_kl
 from research.papers.matrix_normal.vae.settings import VaeSettings
@@ -39,7 +40,7 @@ class Bound(NamedTuple):
 
 
 def _parts(model: Vae, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over a batch of ``−log p(x | z)``, for one draw of z each, and of the KL."""
+    """Return sums over a batch of ``−log p(x | z)``, for one draw of z each, and of the KL."""
     logits, posterior = model(x)
     missed = F.binary_cross_entropy_with_logits(logits, x.flatten(1), reduction="sum")
     return missed, standard_kl(posterior).sum()
@@ -47,7 +48,7 @@ def _parts(model: Vae, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def evidence_bound(model: Vae, images: Examples, *, draws: int = 1, seed: int = 0) -> Bound:
-    """The evidence lower bound, with the KL in closed form and drawn latent vectors.
+    """Return the evidence lower bound, with the KL in closed form and drawn latent vectors.
 
     Args:
         model: the auto-encoder.
@@ -66,7 +67,7 @@ def evidence_bound(model: Vae, images: Examples, *, draws: int = 1, seed: int = 
 
 
 def load_images(settings: VaeSettings) -> Dataset:
-    """The data set that an auto-encoder is trained on, if it is one of binary images."""
+    """Return the data set that an auto-encoder is trained on, if it is one of binary images."""
     dataset = load_dataset(settings.data)
     require(
         dataset.task == "density" and dataset.validation is not None,
@@ -122,7 +123,7 @@ class _Training:
         self.best: dict[str, Any] = {"epoch": -1, "bound": -float("inf"), "weights": {}}
 
     def run(self, tell: Callable[[Mapping[str, float]], object]) -> dict[str, Any]:
-        """Go on until the bound rises no more; what came out."""
+        """Train until the bound stops rising; return the result."""
         state = self.folder.last_state(self.model)
         if state is not None:
             self._restore(state)
@@ -168,7 +169,7 @@ class _Training:
         return row
 
     def _pass(self, epoch: int, weight: float, rate: float) -> Tensor:
-        """One pass over the training images; sums of ``−log p(x | z)`` and of the KL."""
+        """Return one pass over the training images; sums of ``−log p(x | z)`` and of the KL."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         totals = torch.zeros(2, dtype=torch.float64)
@@ -198,7 +199,7 @@ class _Training:
         self.best, self.curve = dict(state["best"]), list(state["curve"])
 
     def _result(self) -> dict[str, Any]:
-        """Numbers of the best weights."""
+        """Return numbers of the best weights."""
         self.model.load_state_dict(self.best["weights"])
         return {
             "settings": self.settings.to_json(),

@@ -16,7 +16,7 @@ __all__ = ["Bagged", "RecordShape", "Vocabulary", "bag", "learn_vocabulary"]
 Numbers = npt.NDArray[np.int64]
 
 RARE, FIRST = 1, 2
-"""Index 0 is no entry; codes that are too rare share index 1."""
+"""Index 0 means no entry; codes that are too rare share index 1."""
 
 CENT = 100
 """The context is kept in hundredths, so that records are whole numbers."""
@@ -46,13 +46,13 @@ class RecordShape:
             require_count("older_than", self.older_than, 1)
 
     def empty(self, examples: int) -> npt.NDArray[np.int32]:
-        """Records without entries: a row for the context, then one for each day."""
+        """Return records without entries: a row for the context, then one for each day."""
         return np.zeros((examples, 1 + self.days, self.codes + self.measurements), np.int32)
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """What events become, learnt from those of training patients alone.
+    """What events become, learned from those of training patients alone.
 
     Args:
         code: index of every code as an event without a value.
@@ -71,7 +71,7 @@ class Vocabulary:
         return int(self.code.max(initial=RARE)) + 1, ranges + 1
 
     def indices(self, events: Events) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-        """The index of every event, and whether it is a measurement."""
+        """Return the index of every event, and whether it is a measurement."""
         place = self.measurement[events.code]
         measured = (place >= 0) & ~np.isnan(events.value)
         index = self.code[events.code]
@@ -90,7 +90,7 @@ def learn_vocabulary(
 
     Args:
         events: all of them.
-        chosen: which may be learnt from.
+        chosen: which may be learned from.
         vocabulary: how many codes there may be, with 0 and the one of rare codes.
         measured: how many codes are measurements with a value.
         ranges: into how many equally frequent ranges their values are cut.
@@ -141,7 +141,7 @@ class Bagged:
 def bag(
     stays: Stays, examples: Numbers, events: Events, words: Vocabulary, shape: RecordShape
 ) -> Bagged:
-    """The records of some stays: what was known of the patient until the cut, by day.
+    """Return the records of some stays: what was known of the patient until the cut, by day.
 
     Days are counted back from the cut, so that an admission 24 hours before is in the last, and
     those without entries are left out. An entry counts once a day; where a bag is full, the newest

@@ -64,7 +64,7 @@ class Hospital:
 
     @staticmethod
     def draw(vocabulary: int, shape: RecordShape, rng: np.random.RandomState) -> Hospital:
-        """A hospital with frequent and rare codes, some of which tell of the condition."""
+        """Return a hospital with frequent and rare codes, some of which tell of the condition."""
         count, kinds = vocabulary - FIRST, shape.measurements
         severity = np.linspace(-1.0, 1.0, len(STAY))[:, None]
         tells = rng.binomial(1, INFORMATIVE, count) * rng.normal(0.0, EFFECT, count)
@@ -73,10 +73,10 @@ class Hospital:
         tells = rng.binomial(1, INFORMATIVE, kinds) * rng.normal(0.0, EFFECT, kinds)
         place = np.linspace(-1.0, 1.0, RANGES)
         values = (severity * tells)[..., None] * place + np.zeros(RANGES)
-        return Hospital(_normalised(codes), _normalised(values), shape)
+        return Hospital(_normalized(codes), _normalized(values), shape)
 
     def risk(self, entries: npt.NDArray[np.int32]) -> Reals:
-        """The probability of dying given each record, exactly: by the forward algorithm."""
+        """Return the probability of dying given each record, exactly: by the forward algorithm."""
         age, male = entries[:, 0, 1] / CENT, entries[:, 0, 0] / CENT
         log_belief = _first_day(age)
         seen = self._log_likelihood(entries[:, 1:])
@@ -84,7 +84,7 @@ class Hospital:
             here = (entries[:, 1 + day] != 0).any(1, keepdims=True)
             before = _log_dot(log_belief, STAY) if day else log_belief
             log_belief = np.where(here, before + seen[:, day], log_belief)
-        belief = np.exp(_normalised(log_belief))
+        belief = np.exp(_normalized(log_belief))
         return (belief * _dying(age, male)).sum(1)
 
     def _log_likelihood(self, entries: npt.NDArray[np.int32]) -> Reals:
@@ -101,7 +101,7 @@ class Hospital:
         return np.stack(total, -1)
 
     def admit(self, patients: int, rng: np.random.RandomState) -> Cohort:
-        """New patients: their records, who died, and how probable that was."""
+        """Return new patients: their records, who died, and how probable that was."""
         shape = self.shape
         entries = shape.empty(patients)
         age = np.clip(rng.normal(0.64, 0.16, patients), 0.18, 0.9)
@@ -205,7 +205,7 @@ def generate_cohort(
 @register_dataset(
     "ehr-cohort",
     task="sequence",
-    licence="CC0",
+    license="CC0",
     source="generated on the spot by a hidden Markov model, whose risks are known",
 )
 def ehr_cohort(
@@ -247,23 +247,23 @@ def ehr_cohort(
 
 
 def _first_day(age: Reals) -> Reals:
-    """Log probabilities of the first condition: worse with age, which is in centuries."""
-    return _normalised(FIRST_DAY + 2.0 * (age[:, None] - 0.64) * np.arange(len(STAY)))
+    """Return log probabilities of the first condition: worse with age, which is in centuries."""
+    return _normalized(FIRST_DAY + 2.0 * (age[:, None] - 0.64) * np.arange(len(STAY)))
 
 
 def _dying(age: Reals, male: Reals) -> Reals:
-    """The probability of dying by the last condition, ``[patients, conditions]``."""
+    """Return the probability of dying by the last condition, ``[patients, conditions]``."""
     odds = LOGITS + 10 * AGE * (age[:, None] - 0.64) + MALE * male[:, None]
     return np.asarray(1 / (1 + np.exp(-odds)))
 
 
-def _normalised(logs: Reals) -> Reals:
-    """Log probabilities over the last axis."""
+def _normalized(logs: Reals) -> Reals:
+    """Return log probabilities over the last axis."""
     return np.asarray(logs - np.logaddexp.reduce(logs, -1, keepdims=True))
 
 
 def _log_dot(log_belief: Reals, matrix: Reals) -> Reals:
-    """The log of ``exp(log_belief) @ matrix``, which cannot underflow."""
+    """Return the log of ``exp(log_belief) @ matrix``, which cannot underflow."""
     highest = log_belief.max(1, keepdims=True)
     return np.asarray(highest + np.log(np.exp(log_belief - highest) @ matrix))
 
@@ -271,7 +271,7 @@ def _log_dot(log_belief: Reals, matrix: Reals) -> Reals:
 def _draw(
     probs: Reals, rows: npt.NDArray[np.int64], rng: np.random.RandomState, count: int = 1
 ) -> npt.NDArray[np.int64]:
-    """Columns ``[len(rows), count]``, each drawn with the probabilities of a row."""
+    """Return columns ``[len(rows), count]``, each drawn with the probabilities of a row."""
     level = rng.uniform(size=(len(rows), count))
     drawn = np.empty(level.shape, np.int64)
     for row, below in enumerate(probs.cumsum(1)[:, :-1]):

@@ -158,7 +158,7 @@ def _table(
 
 
 def _when(about: EventTable, stays: Stays) -> Callable[[Sequence[str], int | None], int | None]:
-    """Cells of times, and the place of a stay, to the minute when an event is known."""
+    """Return cells of times, and the place of a stay, to the minute when an event is known."""
     if not about.times:
         ends = stays.end.tolist()
         return lambda cells, stay: None if stay is None else ends[stay] + 1
@@ -174,7 +174,7 @@ def _when(about: EventTable, stays: Stays) -> Callable[[Sequence[str], int | Non
 
 
 def _number(cells: Iterable[str]) -> float:
-    """The first cell that is filled, if it is a finite number; else NaN."""
+    """Return the first cell that is filled, if it is a finite number; else NaN."""
     text = next(filter(None, cells), "")
     try:
         value = float(text)

@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from leanbayes.lab.data.dataset import Examples
-from leanbayes.lab.data.splits import random_split
+from leanbayes.lab.data.dataset import Examples, random_split
 
 __all__ = ["random_groups"]
 
@@ -15,7 +14,7 @@ __all__ = ["random_groups"]
 def random_groups(
     groups: npt.NDArray[np.int64], test: float, validation: float, seed: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Places of train, validation and test examples; those of a group are all in one part.
+    """Return places of train, validation and test examples; those of a group are all in one part.
 
     Args:
         groups: the group of every example, such as the patient.

@@ -46,7 +46,7 @@ def _read(paths: tuple[Path, ...]) -> Tables:
 @register_dataset(
     "mimic-iii",
     task="sequence",
-    licence="PhysioNet Credentialed Health Data License 1.5.0",
+    license="PhysioNet Credentialed Health Data License 1.5.0",
     source=f"{SOURCE}; PhysioNet, version 1.4",
     forms=_forms(
         "mimic-iii", "mimic-iii-clinical-database-1.4", "physionet.org/files/mimiciii/1.4"
@@ -55,7 +55,7 @@ def _read(paths: tuple[Path, ...]) -> Tables:
 @register_dataset(
     "mimic-iii-demo",
     task="sequence",
-    licence="Open Data Commons Open Database License 1.0",
+    license="Open Data Commons Open Database License 1.0",
     source=f"{SOURCE}; PhysioNet, demo, version 1.4",
     forms=_forms(
         "mimic-iii-demo",
@@ -106,8 +106,8 @@ def mimic(
     parts = random_groups(stays.patient[examples], test, validation, seed)
     names = _chosen(content, tables)
     events = read_events(content, stays, names)
-    learnt_from = np.isin(events.patient, stays.patient[examples[parts[0]]])
-    words = learn_vocabulary(events, learnt_from, vocabulary, measured, ranges)
+    learned_from = np.isin(events.patient, stays.patient[examples[parts[0]]])
+    words = learn_vocabulary(events, learned_from, vocabulary, measured, ranges)
     bagged = bag(stays, examples, events, words, shape)
     patients = len(np.unique(stays.patient[examples]))
     known = f"{len(examples)} stays of {patients} patients, with all that was known after {hours} h"
@@ -135,7 +135,7 @@ def _dataset(
 
 
 def _chosen(content: Tables, wanted: str | Sequence[str] | None) -> list[str]:
-    """The tables of events to read; says which are not there, if nobody chose."""
+    """Return the tables of events to read; says which are not there, if nobody chose."""
     if wanted is not None:
         chosen = [wanted] if isinstance(wanted, str) else list(wanted)
         for name in chosen:
@@ -152,7 +152,7 @@ def _chosen(content: Tables, wanted: str | Sequence[str] | None) -> list[str]:
 
 
 def _told(names: Sequence[str], events: Events, bagged: Bagged, words: Vocabulary) -> list[str]:
-    """What was read, what is missing, and what did not fit."""
+    """Return what was read, what is missing, and what did not fit."""
     notes = [f"{len(events)} events from {', '.join(names)}"]
     absent = [name for name in EVENT_TABLES if name not in names]
     if absent:
@@ -163,5 +163,5 @@ def _told(names: Sequence[str], events: Events, bagged: Bagged, words: Vocabular
     total = bagged.kept + bagged.left_out
     notes.append(f"{bagged.left_out} of {total} entries did not fit into days and bags")
     codes, ranges = words.sizes
-    notes.append(f"{codes} codes and {ranges} ranges of values, learnt from training patients")
+    notes.append(f"{codes} codes and {ranges} ranges of values, learned from training patients")
     return notes

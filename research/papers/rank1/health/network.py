@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from leanbayes.errors import require
 from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Network, register_architecture
-from leanbayes.lab.architectures.recurrent import KERAS_LSTM, keras_lstm
+from research.networks.recurrent import KERAS_LSTM, keras_lstm
 
 __all__ = ["EhrRecurrent"]
 
@@ -25,7 +25,7 @@ class EhrRecurrent(Network):
     layers have rank-one factors except ``code_embedding`` and ``measurement_embedding``, which are
     mean field.
 
-    Takes indices ``[batch, days, codes + measurements]``, where 0 is no entry, and gives
+    Takes indices ``[batch, days, codes + measurements]``, where 0 means no entry, and gives
     ``[batch, outputs]``, or ``[batch]`` for one output. With a context there is one row more in
     front of the days, which begins with the numbers of the context in hundredths. The sizes of the
     vocabulary and of the bags, and the dimension that Table 7's multiplier multiplies, were not
@@ -69,7 +69,7 @@ class EhrRecurrent(Network):
         require(
             context <= codes + measurements,
             f"a context of {context} numbers does not fit into a row of {codes + measurements}; "
-            "give codes or measurements more room",
+            "raise the limits of codes or measurements",
         )
         self.codes, self.measurements, self.context = codes, measurements, context
         self.rows = int(context > 0)
@@ -116,12 +116,12 @@ def _padded(
 
 
 def _bag(embedding: nn.Module, indices: Tensor) -> Tensor:
-    """The mean vector of the entries, zero where there are none."""
+    """Return the mean vector of the entries, zero where there are none."""
     total: Tensor = embedding(indices).sum(-2)
     return total / (indices != 0).sum(-1, keepdim=True).clamp_min(1)
 
 
 def _last_day(entries: Tensor) -> Tensor:
-    """The last day of each example that has an entry, the first if none has."""
+    """Return the last day of each example that has an entry, the first if none has."""
     days = torch.arange(entries.shape[1], device=entries.device)
     return (days * (entries != 0).any(-1)).amax(-1)

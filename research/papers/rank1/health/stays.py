@@ -30,7 +30,7 @@ Numbers = npt.NDArray[np.int64]
 
 @lru_cache(maxsize=2**16)
 def minute(text: str) -> int:
-    """A time as minutes from a fixed day on.
+    """Return a time as minutes from a fixed day on.
 
     Example:
         >>> minute("2164-10-24 00:01:00") - minute("2164-10-23")

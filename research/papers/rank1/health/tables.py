@@ -73,7 +73,7 @@ def find_tables(folder: Path) -> Tables:
     """
     if not folder.is_dir():
         raise NotADirectoryError(
-            f"{folder} is no folder; give the one that holds ADMISSIONS.csv and the other tables"
+            f"{folder} is not a folder; give the one that holds ADMISSIONS.csv and the other tables"
         )
     files = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_file()}
     names = {name.partition(".csv")[0] for name in files if ".csv" in name}

@@ -1,6 +1,11 @@
 """From a masked network to a smaller one, on a traced graph with a closed table of operations."""
 
-from leanbayes.compression.compaction.compact import Compacted, compact
-from leanbayes.compression.compaction.report import CompactionReport, CompactLayer, StillMasked
+from leanbayes.compression.compaction.compact import (
+    Compacted,
+    CompactionReport,
+    CompactLayer,
+    StillMasked,
+    compact,
+)
 
 __all__ = ["CompactLayer", "Compacted", "CompactionReport", "StillMasked", "compact"]

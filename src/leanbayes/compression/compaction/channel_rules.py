@@ -29,7 +29,7 @@ class Operation:
     function: Any
 
     def argument(self, place: int, name: str, default: Any = None) -> Any:
-        """An argument by its place or name."""
+        """Return an argument by its place or name."""
         return self.args[place] if place < len(self.args) else self.kwargs.get(name, default)
 
     @property
@@ -43,7 +43,7 @@ class Operation:
         return made
 
     def options(self, *names: str) -> dict[str, Any]:
-        """The options of a function or module, by their names in the order of the function's."""
+        """Return the options of a function or module by name, in the order of the function."""
         if isinstance(self.function, nn.Module):
             return {name: getattr(self.function, name, None) for name in names}
         return {name: self.argument(i + 1, name) for i, name in enumerate(names)}
@@ -53,7 +53,7 @@ Rule = Callable[[Operation], Channels]
 
 
 def _elementwise(call: Operation) -> Channels:
-    """A function of single numbers: constants stay constants."""
+    """Return a function of single numbers: constants stay constants."""
     x = call.input
     with torch.no_grad():
         if isinstance(call.function, str):
@@ -67,7 +67,7 @@ def _elementwise(call: Operation) -> Channels:
 
 
 def _same(call: Operation) -> Channels:
-    """What does nothing in eval mode."""
+    """Return what does nothing in eval mode."""
     return call.input
 
 
@@ -82,10 +82,10 @@ def _parametric(call: Operation) -> Channels:
 
 
 def _batch_norm(call: Operation) -> Channels:
-    """``(x − mean) / √(variance + ε) · weight + bias``, with the running statistics."""
+    """Return ``(x − mean) / √(variance + ε) · weight + bias``, with the running statistics."""
     norm: Any = call.function
     x = call.input.with_features(norm.num_features)
-    ensure(norm.running_mean is not None, "it normalises by each batch")
+    ensure(norm.running_mean is not None, "it normalizes by each batch")
     ensure(x.rank is not None, "the rank of its input is not known; give compact an example")
     ensure(x.rank == 2 or (x.rank in _RANKS[type(norm)] and not x.last), "it meets no channels")
     numbers = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
@@ -121,7 +121,7 @@ def _adaptive_pool(dims: int) -> Rule:
 
 
 def _pool(dims: int, *names: str) -> Rule:
-    """A constant stays one, whatever the options with these names."""
+    """Return a constant stays one, whatever the options with these names."""
 
     def rule(call: Operation) -> Channels:
         indices = call.options(*names, "return_indices")["return_indices"]
@@ -147,7 +147,7 @@ def _average_pool(dims: int) -> Rule:
 
 
 def _mean(call: Operation) -> Channels:
-    """The mean over all positions."""
+    """Return the mean over all positions."""
     x, dim = call.input, call.argument(1, "dim")
     keepdim = call.argument(2, "keepdim", False)
     ensure(x.rank is not None and x.rank > 2 and not x.last, "it meets no channels with positions")
@@ -165,7 +165,7 @@ def _flatten(call: Operation) -> Channels:
 
 
 def _view(call: Operation) -> Channels:
-    """``x.view(x.size(0), -1)``: the size of the batch, and everything else."""
+    """Return ``x.view(x.size(0), -1)``: the size of the batch, and everything else."""
     sizes = call.args[1] if isinstance(call.args[1], tuple | list) else call.args[1:]
     known = len(sizes) == 2 and sizes[0] is BATCH_SIZE and sizes[1] == -1
     ensure(known, "it has fixed sizes; write flatten(1)")
@@ -179,7 +179,7 @@ def _flat(x: Channels) -> Channels:
 
 
 def _sum(call: Operation) -> Channels:
-    ensure(len(call.args) == 2 and not call.kwargs, "it is no plain sum of two tensors")
+    ensure(len(call.args) == 2 and not call.kwargs, "it is not a plain sum of two tensors")
     ensure(all(isinstance(x, Channels) for x in call.args), "a summand has no known channels")
     return joined(call.args)
 
@@ -213,7 +213,7 @@ MODULES: dict[type[nn.Module], Rule] = {
     **dict(_numbered("AdaptiveAvgPool", _adaptive_pool)),
     **dict(_numbered("AdaptiveMaxPool", _adaptive_pool)),
 }
-"""Modules of exactly these classes; layers with weights have rules of their own."""
+"""Modules of exactly these classes; layers with weights have separate rules."""
 
 FUNCTIONS: dict[Callable[..., Any], Rule] = {
     **dict.fromkeys(functions(_ACTIVATIONS), _elementwise),
@@ -249,7 +249,7 @@ VIEWS = {
 
 
 def works_in_place(call: Operation) -> bool:
-    """Whether an operation of the table writes into its input."""
+    """Return whether an operation of the table writes into its input."""
     if call.function is operator.iadd or call.kwargs.get("inplace"):
         return True
     return isinstance(call.function, nn.Module) and bool(getattr(call.function, "inplace", False))

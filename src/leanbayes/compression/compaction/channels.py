@@ -93,13 +93,13 @@ class Channels:
         return len(self.values)
 
     def with_values(self, values: Tensor, constant: Tensor | None = None) -> Channels:
-        """The same channels with other values; those that are not finite are no constants."""
+        """Return the same channels with other values; only finite ones are constants."""
         constant = self.constant if constant is None else constant
         finite = values.isfinite()
         return replace(self, values=torch.where(finite, values, 0.0), constant=constant & finite)
 
     def with_features(self, features: int) -> Channels:
-        """The same with this number of features, which decides what was left open."""
+        """Return the same with this number of features, which decides what was left open."""
         times, rest = divmod(features, self.features)
         ensure(
             rest == 0 and (times == 1 or self.flattened), f"it does not have {features} features"
@@ -114,16 +114,16 @@ class Channels:
         )
 
     def of_features(self, which: Tensor) -> Tensor:
-        """The channels that have any of these features."""
+        """Return the channels that have any of these features."""
         return which.view(self.space.root.size, -1).any(1)
 
     def kept_features(self) -> Tensor:
-        """The features whose channels are kept."""
+        """Return the features whose channels are kept."""
         return self.space.root.kept.repeat_interleave(self.repeat)
 
 
 def joined(parts: Iterable[Channels]) -> Channels:
-    """The sum of tensors: a channel of it is that channel of each of them.
+    """Return the sum of tensors: a channel of it is that channel of each of them.
 
     It is a constant where all summands are.
     """

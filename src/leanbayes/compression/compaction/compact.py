@@ -1,27 +1,101 @@
-"""compact: what is switched off is removed, and the network is smaller."""
+"""compact: what is switched off is removed, and the network is smaller; with a report of it."""
 
 import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from leanbayes.analysis.sparsity import multiply_adds
+from leanbayes.analysis.sparsity import multiply_adds, thousands
 from leanbayes.compression.compaction.channel_rules import BatchNorm
 from leanbayes.compression.compaction.channels import UntraceableError, ensure
 from leanbayes.compression.compaction.cut_layers import LayerWithWeights
 from leanbayes.compression.compaction.graph import IN_USE, Graph, Visit
-from leanbayes.compression.compaction.report import CompactionReport, CompactLayer, StillMasked
 from leanbayes.conversion.convert import topmost
+from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.distributions import Masked
 from leanbayes.errors import require
 from leanbayes.estimators import mean
 from leanbayes.layers import Layer, is_bayesian
-from leanbayes.models.noise_switches import using
-from leanbayes.models.random_maps import random_maps
+from leanbayes.models.random_maps import random_maps, using
 from leanbayes.precision import wide_dtype
 from leanbayes.prediction.eval_mode import evaluating
+
+
+class CompactLayer(NamedTuple):
+    """The matrix of one layer, ``[outputs, inputs · kernel]``, before and after.
+
+    Attributes:
+        name: of the layer in the model.
+        before: rows and columns of its matrix.
+        after: those that are left.
+        multiply_adds_before: of one example; ``None`` without an example to count with.
+        multiply_adds_after: the same afterwards.
+    """
+
+    name: str
+    before: tuple[int, int]
+    after: tuple[int, int]
+    multiply_adds_before: int | None = None
+    multiply_adds_after: int | None = None
+
+
+class StillMasked(NamedTuple):
+    """Something that stays as it was.
+
+    Attributes:
+        name: a layer, or an operation of the traced graph.
+        units: how many of its units are switched off and stay.
+        why: the reason.
+    """
+
+    name: str
+    units: int
+    why: str
+
+    def __str__(self) -> str:
+        count = f", {self.units} of its units" if self.units else ""
+        return f"kept: {self.name or '(the model)'}{count}: {self.why}"
+
+
+@shown_as_table
+@dataclass(frozen=True)
+class CompactionReport:
+    """What :func:`~leanbayes.compact` did; ``print`` shows a table.
+
+    Attributes:
+        layers: every layer with weights that was followed.
+        kept: what is switched off and could not be removed, and why.
+    """
+
+    layers: tuple[CompactLayer, ...]
+    kept: tuple[StillMasked, ...]
+
+    @property
+    def multiply_adds(self) -> tuple[int, int] | None:
+        """Of one example in all these layers, before and after; ``None`` without an example."""
+        pairs = [(row.multiply_adds_before, row.multiply_adds_after) for row in self.layers]
+        known = [(a, b) for a, b in pairs if a is not None and b is not None]
+        if len(known) < len(pairs) or not known:
+            return None
+        before, after = zip(*known, strict=True)
+        return sum(before), sum(after)
+
+    def table(self) -> DisplayTable:
+        """Return a row for every layer, one for all together, and what was kept."""
+        table = []
+        for row in self.layers:
+            counts = (row.multiply_adds_before, row.multiply_adds_after)
+            shapes = (f"{rows} × {columns}" for rows, columns in (row.before, row.after))
+            table.append([row.name or "(the model)", *shapes, *map(thousands, counts)])
+        totals = self.multiply_adds
+        if totals is not None:
+            table.append(["all", "", "", *map(thousands, totals)])
+        head = ["layer", "before", "after", "multiply-adds", "after"]
+        return DisplayTable(head, table, notes=[*map(str, self.kept)])
+
 
 M = TypeVar("M", bound=nn.Module)
 Size = tuple[int, int]
@@ -46,7 +120,7 @@ class Compacted(NamedTuple, Generic[M]):
 
 
 def compact(model: M, example: Tensor | None = None, *, exact: bool = True) -> Compacted[M]:
-    """Remove what is switched off: a smaller network that computes the same.
+    """Remove pruned units: return a smaller network that computes the same.
 
     A unit goes if nothing reads it, or if it is a constant that the next layers can take over. That
     is followed through linear layers, convolutions, batch norm, activations, pooling, flattening
@@ -63,6 +137,12 @@ def compact(model: M, example: Tensor | None = None, *, exact: bool = True) -> C
         exact: ``False`` folds constants by the means of random weights as well; the noise of these
             weights is lost, and only outputs on means are the same.
 
+    Returns:
+        The smaller network and a report of what was removed.
+
+    Raises:
+        ValueError: If ``model`` is not a module.
+
     Example:
         >>> import leanbayes as lb
         >>> net = nn.Sequential(nn.Linear(9, 30), nn.ReLU(), nn.Linear(30, 2))
@@ -72,7 +152,7 @@ def compact(model: M, example: Tensor | None = None, *, exact: bool = True) -> C
         >>> small[0].weight.shape, small[2].weight.shape, report.multiply_adds
         (torch.Size([6, 9]), torch.Size([2, 6]), (330, 66))
     """
-    require(isinstance(model, nn.Module), f"{model!r} is no model; give an nn.Module")
+    require(isinstance(model, nn.Module), f"{model!r} is not a model; give an nn.Module")
     small = copy.deepcopy(model)
     counts = {} if example is None else multiply_adds(small, example)
     try:
@@ -104,7 +184,7 @@ def _shrink(
 
 
 def _sizes(graph: Graph) -> dict[str, tuple[Size, Size]]:
-    """Rows and columns of every matrix before and after, by name of the layer."""
+    """Return rows and columns of every matrix before and after, by name of the layer."""
     sizes = {}
     for step in graph.steps:
         if isinstance(layer := step.module, LayerWithWeights):
@@ -115,7 +195,7 @@ def _sizes(graph: Graph) -> dict[str, tuple[Size, Size]]:
 
 
 def _remaining(step: Visit, layer: LayerWithWeights) -> tuple[Tensor, Tensor, int]:
-    """The outputs, the inputs and the number of groups that are left of a layer."""
+    """Return the outputs, the inputs and the number of groups that are left of a layer."""
     rows = step.made.space.root.kept
     every = torch.ones(layer.inputs, dtype=torch.bool)
     inputs = every if step.read is None else step.read.kept_features()
@@ -137,7 +217,7 @@ def _cut(graph: Graph) -> None:
 
 
 def _fold(step: Visit, layer: LayerWithWeights) -> Tensor:
-    """What removed constants add to the biases of a layer; others go into its weights."""
+    """Return what removed constants add to the biases of a layer; others go into its weights."""
     read = step.read
     if read is None:
         return torch.zeros_like(layer.bias)
@@ -179,7 +259,7 @@ def _kept(graph: Graph, model: nn.Module) -> Iterator[StillMasked]:
     for layer, names in topmost(model, is_bayesian).items():
         laws = [part.posterior() for _, part in random_maps(layer)]
         if followed.isdisjoint(names) and any(isinstance(q, Masked) for q in laws):
-            why = f"{type(layer).__name__}, or what it lies in, is not in the table of operations"
+            why = f"{type(layer).__name__}, or a parent of it, is not in the table of operations"
             yield StillMasked(names[0], 0, why)
 
 

@@ -49,7 +49,7 @@ class LayerWithWeights:
     @classmethod
     @torch.no_grad()
     def of(cls, module: nn.Module, *, exact: bool = True) -> LayerWithWeights | None:
-        """The view of a layer; ``None`` if it is no such, and an error if it cannot be cut."""
+        """Return the view of a layer, ``None`` for other modules; raise if it cannot be cut."""
         ours = isinstance(module, Affine) and type(module) in _KINDS
         op = module.op if isinstance(module, Affine) and ours else plain_op(module)
         if op is None or type(op) not in _OPS:
@@ -96,25 +96,25 @@ class LayerWithWeights:
 
     @property
     def has_border(self) -> bool:
-        """Whether a constant channel is no constant of the output: positions see less of it."""
+        """Whether a constant channel is not a constant of the output: positions see less of it."""
         if isinstance(self.op, Conv):
             return self.op.padding_mode == "zeros" and any(self.op.pad_widths())
         return isinstance(self.op, ConvTranspose)
 
     def folds(self, values: Tensor, constant: Tensor) -> Tensor:
-        """Where a bias can take over what a constant input adds to an output, ``[out, in]``."""
+        """Return where a bias can replace what a constant input adds, ``[out, in]``."""
         exact = ~self.random & (not self.has_border) & (not self.random_bias)
         return constant & ((values == 0) | exact | ~self.used)
 
     def off(self, read: Channels | None) -> Tensor:
-        """The outputs that have no weight, or none that meets more than constants."""
+        """Return the outputs that have no weight, or none that meets more than constants."""
         unused = ~self.used
         if read is not None:
             unused = unused | self.folds(read.values, read.constant)
         return unused.all(1)
 
     def constants(self, read: Channels | None) -> tuple[Tensor, Tensor]:
-        """The values of outputs that are constants, and which ones are, for what is read."""
+        """Return the values of outputs that are constants, and which ones are, for what is read."""
         values = self.bias
         if read is not None:
             folds = self.folds(read.values, read.constant)
@@ -122,7 +122,7 @@ class LayerWithWeights:
         return values, self.off(read) & (not self.random_bias)
 
     def carried(self, read: Channels, rows: Tensor) -> Tensor:
-        """The constants that a bias cannot take over, and the weights of one other constant can.
+        """Return the constants that only the weights of another constant can replace.
 
         That is at a border of zeros: with plain weights, ``Σ_d c_d W_d`` acts as one channel does
         whose constant is ``c_e`` and whose weights are ``Σ_d (c_d / c_e) W_d``.
@@ -132,7 +132,7 @@ class LayerWithWeights:
         return needed & read.constant & plain
 
     def carrier(self, read: Channels, lost: Tensor) -> int | None:
-        """A feature that is kept and is a constant, not much smaller than those that are lost."""
+        """Return a kept constant feature, not much smaller than the lost ones."""
         sizes = torch.where(read.constant & read.kept_features(), read.values.abs(), 0.0)
         best = int(sizes.argmax())
         return best if sizes[best] >= 0.1 * read.values[lost].abs().max() else None
@@ -150,7 +150,7 @@ class LayerWithWeights:
         weight.copy_(self.op.unmatrix(kernels.reshape(matrix.shape)))
 
     def shift(self, values: Tensor, which: Tensor) -> Tensor:
-        """What these constants add to every output; ``which`` is ``[out, in]``."""
+        """Return what these constants add to every output; ``which`` is ``[out, in]``."""
         return (self.total * which * values).sum(1)
 
     @torch.no_grad()

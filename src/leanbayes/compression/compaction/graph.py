@@ -60,7 +60,7 @@ class Visit:
     made: Channels
 
     def lost(self) -> Tensor:
-        """The features that are removed, and whose constants the weights of another carry."""
+        """Return the removed features whose constants the weights of another one carry."""
         assert isinstance(self.module, LayerWithWeights)
         assert self.read is not None
         rows = self.made.space.root.kept
@@ -162,7 +162,7 @@ class Graph:
         return made
 
     def _read_later(self, node: fx.Node) -> bool:
-        """Whether the memory of an operation's first input is read after it."""
+        """Return whether the memory of an operation's first input is read after it."""
         root = node.all_input_nodes[0]
         while self._is_view(root):
             root = root.all_input_nodes[0]
@@ -173,7 +173,7 @@ class Graph:
         return any(self._order[user] > self._order[node] for user in users)
 
     def _is_view(self, node: fx.Node) -> bool:
-        """Whether the output of an operation may have the memory of its input."""
+        """Return whether the output of an operation may have the memory of its input."""
         if node.op == "call_module":
             return type(self.model.get_submodule(str(node.target))) in VIEWS
         return node.target in VIEWS
@@ -199,7 +199,7 @@ class Graph:
                 self._known[node] = known.with_values(known.values, nothing)
 
     def spaces(self) -> Iterator[ChannelSpace]:
-        """Every space of channels, once."""
+        """Yield every space of channels once."""
         return iter({id(space.root): space.root for space in self._spaces}.values())
 
     def settle(self) -> None:
@@ -314,7 +314,7 @@ def _trace(model: nn.Module, example: Tensor | None) -> list[fx.Node]:
 
 
 def _code(nodes: list[fx.Node]) -> list[str | None]:
-    """Every operation with its arguments, as text."""
+    """Return every operation with its arguments, as text."""
     return [node.format_node() for node in nodes]
 
 
@@ -330,7 +330,7 @@ def _flat_arguments(call: Operation) -> list[Any]:
 
 
 def _is_size(node: fx.Node) -> bool:
-    """Whether an operation only asks for the number of examples."""
+    """Return whether an operation only asks for the number of examples."""
     if node.op == "call_method" and node.target == "size":
         return node.args[1:] == (0,) and not node.kwargs
     if node.target is getattr:
@@ -345,7 +345,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _shared(model: nn.Module, nodes: list[fx.Node]) -> set[str]:
-    """The names of layers with numbers of their own that are used more than once, or from outside.
+    """Return the names of layers with parameters that are used more than once, or from outside.
 
     That is by two calls, or because another module or the code itself has a parameter of them.
     """

@@ -1,8 +1,8 @@
-"""The papers' networks, as plain torch modules with named layers and published first weights.
+"""Networks of recipes: plain torch modules with named layers and published first weights.
 
 Example:
     >>> import leanbayes as lb
-    >>> net = build("lenet", outputs=10)
+    >>> net = build("small-cnn", outputs=10)
     >>> model = lb.convert(net, lb.KTied(2), lb.priors.Normal(0.3), include=("dense*",))
 """
 
@@ -14,7 +14,7 @@ from leanbayes.lab.architectures.base import (
     register_architecture,
 )
 
-from leanbayes.lab.architectures import dense, convolutional, residual, recurrent  # noqa: F401  # isort: skip
+from leanbayes.lab.architectures import convolutional, dense  # noqa: F401  # isort: skip
 
 __all__ = [
     "ARCHITECTURES",

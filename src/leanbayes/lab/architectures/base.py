@@ -1,4 +1,4 @@
-"""Base of the papers' networks: the registry, and named layers with published first weights."""
+"""Base of networks: the registry, and named layers with published first weights."""
 
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
@@ -22,7 +22,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 def activation_of(name: str) -> nn.Module:
-    """A new activation layer, by name."""
+    """Return a new activation layer, by name."""
     return choose("activation", name, _ACTIVATIONS)()
 
 
@@ -32,7 +32,7 @@ class Network(nn.Module):
     Attributes:
         input_shape: the shape of one example.
         first_weights: how parameters start, by pattern of their names; later patterns win, and
-            normalisation layers start as the identity.
+            normalization layers start as the identity.
     """
 
     input_shape: tuple[int, ...]
@@ -89,7 +89,13 @@ class Chain(Network):
 
 Builder = TypeVar("Builder", bound=Callable[..., Network])
 
-ARCHITECTURES = Registry[Callable[..., Network]]("architecture", ("ehr-rnn", "vae"))
+_OF_PAPERS = (
+    *("ehr-rnn", "fashion-cnn", "imdb-lstm", "lenet", "lenet5-caffe", "lenet5-caffe-all-vdo"),
+    *("lenet5-caffe-tanh", "resnet-50", "resnet-small", "resnet-tfp", "toy", "vae", "vgg"),
+    *("vgg-small", "wrn-28"),
+)
+
+ARCHITECTURES = Registry[Callable[..., Network]]("architecture", _OF_PAPERS)
 """Every network by name; the options of each are the arguments of its builder."""
 
 

@@ -44,5 +44,3 @@ def mlp(
 register_architecture("mlp-elu")(
     partial(mlp, hidden=(300, 300, 300), activation="elu", start="fan_in")
 )
-_toy = partial(mlp, 2, (100, 100, 100, 100, 2, 100), 4, "leaky_relu", start="fan_in")
-register_architecture("toy")(_toy)

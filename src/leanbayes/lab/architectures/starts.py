@@ -31,11 +31,6 @@ def truncated_normal(
     nn.init.trunc_normal_(tensor, mean, std, mean - 2 * std, mean + 2 * std, generator)
 
 
-def normal(std: float, tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Normal around zero."""
-    nn.init.normal_(tensor, 0.0, std, generator)
-
-
 def uniform(bound: float, tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
     """Uniform in ±bound."""
     nn.init.uniform_(tensor, -bound, bound, generator)
@@ -44,22 +39,6 @@ def uniform(bound: float, tensor: Tensor, fan_in: int, generator: torch.Generato
 def fan_in_uniform(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
     """Uniform in ±1/√fan-in, which is torch's own choice for linear and convolutional layers."""
     uniform(1 / math.sqrt(fan_in), tensor, fan_in, generator)
-
-
-def glorot_uniform(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Uniform with variance 2 / (fan-in + fan-out)."""
-    nn.init.xavier_uniform_(tensor, generator=generator)
-
-
-def orthogonal(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Orthonormal columns (or rows, if there are fewer of them)."""
-    nn.init.orthogonal_(tensor, generator=generator)
-
-
-def unit_forget_bias(tensor: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
-    """Zero, but one for the forget gate of an LSTM, which comes second."""
-    nn.init.zeros_(tensor)
-    nn.init.ones_(tensor.chunk(4)[1])
 
 
 HE_NORMAL: dict[str, Fill] = {"*.weight": he_normal, "*.bias": zeros}

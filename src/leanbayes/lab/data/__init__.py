@@ -4,11 +4,9 @@
 system's packages put data, then into the cache, and downloads what is in none of them.
 """
 
-from leanbayes.lab.data.augment import Augmentation, Flip, PadCropFlip, augmentation
-from leanbayes.lab.data.batches import Batches
+from leanbayes.lab.data.batches import Augmentation, Batches, Flip, PadCropFlip, augmentation
 from leanbayes.lab.data.catalogue import Entry, check, fetch, listing, load_dataset, names
-from leanbayes.lab.data.dataset import Dataset, Examples, Task
-from leanbayes.lab.data.scaling import Scaling
+from leanbayes.lab.data.dataset import Dataset, Examples, Scaling, Task
 from leanbayes.lab.data.search import cache_folder
 from leanbayes.lab.data.sources import register_dataset
 

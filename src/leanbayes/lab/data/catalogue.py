@@ -13,7 +13,7 @@ from leanbayes.lab.data.files import ChecksumState, Copy
 from leanbayes.lab.data.sources import SOURCES, Source
 from leanbayes.lab.data.user import load_csv, load_npz
 
-from leanbayes.lab.data import mnist, cifar, imagenet, imdb, uci  # noqa: F401  # isort: skip
+from leanbayes.lab.data import mnist  # noqa: F401  # isort: skip
 
 OWN: dict[str, Callable[..., Dataset]] = {".csv": load_csv, ".npz": load_npz}
 
@@ -24,8 +24,8 @@ class Entry:
 
     Args:
         name: what :func:`load_dataset` takes.
-        task: what is to be learnt.
-        licence: what it may be used under.
+        task: what is to be learned.
+        license: what it may be used under.
         source: as one would cite it.
         where: the folder it was found in; None if it needs no files or is absent.
         size: bytes on the disk, or to be downloaded; 0 where neither is known.
@@ -34,11 +34,22 @@ class Entry:
 
     name: str
     task: Task
-    licence: str
+    license: str
     source: str
     where: Path | None
     size: int
     state: ChecksumState | str
+
+    @property
+    def place(self) -> str:
+        """Its folder, or how to get it."""
+        if self.where is not None:
+            return str(self.where)
+        if self.state == "embedded":
+            return "comes with scikit-learn"
+        if self.size:
+            return f"not here; leanbayes data fetch {self.name}"
+        return f"not here and not downloadable; put it into a folder named in {search.VARIABLE}"
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ class FileState:
 
 
 def names() -> tuple[str, ...]:
-    """The data sets there are.
+    """Return the data sets there are.
 
     Example:
         >>> names()[:3]
@@ -61,7 +72,7 @@ def names() -> tuple[str, ...]:
 
 
 def load_dataset(name: str, *, download: bool = True, **options: Any) -> Dataset:
-    """A data set by its name, or from your own ``.csv`` or ``.npz`` file.
+    """Return a data set by its name, or from your own ``.csv`` or ``.npz`` file.
 
     Args:
         name: one of :func:`names`, or a path.
@@ -87,13 +98,13 @@ def load_dataset(name: str, *, download: bool = True, **options: Any) -> Dataset
         source.build(*contents, **options),
         name=source.name,
         task=source.task,
-        licence=source.licence,
+        license=source.license,
         source=source.origin,
     )
 
 
 def fetch(name: str, *, downloader: Any = None) -> Copy | None:
-    """Make sure that a data set is on this machine, whole; download it if it is not.
+    """Make sure that a data set is complete on this machine; download it if it is not.
 
     Args:
         name: one of :func:`names`.
@@ -106,7 +117,7 @@ def fetch(name: str, *, downloader: Any = None) -> Copy | None:
 
 
 def check(name: str | None = None) -> tuple[FileState, ...]:
-    """The state of every file of one data set, or of all that are on this machine."""
+    """Return the state of every file of one data set, or of all that are on this machine."""
     states = []
     for source in SOURCES.values() if name is None else (_source(name),):
         copy = search.find(source)
@@ -118,7 +129,7 @@ def check(name: str | None = None) -> tuple[FileState, ...]:
 
 
 def listing(*, checksums: bool = False) -> tuple[Entry, ...]:
-    """Every data set: where it lies, its licence, its size, and with ``checksums`` their state."""
+    """Return place, license and size of every data set, and with ``checksums`` their state."""
     return tuple(_entry(source, checksums) for source in SOURCES.values())
 
 
@@ -144,7 +155,7 @@ def _copy(source: Source, download: bool, downloader: Any = None) -> Copy | None
 
 
 def _entry(source: Source, checksums: bool) -> Entry:
-    facts = (source.name, source.task, source.licence, source.origin)
+    facts = (source.name, source.task, source.license, source.origin)
     copy = search.find(source)
     if copy is None:
         sizes = (sum(f.size for f in form.files) for form in source.forms if form.downloadable)
@@ -157,9 +168,9 @@ def _entry(source: Source, checksums: bool) -> Entry:
 
 
 def _source(name: str) -> Source:
-    """A source by its name, however it is spelt: ``CIFAR-10`` is ``cifar10``."""
-    spelt = {_plain(known): known for known in SOURCES}
-    return SOURCES[spelt.get(_plain(name), name)]
+    """Return a source by its name, however it is spelled: ``CIFAR-10`` is ``cifar10``."""
+    spelled = {_plain(known): known for known in SOURCES}
+    return SOURCES[spelled.get(_plain(name), name)]
 
 
 def _plain(name: str) -> str:

@@ -19,7 +19,7 @@ _MISSING = {"", "?", "-", "na", "n/a", "nan", "none", "null"}
 
 
 def is_missing(cell: str) -> bool:
-    """Whether a cell says that nothing is known.
+    """Return whether a cell says that nothing is known.
 
     Example:
         >>> [is_missing(cell) for cell in ("", " NA", "0")]
@@ -29,7 +29,7 @@ def is_missing(cell: str) -> bool:
 
 
 def has_gaps(cells: Sequence[str]) -> bool:
-    """Whether a cell says that nothing is known."""
+    """Return whether a cell says that nothing is known."""
     numbers = read_cells(cells)
     if numbers is not None and not bool(np.isnan(numbers).any()):
         return False
@@ -48,7 +48,7 @@ class InputColumn:
             may be missing.
 
     Example:
-        >>> InputColumn("colour", levels=("blue", "red")).encode(["red", "green"], "a.csv")
+        >>> InputColumn("color", levels=("blue", "red")).encode(["red", "green"], "a.csv")
         array([[0., 1.],
                [0., 0.]])
         >>> InputColumn("age", fill=40.0).encode(["31", ""], "a.csv")
@@ -68,7 +68,7 @@ class InputColumn:
         return (self.name,) if self.fill is None else (self.name, f"{self.name} is missing")
 
     def encode(self, cells: Sequence[str], where: object) -> Array:
-        """Numbers ``[cells, parts]``; raises at a cell that is none where there must be one."""
+        """Return numbers ``[cells, parts]``; raise at a cell without a required number."""
         if self.levels:
             texts = np.asarray([cell.strip() for cell in cells])
             return (texts[:, None] == np.asarray(self.levels)[None]).astype(np.float64)
@@ -92,12 +92,12 @@ class InputColumn:
 def encode_columns(
     columns: Sequence[InputColumn], cells: Sequence[Sequence[str]], where: object
 ) -> Array:
-    """The numbers of several columns, beside each other."""
+    """Return the numbers of several columns, beside each other."""
     return np.concatenate([c.encode(v, where) for c, v in zip(columns, cells, strict=True)], 1)
 
 
 def place_columns(columns: Sequence[InputColumn], table: Table, path: Path) -> list[Any] | None:
-    """The cells of these columns in a table: by their names, or else by their order.
+    """Return the cells of these columns in a table: by their names, or else by their order.
 
     ``None`` if the table has none of the names, or no names, and not as many columns.
     """

@@ -36,7 +36,7 @@ class File:
     Args:
         path: below the folder of its form.
         digests: ``"sha256:…"``, ``"md5:…"`` or ``"content-sha256:…"`` (of the unpacked content):
-            the file is right if it has any one of them, since packers may compress it anew.
+            the file is right if it has any one of them, since packers may recompress it.
         mirrors: addresses, tried in this order.
         size: in bytes, as downloaded.
     """
@@ -54,7 +54,7 @@ class Form:
     Args:
         files: all must be there.
         read: their paths to the content that the data set is made of.
-        folders: where they may lie in a data folder; downloads go into the first.
+        folders: where they may be in a data folder; downloads go into the first.
         system: absolute folders where a package of the system puts them.
     """
 
@@ -89,7 +89,7 @@ class Copy:
         return sum(file.stat().st_size for part in files for file in part if file.is_file())
 
     def states(self) -> dict[Path, ChecksumState]:
-        """Whether each file is what it should be; of a folder, each that is listed."""
+        """Return whether each file is what it should be; of a folder, each that is listed."""
         listed = _listed(self.root / "SHA256SUMS")
         states: dict[Path, ChecksumState] = {}
         for path, file in zip(self.paths, self.form.files, strict=True):
@@ -111,7 +111,7 @@ class Copy:
 
 
 def opened(path: Path) -> io.BufferedReader:
-    """A file to read bytes from; unpacked if it is a ``.gz``, ``.tgz``, ``.bz2`` or ``.xz``."""
+    """Open a file for bytes; unpack a ``.gz``, ``.tgz``, ``.bz2`` or ``.xz``."""
     if path.suffix not in _OPENERS:
         return path.open("rb")
     return io.BufferedReader(_Unpacked(path), buffer_size=2**20)
@@ -122,7 +122,7 @@ def check_unpacked(path: Path, size: int) -> None:
 
     Args:
         path: the packed file.
-        size: of what came out of it, or is said to come.
+        size: of its content, or is said to come.
     """
     limit = max(UNPACKED, RATIO * path.stat().st_size)
     if size > limit:
@@ -163,14 +163,14 @@ def _state(path: Path, file: File, listed: str | None) -> ChecksumState:
 
 
 def _listed(sums: Path) -> Mapping[str, str]:
-    """Digests by file name, from a file that ``sha256sum`` wrote."""
+    """Return digests by file name, from a file that ``sha256sum`` wrote."""
     lines = sums.read_text().splitlines() if sums.is_file() else ()
     pairs = (line.split(maxsplit=1) for line in lines if line.strip())
     return {name.strip().removeprefix("*").removeprefix("./"): value for value, name in pairs}
 
 
 def _digest(path: Path, kind: str) -> str:
-    """A digest of a file, or of its content unpacked; empty if it cannot be unpacked."""
+    """Return a digest of a file, or of its content unpacked; empty if it cannot be unpacked."""
     inside, _, algorithm = kind.rpartition("-")
     new = partial(hashlib.new, algorithm, usedforsecurity=False)
     try:

@@ -1,15 +1,49 @@
-"""Labelled images become a data set."""
+"""Labeled images become a data set, from idx files or arrays."""
 
+import struct
+import zipfile
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
-from leanbayes.lab.data.formats import Bytes
-from leanbayes.lab.data.splits import reordered, split_last
+from leanbayes.lab.data.dataset import Dataset, Examples, reordered, scaled_dataset, split_last
+from leanbayes.lab.data.files import check_unpacked, opened
+from leanbayes.lab.files import reading
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file, unpacked if it is called ``.gz`` or ``.xz``."""
+    with reading(path), opened(path) as file:
+        return bytes(file.read())
+
+
+def read_idx(path: Path) -> Bytes:
+    """Return an array of bytes in the idx format of MNIST, packed or not."""
+    content = read_bytes(path)
+    with reading(path):
+        zero, kind, dimensions = struct.unpack_from(">HBB", content)
+        if zero or kind != 8:
+            raise ValueError("it is not an idx file of bytes")
+        shape = struct.unpack_from(f">{dimensions}I", content, 4)
+        values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
+        return values.reshape(shape)
+
+
+def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of an NPZ file, by name."""
+    with reading(path):
+        with zipfile.ZipFile(path) as archive:
+            check_unpacked(path, sum(member.file_size for member in archive.infolist()))
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+
 
 ORDER_SEED = 0
 """Of the one permutation of each part that files sorted by class need before it is cut."""
@@ -35,7 +69,7 @@ class Images:
 
 
 def build_images(content: Images, *, scaling: str = "unit", validation: int = 10_000) -> Dataset:
-    """A data set of images."""
+    """Return a data set of images."""
     train = Examples(_tensor(content.train), _labels(content.train_labels))
     test = Examples(_tensor(content.test), _labels(content.test_labels))
     notes = [content.note] if content.note else []

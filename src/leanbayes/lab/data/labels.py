@@ -22,13 +22,13 @@ Array = npt.NDArray[Any]
 
 
 def read_targets(column: Array, task: str | None, where: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Class labels ``[examples]`` with their names, or real numbers ``[examples, 1]``.
+    """Return class labels ``[examples]`` with their names, or real numbers ``[examples, 1]``.
 
     Text is classes, and so are whole numbers of at most 20 different values, unless ``task`` says
     another thing. A target that is missing or infinite is refused, and so is a single class.
 
     Args:
-        column: one target an example.
+        column: one target per example.
         task: ``"classification"``, ``"regression"`` or None to let the targets tell.
         where: which column of which file, for error messages.
 
@@ -56,12 +56,12 @@ def read_targets(column: Array, task: str | None, where: str) -> tuple[Tensor, t
 
 
 def fits(values: Any) -> Any:
-    """Whether numbers are finite, in single precision too."""
+    """Return whether numbers are finite, in single precision too."""
     return np.abs(values) <= _LARGEST
 
 
 def _values(column: Array, where: str) -> tuple[Array, bool]:
-    """Numbers or texts without gaps, and whether they are texts."""
+    """Return numbers or texts without gaps, and whether they are texts."""
     require(
         column.dtype.kind in "biufUS",
         f"{where} holds {column.dtype}; targets are numbers, or text that names classes",
@@ -113,7 +113,7 @@ def _refuse(
 
 
 def _class_name(kind: Any) -> str:
-    """A text as it is, a number with all its digits."""
+    """Return a text as it is, a number with all its digits."""
     if isinstance(kind, str):
         return str(kind)
     number = float(kind)

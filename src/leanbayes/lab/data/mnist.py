@@ -1,4 +1,4 @@
-"""MNIST and its relatives: idx files, static binarised MNIST, and the digits of scikit-learn."""
+"""MNIST and its relatives as idx files, and the digits of scikit-learn."""
 
 from functools import partial
 from itertools import zip_longest
@@ -9,8 +9,7 @@ import numpy as np
 from leanbayes.lab.data.dataset import Dataset
 from leanbayes.lab.data.extras import extra
 from leanbayes.lab.data.files import File, Form
-from leanbayes.lab.data.formats import read_amat, read_idx
-from leanbayes.lab.data.images import Images, build_images
+from leanbayes.lab.data.images import Images, build_images, read_idx
 from leanbayes.lab.data.sources import register_dataset
 
 DIGITS = tuple("0123456789")
@@ -26,7 +25,7 @@ def read_images(paths: tuple[Path, ...], classes: tuple[str, ...]) -> Images:
     for path, images, labels in parts:
         if images.ndim != 3 or labels.shape != images.shape[:1]:
             raise ValueError(
-                f"{path} has shape {images.shape} and its labels {labels.shape}; these are no "
+                f"{path} has shape {images.shape} and its labels {labels.shape}; these are not "
                 "images with their labels"
             )
     return Images(
@@ -127,38 +126,15 @@ KMNIST = _idx_forms(
 )
 
 
-def read_binarized(paths: tuple[Path, ...]) -> Images:
-    """Training, validation and test images in amat files."""
-    train, validation, test = (read_amat(path)[:, None] for path in paths)
-    return Images(train=train, validation=validation, test=test, peak=1)
-
-
-AMAT = "http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/"
-BINARIZED = (
-    ("train", 78400000, "ad693b29f94c14277b095f5238ddefbbdaaae0939789dd2f4f0205278cee3e4d"),
-    ("valid", 15680000, "1de3d397c40fe8eeb33dafd4099a1f665ec01e96d9be234aaeeac8a34930e2e2"),
-    ("test", 15680000, "e6687bfea3f820c174f33b7865140b2a2dd2930ef786f35d45795fc193b5ab2c"),
-)
-
-
-def _amat_form(suffix: str, mirror: str | None) -> Form:
-    names = tuple(f"binarized_mnist_{part}.amat{suffix}" for part, _, _ in BINARIZED)
-    files = tuple(
-        File(name, (f"content-sha256:{digest}",), (mirror + name,) if mirror else (), size)
-        for name, (_, size, digest) in zip(names, BINARIZED, strict=True)
-    )
-    return Form(files, read_binarized, ("binarized-mnist", "mnist-static-binarized"))
-
-
 @register_dataset(
     "digits",
     task="classification",
-    licence="CC BY 4.0",
+    license="CC BY 4.0",
     source="E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI; "
     "in scikit-learn",
 )
 def digits(*, scaling: str = "unit", validation: int = 180) -> Dataset:
-    """The 1797 digits inside scikit-learn, in one fixed random order; the last 360 are for test."""
+    """Load the 1797 digits of scikit-learn in a fixed random order; the last 360 are for test."""
     datasets = extra("sklearn.datasets", "scikit-learn", "the data set 'digits'")
     bunch = datasets.load_digits()
     order = np.random.RandomState(0).permutation(len(bunch.target))
@@ -178,31 +154,19 @@ def digits(*, scaling: str = "unit", validation: int = 180) -> Dataset:
 register_images = partial(register_dataset, task="classification")
 register_images(
     "mnist",
-    licence="CC BY-SA 3.0",
+    license="CC BY-SA 3.0",
     source="Y. LeCun, C. Cortes, C. Burges, The MNIST Database of Handwritten Digits",
     forms=MNIST,
 )(build_images)
 register_images(
     "fashion-mnist",
-    licence="MIT",
+    license="MIT",
     source="H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST, 2017",
     forms=FASHION_MNIST,
 )(build_images)
 register_images(
     "kmnist",
-    licence="CC BY-SA 4.0",
+    license="CC BY-SA 4.0",
     source="T. Clanuwat et al., Deep Learning for Classical Japanese Literature, 2018",
     forms=KMNIST,
 )(build_images)
-
-
-@register_dataset(
-    "mnist-static-binarized",
-    task="density",
-    licence="as MNIST (CC BY-SA 3.0); none stated for the samples",
-    source="H. Larochelle, I. Murray, The Neural Autoregressive Distribution Estimator, 2011",
-    forms=(_amat_form(".xz", None), _amat_form("", AMAT)),
-)
-def binarized_mnist(content: Images) -> Dataset:
-    """Static binarised MNIST: pixels are 0 or 1, and are their own targets."""
-    return build_images(content, scaling="raw")

@@ -13,18 +13,18 @@ VARIABLE = "LEANBAYES_DATA"
 
 
 def own_folders() -> tuple[Path, ...]:
-    """The folders that ``LEANBAYES_DATA`` names: one, or several as in ``PATH``."""
+    """Return the folders that ``LEANBAYES_DATA`` names: one, or several as in ``PATH``."""
     named = [Path(text) for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
     for folder in named:
         if not folder.expanduser().is_dir():
             raise FileNotFoundError(
-                f"{VARIABLE} names {folder}, which is no folder; correct it or unset it"
+                f"{VARIABLE} names {folder}, which is not a folder; correct it or unset it"
             )
     return tuple(folder.expanduser().resolve() for folder in named)
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept."""
+    """Return the folder of downloads."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "leanbayes"
 
@@ -43,12 +43,12 @@ def _in(source: Source, root: Path) -> Iterator[Copy]:
 
 
 def find(source: Source) -> Copy | None:
-    """The first copy that has all its files."""
+    """Return the first copy that has all its files."""
     return next((c for c in candidates(source) if all(p.exists() for p in c.paths)), None)
 
 
 def missing(source: Source) -> FileNotFoundError:
-    """An error that says where a data set was looked for, and what to do."""
+    """Return an error that says where a data set was looked for, and what to do."""
     tried = list(candidates(source))
     roots = ", ".join(dict.fromkeys(str(copy.root) for copy in tried))
     wanted = " or ".join(

@@ -18,18 +18,24 @@ class Source:
 
     name: str
     task: Task
-    licence: str
+    license: str
     origin: str
     forms: tuple[Form, ...] = ()
     build: Callable[..., Dataset] = field(repr=False, compare=False, kw_only=True)
 
 
-SOURCES = Registry[Source]("data set", ("ehr-cohort", "mimic-iii", "mimic-iii-demo"))
+_OF_PAPERS = (
+    *("boston-housing", "cifar10", "cifar100", "concrete", "ehr-cohort", "energy", "imagenet"),
+    *("imdb", "mimic-iii", "mimic-iii-demo", "mnist-static-binarized", "naval-propulsion-plant"),
+    *("power-plant", "protein-tertiary-structure", "wine-quality-red"),
+)
+
+SOURCES = Registry[Source]("data set", _OF_PAPERS)
 """Every data set, in the order it is listed."""
 
 
 def register_dataset(
-    name: str, *, task: Task, licence: str, source: str, forms: tuple[Form, ...] = ()
+    name: str, *, task: Task, license: str, source: str, forms: tuple[Form, ...] = ()
 ) -> Callable[[Build], Build]:
     """Add a data set: ``load``, recipes and ``leanbayes data list`` know it from then on.
 
@@ -39,8 +45,8 @@ def register_dataset(
 
     Args:
         name: what to call it.
-        task: what is to be learnt.
-        licence: what it may be used under.
+        task: what is to be learned.
+        license: what it may be used under.
         source: where it comes from, as one would cite it.
         forms: the ways its files lie on a disk.
 
@@ -49,7 +55,7 @@ def register_dataset(
 
     def register(build: Build) -> Build:
         SOURCES.register(
-            Source(path_name(name), task, licence, source, forms, build=build), name=name
+            Source(path_name(name), task, license, source, forms, build=build), name=name
         )
         return build
 

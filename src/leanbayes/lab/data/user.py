@@ -13,10 +13,9 @@ from torch import Tensor
 
 from leanbayes.errors import choose, require, unknown
 from leanbayes.lab.data.columns import InputColumn, encode_columns, has_gaps, place_columns
-from leanbayes.lab.data.dataset import Dataset, Examples, scaled_dataset
-from leanbayes.lab.data.formats import read_arrays
+from leanbayes.lab.data.dataset import Dataset, Examples, random_split, scaled_dataset
+from leanbayes.lab.data.images import read_arrays
 from leanbayes.lab.data.labels import fits, read_targets
-from leanbayes.lab.data.splits import random_split
 from leanbayes.lab.tables import Table, read_table
 
 Array = npt.NDArray[Any]
@@ -36,7 +35,7 @@ def load_csv(
     ignore: Sequence[str] = (),
     missing: Literal["refuse", "mean"] = "refuse",
 ) -> Dataset:
-    """A table with one example a row; the first line may hold the names of the columns.
+    """Return a table with one example per row; the first line may hold the names of the columns.
 
     Args:
         path: the file.
@@ -49,7 +48,7 @@ def load_csv(
         scaling: ``"standard"`` or ``"raw"`` inputs.
         target_scaling: the same for real targets.
         categories: columns whose values are names, each of which becomes an input 0 or 1.
-        ignore: columns that are no inputs.
+        ignore: columns that are not inputs.
         missing: ``"refuse"`` empty cells among numbers, or let the ``"mean"`` of the training rows
             stand for them, with an input 1 beside it.
     """
@@ -68,11 +67,11 @@ def load_csv(
 
 
 def load_like(path: Path, own: Dataset, options: Mapping[str, Any]) -> Dataset:
-    """Another table, whose columns become numbers as those of a table that was learnt from.
+    """Return another table, whose columns become numbers as those of a table that was learned from.
 
     Args:
         path: the file.
-        own: what was learnt from.
+        own: what was learned from.
         options: those of :func:`load_csv` that it was loaded with.
     """
     table = read_table(path, delimiter=None, named=None)
@@ -132,7 +131,7 @@ def _check_names(
 
 
 def _column(table: Table, place: int, categories: Sequence[str], fills: bool) -> InputColumn:
-    """How a column becomes numbers; what stands for a missing one is not known yet."""
+    """Return how a column becomes numbers; what stands for a missing one is not known yet."""
     name, cells = table.names[place], table.columns[place]
     if name in categories:
         return InputColumn(name, levels=tuple(sorted({cell.strip() for cell in cells})))
@@ -142,7 +141,7 @@ def _column(table: Table, place: int, categories: Sequence[str], fills: bool) ->
 def _filled(
     parts: tuple[Examples, Examples | None, Examples], columns: Sequence[InputColumn], path: Path
 ) -> tuple[tuple[Examples, Examples | None, Examples], list[InputColumn]]:
-    """The means of the training rows where numbers are missing."""
+    """Return the means of the training rows where numbers are missing."""
     means = parts[0].stored.nanmean(0)
     place, filled = 0, []
     for column in columns:
@@ -162,7 +161,7 @@ def _filled(
 
 
 def _words(columns: Sequence[InputColumn], ignored: Sequence[str]) -> list[str]:
-    """What a report says of the columns."""
+    """Return what a report says of the columns."""
     told = {
         "categories": [column.name for column in columns if column.levels],
         "missing values are the mean of the training rows in": [
@@ -183,7 +182,7 @@ def load_npz(
     scaling: str | None = None,
     target_scaling: str = "standard",
 ) -> Dataset:
-    """Arrays ``x`` and ``y``; or ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
+    """Return arrays ``x`` and ``y``; or ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
 
     ``x_validation`` and ``y_validation`` may be there too. Bytes are taken for pixels ``[examples,
     channels, height, width]``.
@@ -234,7 +233,7 @@ def _pieces(path: Path, task: str | None) -> tuple[list[Examples], tuple[str, ..
 
 
 def _place(target: str | int, names: Sequence[str], path: Path) -> int:
-    """The place of the target, which no other column may share its name with."""
+    """Return the place of the target, which no other column may share its name with."""
     whole = isinstance(target, int) and not isinstance(target, bool)
     if not (whole or isinstance(target, str)):
         raise ValueError(f"target is {target!r}; give the name or the number of a column")
@@ -284,4 +283,4 @@ def _split(
 
 
 def _named(dataset: Dataset, path: Path) -> Dataset:
-    return replace(dataset, name=path.stem, licence="your own", source=str(path))
+    return replace(dataset, name=path.stem, license="your own", source=str(path))

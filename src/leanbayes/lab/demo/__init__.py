@@ -1,3 +1,3 @@
-"""The demo: ordinary runs of ordinary recipes, one for every family, in one table and one page."""
+"""The demo: several methods on the digits of scikit-learn, in one table and on one page."""
 
 __all__: list[str] = []

@@ -1,111 +1,93 @@
-"""The page that ends the demo: all families in one table, two of them looked at closely."""
+"""The page that ends the demo: the verdict, all methods in one table, and two figures."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from leanbayes.lab import plots
-from leanbayes.lab.demo.columns import Column, columns, legend
-from leanbayes.lab.demo.conclusions import conclusions
-from leanbayes.lab.demo.families import CLOSELY, FAMILIES, Settings
-from leanbayes.lab.demo.results import Result
-from leanbayes.lab.report import write_report
-from leanbayes.lab.report.html import Html, element, figure, grid, join, section, table
+from leanbayes.lab.demo.families import Settings
+from leanbayes.lab.demo.results import Result, is_significant, verdict
+from leanbayes.lab.files import write_text
+from leanbayes.lab.report.html import element, figure, grid, join, page, section, table
+
+HEADINGS = ("method", "acc. %", "NLL", "ECE", "AUROC inv.", "AUROC shuf.", "size")
 
 
-def write_page(
-    results: Sequence[Result], settings: Settings, folder: Path, out: Path, *, seconds: float
-) -> Path:
-    """Write the page, with the whole report of the runs of the families in ``CLOSELY``."""
-    names = {result.name for result in results} & set(CLOSELY)
-    families = [family for family in FAMILIES if family.name in names]
-    recipes = [each for family in families for each in family.recipes(settings, settings.seed)]
-    return write_report(
-        [folder / recipe.name for recipe in recipes],
-        out,
-        title="leanbayes: the demo",
-        opening=[
-            _conclusions(results),
-            _introduction(settings),
-            _families(results, settings, seconds),
-            _runs([recipe.name for recipe in recipes], settings),
-        ],
-        overview=False,
-    )
-
-
-def _conclusions(results: Sequence[Result]) -> Html:
-    said = [element("li", sentence) for sentence in conclusions(results)]
-    return section("What came out", element("ul", join(said)))
-
-
-def _introduction(settings: Settings) -> Html:
-    return element(
-        "p",
-        "A perceptron 64-128-128-10 learns the 1797 handwritten digits of scikit-learn, split once "
-        "into 1257 images for training, 180 for validation and 360 for test, for every family of "
-        f"posteriors that leanbayes knows, with {settings.named_seeds} of weights, batches and "
-        "noise. Families of one seed start from the same weights and see the same batches. "
-        f"The KL has a weight of {settings.kl_weight:g}, so all posteriors are cold; rate and "
-        "epochs were chosen with test scores in sight.",
-    )
-
-
-def _families(results: Sequence[Result], settings: Settings, seconds: float) -> Html:
-    shown = columns(results)
-    detection = [column for column in shown if column.title.startswith("AUROC")]
-    others = [column for column in shown if column not in detection]
-    return section(
-        "Families",
-        _figures(results),
-        _table(results, others, f"All families on the test images, with {settings.named_seeds}."),
-        _table(results, detection, "How well they tell foreign images from the test images."),
-        element("p", legend(results, settings, seconds)),
-    )
-
-
-def _table(results: Sequence[Result], shown: Sequence[Column], caption: str) -> Html:
-    header = ["Family", *(column.title for column in shown)]
-    rows = [
-        [r.name, *(column.text(r) + column.more(r) + column.mark(r).strip() for column in shown)]
-        for r in results
+def rows(results: Sequence[Result]) -> list[list[str]]:
+    """Return the cells of the table."""
+    return [
+        [
+            result.name,
+            _cell(result, results[0], "accuracy", 1, 100),
+            _cell(result, results[0], "nll"),
+            f"{result.calibration_error:.3f}",
+            _cell(result, results[0], "auroc_inverted"),
+            _cell(result, results[0], "auroc_shuffled"),
+            f"{result.parameters:,}",
+        ]
+        for result in results
     ]
-    return table(header, rows, caption)
 
 
-def _figures(results: Sequence[Result]) -> Html:
-    reference, *others = results
-    gaps = {other.name: other.minus(reference, "nll") for other in others}
-    figures = [
-        figure(
-            plots.estimates(
-                {name: (gap.value, 2 * gap.error) for name, gap in gaps.items()},
-                f"NLL − {reference.name}",
-                zero=True,
-            ),
-            f"Test NLL less that of the {reference.name} network, paired by seed and image, "
-            "± two standard errors; less is better.",
-        )
-    ]
-    for kind, told in (("inverted", "inverted images"), ("shuffled", "images of shuffled pixels")):
-        scores = {r.name: r.score(f"auroc_{kind}") for r in results}
-        figures.append(
-            figure(
-                plots.estimates(
-                    {name: (score.value, 2 * score.error) for name, score in scores.items()},
-                    f"AUROC, {kind}",
-                ),
-                f"How well the entropy of a prediction tells {told} from digits, ± two standard "
-                "errors; 0.5 is chance, 1 tells all apart.",
+def _cell(
+    result: Result, reference: Result, metric: str, digits: int = 3, factor: float = 1.0
+) -> str:
+    star = "*" if is_significant(result.minus(reference, metric)) else " "
+    return f"{factor * result.score(metric).value:.{digits}f}{star}"
+
+
+def legend(results: Sequence[Result], settings: Settings, seconds: float) -> str:
+    """Return what the numbers of the table mean, and what they depend on."""
+    seeds = ", ".join(map(str, settings.all_seeds))
+    return (
+        f"* differs from {results[0].name} by more than two standard errors, paired by image and "
+        "seed. AUROC: detection of inverted (inv.) or pixel-shuffled (shuf.) images by entropy. "
+        "Size: parameters. Settings are the defaults of lb.fit; validation images choose the "
+        "epoch and the dropout rate. "
+        f"Means over seeds {seeds}; {settings.epochs} epochs, {settings.samples} samples per "
+        f"prediction, {seconds:.0f} s."
+    )
+
+
+def write_page(results: Sequence[Result], settings: Settings, out: Path) -> Path:
+    """Write the page, and return its path."""
+    reference = results[0]
+    seconds = sum(result.seconds for result in results)
+    figures = []
+    for metric, label, better in (
+        ("nll", "NLL", "less is better"),
+        ("auroc_inverted", "AUROC, inverted images", "1 is perfect"),
+        ("auroc_shuffled", "AUROC, shuffled images", "1 is perfect"),
+    ):
+        scores = {result.name: result.score(metric) for result in results}
+        with plots.vector():
+            drawn = plots.estimates(
+                {name: (score.value, 2 * score.error) for name, score in scores.items()},
+                label,
+                reference=reference.score(metric).value,
             )
-        )
-    return grid(figures)
-
-
-def _runs(names: Sequence[str], settings: Settings) -> Html:
-    """Which runs follow, and how their scores belong to those of the table."""
-    averaged = f"; the tables above average {settings.named_seeds}" if settings.seeds > 1 else ""
-    return element(
-        "p",
-        f"What follows is {' and '.join(names)}: seed {settings.seed} alone, judged on the same "
-        f"test images{averaged}. Learning curves are of training and validation images.",
-    )
+        figures.append(figure(drawn, f"{label} ± two standard errors; {better}."))
+    body = [
+        element("h1", "leanbayes: the demo"),
+        element("p", verdict(results), class_="verdict"),
+        section(
+            "Methods",
+            table(HEADINGS, rows(results), "Scores of 360 test images."),
+            element("p", legend(results, settings, seconds)),
+            grid(figures),
+        ),
+        section(
+            "Setup",
+            element(
+                "p",
+                "A perceptron of two hidden layers learns the 1,797 digits of scikit-learn: 1,257 "
+                "images for training, 180 for validation and 360 for test. Methods with one seed "
+                "start from the same weights and see the same batches.",
+            ),
+        ),
+        section(
+            "Next steps",
+            element("p", "Your data: ", element("code", "leanbayes new YOUR.csv")),
+            element("p", "Larger networks: ", element("code", "leanbayes recipes")),
+        ),
+    ]
+    return write_text(out, page("leanbayes: the demo", join(body)))

@@ -9,8 +9,6 @@ from leanbayes.lab.measurements.base import (
     require_random_weights,
 )
 
-from leanbayes.lab.measurements import probe  # noqa: F401  # isort: skip
-
 __all__ = [
     "MEASUREMENTS",
     "Measurement",

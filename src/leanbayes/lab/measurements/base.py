@@ -59,11 +59,11 @@ class Measurement(BaseModel):
         """
 
     def after_epoch(self, subject: Subject) -> Mapping[str, float]:
-        """Columns of ``metrics.csv``, computed after every epoch without gradients."""
+        """Return columns of ``metrics.csv``, computed after every epoch without gradients."""
         return {}
 
     def callback(self, subject: Subject) -> ResultCallback | None:
-        """Lightning callback for what is measured within an epoch."""
+        """Return the Lightning callback for what is measured within an epoch."""
         return None
 
 
@@ -77,12 +77,12 @@ class MissingMeasurement(Measurement):
 
 Kind = TypeVar("Kind", bound=type[Measurement])
 
-MEASUREMENTS = Registry[type[Measurement]]("measurement", ("phases", "sparse_curves"))
+MEASUREMENTS = Registry[type[Measurement]]("measurement", ("phases", "probe", "sparse_curves"))
 """Every measurement by name."""
 
 
 def register_measurement(name: str) -> Callable[[Kind], Kind]:
-    """Add a measurement, which recipes can list as ``{kind: name}``.
+    """Register a measurement, which recipes can list as ``{kind: name}``.
 
     It decorates a subclass of :class:`Measurement`.
 

@@ -25,7 +25,7 @@ def with_listed_measurements(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kind_of(measurement: Measurement) -> str:
-    """The name of a measurement."""
+    """Return the name of a measurement."""
     if isinstance(measurement, MissingMeasurement):
         return measurement.kind
     return MEASUREMENTS.name_of(measurement)

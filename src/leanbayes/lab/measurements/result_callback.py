@@ -6,10 +6,10 @@ import lightning as L
 
 
 class ResultCallback(L.Callback):
-    """Callback that measures during training; its state lies in every checkpoint."""
+    """Callback that measures during training; its state is in every checkpoint."""
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Values with their errors, beside the test metrics."""
+        """Return values with their errors, beside the test metrics."""
         return {}
 
     def details(self) -> dict[str, Any]:

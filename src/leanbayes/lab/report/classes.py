@@ -20,9 +20,10 @@ from leanbayes.metrics import (
     member_log_probs,
     rejection_curve,
 )
-from leanbayes.models.members import members
+from leanbayes.models.random_maps import members
 
 _IMAGES = 12
+_LEAST_FOR_DENSITY = 20
 
 
 class _Judged(NamedTuple):
@@ -39,7 +40,7 @@ class _Judged(NamedTuple):
 
 
 def _judged(study: Study) -> _Judged | None:
-    """What was predicted where every example has one class; else None."""
+    """Return what was predicted where every example has one class; else None."""
     if study.test is None or study.dataset is None or not study.test.has_classes:
         return None
     y = study.dataset.test[: study.test.samples.shape[1]].y
@@ -79,22 +80,22 @@ def calibration(run: Run, study: Study) -> Html | None:
 
 
 def _entropies(entropy: Tensor, right: Tensor) -> list[Html]:
-    groups = {"right": entropy[right], "wrong": entropy[~right]}
-    if not all(len(group) for group in groups.values()):
+    groups = {"correct": entropy[right], "incorrect": entropy[~right]}
+    if min(map(len, groups.values())) < _LEAST_FOR_DENSITY:
         return []
-    means = " and ".join(f"{number(float(e.mean()))} where {name}" for name, e in groups.items())
+    means = " and ".join(f"{number(float(e.mean()))} if {name}" for name, e in groups.items())
     return [
         figure(
             plots.histograms(groups, "entropy (nats)"),
-            f"Entropy of right and of wrong predictions, on average {means}: a model that knows "
-            "what it does not know has more of it where it is wrong.",
+            f"Entropy of correct and incorrect predictions, on average {means}. It should be "
+            "higher where predictions are incorrect.",
         )
     ]
 
 
 @register_section
 def out_of_distribution(run: Run, study: Study) -> Html | None:
-    """Entropy on test images and on images that no network has been trained on."""
+    """Return the entropy on test images and on images that no network has been trained on."""
     if study.test is None or not study.outside:
         return None
     inside = study.test.entropy[:MOST_OUTSIDE]
@@ -105,12 +106,12 @@ def out_of_distribution(run: Run, study: Study) -> Html | None:
         f"Entropy of predictions on {len(inside)} test images and on the same images inverted or "
         f"with their pixels shuffled. AUROC of entropy: {shown} (0.5 is chance, 1 is perfect).",
     )
-    return section("In and out of distribution", grid([entropies]))
+    return section("OOD detection", grid([entropies]))
 
 
 @register_section
 def certain_images(run: Run, study: Study) -> Html | None:
-    """The test images with least and with most entropy."""
+    """Return the test images with least and with most entropy."""
     judged = _judged(study)
     if judged is None or study.dataset is None or not is_images(study.dataset):
         return None
@@ -123,7 +124,7 @@ def certain_images(run: Run, study: Study) -> Html | None:
 
 
 def shown_images(dataset: Dataset, index: Tensor) -> Tensor:
-    """Test images between 0 and 1."""
+    """Return test images between 0 and 1."""
     x, _ = dataset.test.take(index)
     raw = raw_images(x, dataset).float()
     low, high = raw.amin(), raw.amax()
@@ -131,7 +132,7 @@ def shown_images(dataset: Dataset, index: Tensor) -> Tensor:
 
 
 def class_name(dataset: Dataset, label: int) -> str:
-    """What a class is called, or its number."""
+    """Return what a class is called, or its number."""
     return dataset.classes[label] if label < len(dataset.classes) else str(label)
 
 
@@ -148,14 +149,14 @@ def _images(dataset: Dataset, judged: _Judged, index: Tensor, which: str) -> Htm
     ]
     return figure(
         plots.image_grid(images, titles, wrong),
-        f"{which}: {len(titles)} test images and what the model takes them for; {sum(wrong)} "
-        "of the predictions are wrong, in bold with the true class.",
+        f"{which}: {len(titles)} test images with their predictions; {sum(wrong)} are "
+        "incorrect, in bold with the true class.",
     )
 
 
 @register_section
 def disagreeing_members(run: Run, study: Study) -> Html | None:
-    """How often two members take an example for different classes, and which examples."""
+    """Return how often two members take an example for different classes, and which examples."""
     count = 1 if study.model is None else members(study.model)
     if count == 1 or study.test is None or study.dataset is None:
         return None
@@ -177,7 +178,7 @@ def disagreeing_members(run: Run, study: Study) -> Html | None:
 
 
 def votes(labels: Tensor, dataset: Dataset) -> str:
-    """Predictions of the members for one example, as ``3 coat, 1 shirt``."""
+    """Return predictions of the members for one example, as ``3 coat, 1 shirt``."""
     counted = Counter(labels.tolist()).most_common()
     return ", ".join(f"{count} {class_name(dataset, label)}" for label, count in counted)
 

@@ -14,7 +14,7 @@ Columns = Mapping[str, list[float]]
 
 @register_section
 def learning_curves(run: Run, study: Study) -> Html | None:
-    """−ELBO, NLL, accuracy; KL, mean σ and log α of each layer; the weight of the KL."""
+    """Return −ELBO, NLL, accuracy; KL, mean σ and log α of each layer; the weight of the KL."""
     epochs = run.columns.get("epoch", [])
     if not epochs:
         return None
@@ -76,7 +76,7 @@ def _first(layers: dict[str, list[float]]) -> tuple[dict[str, list[float]], str]
 
 
 def _largest(layers: dict[str, list[float]]) -> dict[str, list[float]]:
-    """The layers with most KL at the end; the sum of the others as one line."""
+    """Return the layers with most KL at the end; the sum of the others as one line."""
     if len(layers) <= _MOST_LAYERS:
         return layers
     kept = sorted(layers, key=lambda name: layers[name][-1])[-_MOST_LAYERS + 1 :]

@@ -1,4 +1,4 @@
-"""HTML by small functions that escape everything they are not told to trust."""
+"""HTML by small functions that escape everything is not marked as trusted."""
 
 import base64
 import html
@@ -19,12 +19,12 @@ def _escape(part: str) -> str:
 
 
 def join(parts: Iterable[str]) -> Html:
-    """Parts one after another; what is not HTML is escaped."""
+    """Return parts one after another; what is not HTML is escaped."""
     return Html("\n".join(_escape(part) for part in parts))
 
 
 def element(name: str, *children: str, **attributes: str) -> Html:
-    """One element; ``class_`` is the attribute ``class``.
+    """Return one element; ``class_`` is the attribute ``class``.
 
     Example:
         >>> element("p", "1 < 2", class_="notice")
@@ -39,7 +39,7 @@ def element(name: str, *children: str, **attributes: str) -> Html:
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], caption: str, *, words: int = 1
 ) -> Html:
-    """A table that scrolls by itself on a narrow screen.
+    """Return a table that scrolls by itself on a narrow screen.
 
     Args:
         header: the first row; without one, the first column names what is in the second.
@@ -48,39 +48,41 @@ def table(
         words: how many columns hold words; the others hold numbers.
     """
 
-    def cells(name: str, row: Sequence[str]) -> Html:
+    def cells(row: Sequence[str], scope: str) -> Html:
         return join(
-            element(name, cell) if index < words else element(name, cell, class_="number")
+            element("th", cell, scope=scope, **({"class_": "number"} if index >= words else {}))
+            if scope == "col" or not index
+            else element("td", cell, **({"class_": "number"} if index >= words else {}))
             for index, cell in enumerate(row)
         )
 
-    head = [element("thead", element("tr", cells("th", header)))] if header else []
-    body = element("tbody", join(element("tr", cells("td", row)) for row in rows))
-    whole = element("table", *head, body, class_="numbers" if header else "facts")
-    label = {"aria-label": caption}
-    scrolling = element("div", whole, class_="scroll", tabindex="0", role="region", **label)
-    return join([element("p", caption, class_="caption"), scrolling])
+    head = [element("thead", element("tr", cells(header, "col")))] if header else []
+    body = element("tbody", join(element("tr", cells(row, "row")) for row in rows))
+    kind = "numbers" if header else "facts"
+    whole = element("table", element("caption", caption), *head, body, class_=kind)
+    return element("div", whole, class_="scroll", tabindex="0")
 
 
-def figure(png: bytes, caption: str) -> Html:
-    """An image that is part of the page, and its caption."""
-    data = base64.b64encode(png).decode("ascii")
-    image = Html(f'<img src="data:image/png;base64,{data}" alt="{html.escape(caption)}">')
+def figure(picture: bytes, caption: str) -> Html:
+    """Return a PNG or SVG picture that is part of the page, and its caption."""
+    kind = "png" if picture.startswith(b"\x89PNG") else "svg+xml"
+    data = base64.b64encode(picture).decode("ascii")
+    image = Html(f'<img src="data:image/{kind};base64,{data}" alt="{html.escape(caption)}">')
     return element("figure", image, element("figcaption", caption))
 
 
 def grid(figures: Iterable[Html]) -> Html:
-    """Figures beside each other where there is room."""
+    """Return figures beside each other where they fit."""
     return element("div", join(figures), class_="grid")
 
 
 def section(title: str, *parts: str) -> Html:
-    """A part of a page under its own heading."""
+    """Return a part of a page under its own heading."""
     return element("section", element("h3", title), join(parts))
 
 
 def page(title: str, body: str) -> str:
-    """A whole document that asks for nothing else; what UTF-8 cannot hold is written out."""
+    """Return a whole document that asks for nothing else; what UTF-8 cannot hold is written out."""
     head = join(
         [
             Html('<meta charset="utf-8">'),
@@ -90,6 +92,6 @@ def page(title: str, body: str) -> str:
             element("style", Html(STYLE)),
         ]
     )
-    content = element("head", head) + "\n" + element("body", Html(body))
+    content = element("head", head) + "\n" + element("body", element("main", Html(body)))
     text = f'<!DOCTYPE html>\n<html lang="en">{content}</html>\n'
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -7,14 +7,14 @@ from leanbayes.metrics import Score
 
 METRICS = {
     "negative_elbo": "−ELBO per example",
-    "nll": "negative log likelihood",
-    "average_nll": "NLL of single samples, on average",
+    "nll": "NLL",
+    "average_nll": "mean NLL of single samples",
     "kl": "KL per training example",
     "accuracy": "accuracy",
     "brier": "Brier score",
-    "ece": "calibration error (15 bins)",
-    "adaptive_ece": "calibration error (15 groups)",
-    "aurc": "error where kept (AURC)",
+    "ece": "ECE (15 bins)",
+    "adaptive_ece": "ECE (15 groups)",
+    "aurc": "AURC",
     "entropy": "predictive entropy",
     "mutual_information": "mutual information",
     "disagreement": "disagreement of samples",
@@ -27,8 +27,8 @@ METRICS = {
     "squared_error": "squared error",
     "rmse": "root mean square error",
     "crps": "CRPS",
-    "coverage_90": "coverage of 90 % intervals",
-    "width_90": "width of 90 % intervals",
+    "coverage_90": "coverage of 90% intervals",
+    "width_90": "width of 90% intervals",
 }
 
 _IN_UNITS_OF_TARGETS = {"negative_elbo", "nll", "average_nll", "squared_error"}
@@ -36,7 +36,7 @@ _IN_UNITS_OF_TARGETS |= {"rmse", "crps", "width_90"}
 
 
 def target_units(dataset: Dataset | None) -> str:
-    """What the numbers that a network predicts are measured in; nothing where it predicts none.
+    """Return the units of a network's targets; an empty text for classes.
 
     Example:
         >>> target_units(None)
@@ -45,28 +45,28 @@ def target_units(dataset: Dataset | None) -> str:
     if dataset is None or dataset.task != "regression":
         return ""
     scaling = dataset.target_scaling
-    return "raw" if scaling is None or scaling.is_identity else "standardised"
+    return "raw" if scaling is None or scaling.is_identity else "standardized"
 
 
 def metric_name(name: str, units: str = "") -> str:
-    """A metric in words, with the units of the targets where it depends on them.
+    """Return a metric in words, with the units of the targets where it depends on them.
 
     Example:
-        >>> metric_name("squared_error", "standardised")
-        'squared error (standardised targets)'
+        >>> metric_name("squared_error", "standardized")
+        'squared error (standardized targets)'
     """
     words = METRICS.get(name, name)
     return f"{words} ({units} targets)" if units and name in _IN_UNITS_OF_TARGETS else words
 
 
 def number(value: float) -> str:
-    """Four digits that matter, without a long tail of zeros."""
+    """Return four digits that matter, without a long tail of zeros."""
     if not math.isfinite(value):
         return str(value)
     return f"{value:.4f}" if 1e-4 <= abs(value) < 1e3 or value == 0 else f"{value:.4g}"
 
 
 def with_error(estimate: Score) -> str:
-    """A value, with its standard error where it has one."""
+    """Return a value, with its standard error where it has one."""
     error = f" ± {number(estimate.error)}" if estimate.error else ""
     return number(estimate.value) + error

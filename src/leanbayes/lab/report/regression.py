@@ -70,5 +70,5 @@ def _errors(truth: Tensor, mean: Tensor, spread: Tensor) -> Html:
 
 
 def _raw(values: Tensor, dataset: Dataset) -> Tensor:
-    """Numbers in the units of the raw targets, one row."""
+    """Return numbers in the units of the raw targets, one row."""
     return (dataset.target_scaling or Scaling()).inverse(values.double()).flatten()

@@ -46,7 +46,7 @@ SECTIONS = Registry[Callable[[Run, Study], Html | None]]("section")
 
 
 def register_section(section: Section) -> Section:
-    """Add a section to what a report says of a run, after those there are.
+    """Add a section to the report of a run, after the existing ones.
 
     It decorates a function of the run folder and of what its model and data give; the function
     returns HTML, or None where it has nothing to say.

@@ -22,7 +22,7 @@ _SPARSE = 3.0
 
 @register_section
 def scales(run: Run, study: Study) -> Html | None:
-    """Standard deviations of the weights: heat maps and spectra."""
+    """Return standard deviations of the weights: heat maps and spectra."""
     matrices = {} if study.model is None else weights.scale_matrices(study.model)
     if study.model is None or not matrices:
         return None
@@ -37,7 +37,7 @@ def scales(run: Run, study: Study) -> Html | None:
 
 
 def _signals(model: nn.Module) -> Html:
-    """How far weights stand out of their own noise."""
+    """Return the signal-to-noise ratios of the weights."""
     ratios = weights.signal_to_noise(model)
     if not ratios:
         return Html()
@@ -51,16 +51,16 @@ def _signals(model: nn.Module) -> Html:
 
 
 def _spectra(matrices: Mapping[str, Tensor], what: str) -> list[Html]:
-    """One picture, unless there is nothing but rank 1."""
+    """Return one picture, unless there is nothing but rank 1."""
     spectra = {name: shares_shown(matrix) for name, matrix in matrices.items()}
-    if all(len(shares) < 2 for shares in spectra.values()):
+    if all(len(shares) < 3 for shares in spectra.values()):
         return []
     caption = f"Spectra of the {what}: the share of the sum of squares in each singular value."
     return [figure(plots.png(draw.spectra, spectra), caption)]
 
 
 def shares_shown(scale: Tensor) -> Tensor:
-    """Squared singular values over their sum, the first that are not rounding."""
+    """Return squared singular values over their sum, the first that are not rounding."""
     shares = explained_shares(scale, None if min(scale.shape) <= _FULL_SPECTRUM else _SPECTRUM)
     return shares[shares > torch.finfo(scale.dtype).eps ** 2][:_SPECTRUM]
 
@@ -74,14 +74,14 @@ def _heat_map(name: str, scale: Tensor) -> Html:
 
 @register_section
 def dropout_rates(run: Run, study: Study) -> Html | None:
-    """Log α of every layer of Gaussian dropout, and how sparse it could be."""
+    """Return log α of every layer of Gaussian dropout, and how sparse it could be."""
     alphas = {} if study.model is None else weights.log_alphas(study.model)
     layers = {name: alpha.flatten().cpu() for name, alpha in alphas.items()}
     if not layers:
         return None
     rows = []
     for name, alpha in layers.items():
-        sparse = f"{100 * float((alpha > _SPARSE).float().mean()):.1f} %"
+        sparse = f"{100 * float((alpha > _SPARSE).float().mean()):.1f}%"
         rows.append((name, f"{alpha.numel():,}", number(float(alpha.median())), sparse))
     header = ("Layer", "Weights", "Median log α", f"log\u00a0α\u00a0>\u00a0{_SPARSE:g}")
     shown = dict(list(layers.items())[:_MOST_LAYERS])

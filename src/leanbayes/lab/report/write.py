@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from leanbayes.lab import plots
 from leanbayes.lab.files import write_text
-from leanbayes.lab.report.html import Html, element, join, page, table
+from leanbayes.lab.report.html import Html, element, figure, join, page, section, table
 from leanbayes.lab.report.numbers import METRICS, number, with_error
 from leanbayes.lab.report.study import SECTIONS, study
 from leanbayes.lab.runs import Run
 
-from leanbayes.lab.report import summary, curves, classes, regression, weights  # noqa: F401  # isort: skip
+from leanbayes.lab.report import summary, curves, classes, regression, weights, facts  # noqa: F401  # isort: skip
 
 _COMPARED = {"negative_elbo", "nll", "accuracy", "brier", "ece"}
 _COMPARED |= {"auroc", "auc_pr", "squared_error"}
@@ -21,22 +22,18 @@ def write_report(
     out: Path,
     *,
     title: str | None = None,
-    opening: Sequence[Html] = (),
     tell: Callable[[str], object] = lambda problem: None,
-    overview: bool = True,
 ) -> Path:
     """Write one HTML page about run folders, which needs no other file and no network.
 
-    A damaged or missing part of a run costs its sections, and a sentence says so. A folder that
-    is no run raises before anything is written.
+    A damaged or missing part of a run costs its sections, and a sentence says so. Another
+    folder raises an error before anything is written.
 
     Args:
         runs: folders that :func:`leanbayes.lab.train.train` has written, finished or not.
         out: the page.
         title: its heading, if not the names of the runs.
-        opening: what to say before the runs.
         tell: is given every sentence about a damaged or missing part.
-        overview: compare several runs in one table.
 
     Returns:
         The path of the page.
@@ -46,10 +43,12 @@ def write_report(
     folders = [Run(path) for path in runs]
     names = [folder.recipe.name for folder in folders]
     title = title or f"leanbayes: {', '.join(names) if len(names) < 4 else f'{len(names)} runs'}"
-    parts = [element("h1", title), *opening]
+    parts = [element("h1", title)]
     if len(folders) > 1:
-        parts += [_contents(names), *([_overview(folders)] if overview else [])]
-    parts += [_run(folder, index, tell) for index, folder in enumerate(folders)]
+        with plots.vector():
+            parts += [_contents(names), _overview(folders)]
+    with plots.vector():
+        parts += [_run(folder, index, tell) for index, folder in enumerate(folders)]
     parts.append(element("footer", "Written by leanbayes. This page needs no network."))
     return write_text(out, page(title, join(parts)))
 
@@ -61,7 +60,7 @@ def _contents(names: Sequence[str]) -> Html:
 
 
 def _overview(folders: Sequence[Run]) -> Html:
-    """All runs in one table, each followed by the published row it stands for."""
+    """Return all runs in one table, each followed by the published row it stands for."""
     measured = {name for folder in folders for name in folder.metrics}
     names = [name for name in METRICS if name in measured & _COMPARED]
     rows = []
@@ -81,7 +80,21 @@ def _overview(folders: Sequence[Run]) -> Html:
             " Scores of predicted numbers are in the units that each network was trained on; the "
             "results of a run say which."
         )
-    return element("section", element("h3", "All runs"), table(header, rows, caption))
+    return section("All runs", table(header, rows, caption), *_compared(folders))
+
+
+def _compared(folders: Sequence[Run]) -> list[Html]:
+    """Return the NLL of all runs, sorted, with that of a plain network as the reference."""
+    scores = {run.recipe.name: run.metrics["nll"] for run in folders if "nll" in run.metrics}
+    if len(scores) < 2:
+        return []
+    plain = [run.recipe.name for run in folders if run.recipe.posterior is None]
+    line = scores[plain[0]] if plain and plain[0] in scores else min(scores.values())
+    what = f"of {plain[0]}" if plain else "of the best run"
+    ends = {name: (score.value, 2 * score.error) for name, score in scores.items()}
+    drawn = plots.estimates(ends, "NLL", reference=line.value)
+    caption = f"NLL on the test sets ± two standard errors; less is better. Dashed: NLL {what}."
+    return [figure(drawn, caption)]
 
 
 def _run(run: Run, index: int, tell: Callable[[str], object]) -> Html:
@@ -90,7 +103,7 @@ def _run(run: Run, index: int, tell: Callable[[str], object]) -> Html:
     for problem in problems:
         tell(problem)
     notices = [element("p", problem, class_="notice") for problem in problems]
-    parts = [section(run, studied) for section in SECTIONS.values()]
+    parts = [make(run, studied) for make in SECTIONS.values()]
     heading = element("h2", run.recipe.name, id=f"run-{index}")
     return element("article", heading, join([*notices, *(part for part in parts if part)]))
 

@@ -20,9 +20,9 @@ from leanbayes.prediction.vectorized.batch_rules import (
     ROW_WISE,
     Call,
     UnprovenError,
-    demand,
     functions,
     getters,
+    require_proof,
 )
 from leanbayes.torch_private import is_transformed
 
@@ -38,7 +38,7 @@ _REPEATS = {*functions("expand repeat"), *_IN_BLOCKS}
 """What makes constants, or repeats them, and may give each row an equal part."""
 
 _SIZED = {*_MAKERS, *_REPEATS, *functions("view reshape unflatten broadcast_to")}
-"""What is told sizes, which are in no number that it computes."""
+"""What receives sizes, which are in no number that it computes."""
 
 
 class RowsApart(TorchFunctionMode):
@@ -46,7 +46,7 @@ class RowsApart(TorchFunctionMode):
 
     Args:
         constants: tensors that are the same for all rows: parameters and buffers.
-        blocks: how many equal blocks of rows there are, each with constants of its own: members.
+        blocks: how many equal blocks of rows there are, each with separate constants: members.
 
     Example:
         >>> apart = RowsApart([])
@@ -86,7 +86,7 @@ class RowsApart(TorchFunctionMode):
         finally:
             self._is_watching = False
         alike = all(numbers == self._numbers for numbers in self._proven.values())
-        demand(alike, "numbers depend on the size of the batch")
+        require_proof(alike, "numbers depend on the size of the batch")
         self._proven[self._rows] = self._numbers
 
     def paused(self) -> AbstractContextManager[object]:
@@ -105,16 +105,18 @@ class RowsApart(TorchFunctionMode):
         self._known.add(id(constant))
 
     def dim(self, tensor: Tensor) -> int | None:
-        """Which dimension counts rows; ``None`` for a constant."""
+        """Return which dimension counts rows; ``None`` for a constant."""
         if id(tensor) in self._known:
             return None
-        demand(tensor in self._dims, "a tensor was not computed from the inputs and parameters")
+        require_proof(
+            tensor in self._dims, "a tensor was not computed from the inputs and parameters"
+        )
         found: int | None = self._dims[tensor]
         return found
 
     def expect(self, tensor: Tensor, dim: int) -> None:
         """Raise unless this dimension counts rows."""
-        demand(
+        require_proof(
             not self._is_watching or self.dim(tensor) == dim,
             f"dimension {dim} does not count examples",
         )
@@ -142,7 +144,7 @@ class RowsApart(TorchFunctionMode):
             y, dim = _row_wise(func, Call(args, kwargs, rows, constants), tensors)
         for tensor in _tensors((y,)):
             there = dim is None or (0 <= dim < tensor.ndim and tensor.shape[dim] == self._rows)
-            demand(there, f"{func.__name__} loses the examples")
+            require_proof(there, f"{func.__name__} loses the examples")
             self.follow(tensor, dim)
         return y
 
@@ -163,14 +165,16 @@ def _row_wise(
 ) -> tuple[Any, int | None]:
     """Call a function that keeps examples apart: its output, and the dimension that counts them."""
     name, args, kwargs = func.__name__, call.args, call.kwargs
-    demand(
+    require_proof(
         func in ROW_WISE and kwargs.get("out") is None,
         f"{name} is not known to keep examples apart",
     )
     if any(map(is_transformed, tensors)):
-        demand(func not in BEFORE_NOISE, f"{name} cannot run behind noise for all samples at once")
+        require_proof(
+            func not in BEFORE_NOISE, f"{name} cannot run behind noise for all samples at once"
+        )
         in_place = name.endswith("_") and not name.endswith("__")
-        demand(
+        require_proof(
             not in_place or is_transformed(args[0]), f"{name} writes noise into a tensor without it"
         )
     y = func(*args, **kwargs)

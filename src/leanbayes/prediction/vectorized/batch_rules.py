@@ -16,7 +16,7 @@ class UnprovenError(Exception):
     """No proof that the examples of a batch do not interact: the reason, without a full stop."""
 
 
-def demand(condition: bool, why: str) -> None:
+def require_proof(condition: bool, why: str) -> None:
     """Raise :class:`UnprovenError` unless a condition holds."""
     if not condition:
         raise UnprovenError(why)
@@ -38,24 +38,26 @@ class Call(NamedTuple):
     constants: Sequence[Tensor]
 
     def argument(self, place: int, name: str, default: Any = None) -> Any:
-        """An argument by its place or name."""
+        """Return an argument by its place or name."""
         return self.args[place] if place < len(self.args) else self.kwargs.get(name, default)
 
     @property
     def only(self) -> tuple[Tensor, int]:
         """The first argument, if it alone has rows."""
         first = self.argument(0, "input")
-        demand(len(self.rows) == 1 and self.rows[0][0] is first, "has examples in another argument")
+        require_proof(
+            len(self.rows) == 1 and self.rows[0][0] is first, "has examples in another argument"
+        )
         return self.rows[0]
 
     @property
     def from_right(self) -> int:
         """Where rows are, counted from the last dimension; constants must be equal for all."""
         places = {tensor.ndim - dim for tensor, dim in self.rows}
-        demand(len(places) == 1, "has examples in different dimensions")
+        require_proof(len(places) == 1, "has examples in different dimensions")
         place = places.pop()
         equal = (t.ndim < place or t.shape[-place] == 1 for t in self.constants)
-        demand(all(equal), "meets a constant that differs between examples")
+        require_proof(all(equal), "meets a constant that differs between examples")
         return place
 
 
@@ -64,70 +66,70 @@ Rule = Callable[[Call, Tensor], int]
 
 
 def elementwise(call: Call, y: Tensor) -> int:
-    """Functions of single numbers, with broadcasting."""
+    """Return functions of single numbers, with broadcasting."""
     return y.ndim - call.from_right
 
 
 def _along(place: int, default: int | None = None, name: str = "dim") -> Rule:
-    """Functions along dimensions that do not count rows, which they may remove."""
+    """Return functions along dimensions that do not count rows, which they may remove."""
 
     def rule(call: Call, y: Tensor) -> int:
         x, dim = call.only
         given = call.argument(place, name, default)
         dims = given if isinstance(given, tuple | list) else (given,)
-        demand(
+        require_proof(
             all(type(d) is int for d in dims) and len(dims) > 0, "reduces all dimensions at once"
         )
         others = {d % x.ndim for d in dims}
-        demand(dim not in others, "acts along the examples")
+        require_proof(dim not in others, "acts along the examples")
         return dim if y.ndim == x.ndim else dim - sum(d < dim for d in others)
 
     return rule
 
 
 def _leading(call: Call, y: Tensor) -> int:
-    """Reshapes that leave the dimensions up to the rows as they are."""
+    """Return reshapes that leave the dimensions up to the rows as they are."""
     x, dim = call.only
-    demand(x.shape[: dim + 1] == y.shape[: dim + 1], "reshapes the examples")
+    require_proof(x.shape[: dim + 1] == y.shape[: dim + 1], "reshapes the examples")
     return dim
 
 
 def _windows(dims: int) -> Rule:
-    """Convolutions and pooling over ``dims`` dimensions of ``[rows, channels, …]``."""
+    """Return convolutions and pooling over ``dims`` dimensions of ``[rows, channels, …]``."""
 
     def rule(call: Call, y: Tensor) -> int:
         x, dim = call.only
-        demand(dim == 0 and x.ndim == dims + 2, "does not have the examples as its batch")
+        require_proof(dim == 0 and x.ndim == dims + 2, "does not have the examples as its batch")
         return 0
 
     return rule
 
 
 def _last(count: Callable[[Call], int]) -> Rule:
-    """Functions of the last dimensions."""
+    """Return functions of the last dimensions."""
 
     def rule(call: Call, y: Tensor) -> int:
         x, dim = call.only
-        demand(dim < x.ndim - count(call), "acts along the examples")
+        require_proof(dim < x.ndim - count(call), "acts along the examples")
         return dim
 
     return rule
 
 
 def _dropout(call: Call, y: Tensor) -> int:
-    demand(call.argument(2, "training", True) is False, "draws noise by dropout")
+    require_proof(call.argument(2, "training", True) is False, "draws noise by dropout")
     return call.only[1]
 
 
 def _channels(call: Call, y: Tensor) -> int:
-    """Functions of ``[rows, channels, …]`` with a constant for each channel."""
+    """Return functions of ``[rows, channels, …]`` with a constant for each channel."""
     x, dim = call.only
-    demand(dim == 0 and x.ndim > 1, "does not have the examples as its batch")
+    require_proof(dim == 0 and x.ndim > 1, "does not have the examples as its batch")
     return 0
 
 
 def _batch_norm(call: Call, y: Tensor) -> int:
-    demand(call.argument(5, "training", False) is False, "uses statistics of the batch")
+    require_proof(call.argument(5, "training", False) is False, "uses statistics of the batch")
     return _channels(call, y)
 
 
@@ -143,11 +145,11 @@ def _permuted(function: Callable[..., Tensor]) -> Rule:
 
 
 def _indexed(call: Call, y: Tensor) -> int:
-    """Basic indexing of dimensions that do not count rows."""
+    """Return basic indexing of dimensions that do not count rows."""
     x, dim = call.only
     index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
     basic = (item is None or item is ... or type(item) in (int, slice) for item in index)
-    demand(all(basic), "picks examples by an index")
+    require_proof(all(basic), "picks examples by an index")
     axis, place, taken = 0, 0, sum(item is not None and item is not ... for item in index)
     for item in (*index, *(() if ... in index else (...,))):
         if item is ...:
@@ -156,7 +158,7 @@ def _indexed(call: Call, y: Tensor) -> int:
                 return place + dim - axis
             axis, place = axis + free, place + free
         elif axis == dim and item is not None:
-            demand(item == slice(None), "picks some of the examples")
+            require_proof(item == slice(None), "picks some of the examples")
             return place
         else:
             axis, place = axis + (item is not None), place + (type(item) is not int)
@@ -164,34 +166,34 @@ def _indexed(call: Call, y: Tensor) -> int:
 
 
 def _joined(call: Call, y: Tensor) -> int:
-    """Concatenation and stacks: all parts have rows, in the same place."""
+    """Return concatenation and stacks: all parts have rows, in the same place."""
     places = {dim for _, dim in call.rows}
-    demand(len(places) == 1 and not call.constants, "joins a part without examples")
+    require_proof(len(places) == 1 and not call.constants, "joins a part without examples")
     dim = places.pop()
     along = call.argument(1, "dim", 0) % y.ndim
     if y.ndim == call.rows[0][0].ndim:
-        demand(along != dim, "acts along the examples")
+        require_proof(along != dim, "acts along the examples")
         return dim
     return dim + (along <= dim)
 
 
 def _product(call: Call, y: Tensor) -> int:
-    """Matrix products: rows are no dimension that is added up."""
+    """Matrix products: rows are not a dimension that is added up."""
     a, b = call.args
-    demand(isinstance(b, Tensor) and min(a.ndim, b.ndim) > 1, "multiplies by a vector")
+    require_proof(isinstance(b, Tensor) and min(a.ndim, b.ndim) > 1, "multiplies by a vector")
     place = call.from_right if len(call.rows) == 2 else call.rows[0][0].ndim - call.rows[0][1]
     if place > 2:
         return elementwise(call, y)
-    demand(len(call.rows) == 1, "multiplies examples by examples")
-    demand(place == (2 if call.rows[0][0] is a else 1), "sums over examples")
+    require_proof(len(call.rows) == 1, "multiplies examples by examples")
+    require_proof(place == (2 if call.rows[0][0] is a else 1), "sums over examples")
     return y.ndim - place
 
 
 def _attention(call: Call, y: Tensor) -> int:
     """Scaled dot products of ``[…, steps, features]``: rows are before both, and nothing drops."""
-    demand(call.argument(4, "dropout_p", 0.0) == 0.0, "draws noise by dropout")
+    require_proof(call.argument(4, "dropout_p", 0.0) == 0.0, "draws noise by dropout")
     heads = 1 if call.argument(7, "enable_gqa", False) else 0
-    demand(call.from_right > 2 + heads, "attends over examples")
+    require_proof(call.from_right > 2 + heads, "attends over examples")
     return elementwise(call, y)
 
 
@@ -205,7 +207,7 @@ def functions(names: str) -> Iterator[Callable[..., Any]]:
 
 
 def getters(names: str) -> Iterator[Callable[..., Any]]:
-    """What reads these attributes of a tensor."""
+    """Yield the functions that read these attributes of a tensor."""
     for name in names.split():
         yield getattr(Tensor, name).__get__
 

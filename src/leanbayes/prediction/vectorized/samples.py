@@ -24,12 +24,12 @@ SHARED_BY = 10
 
 
 def shared_draws(examples: int) -> int:
-    """How many draws serve so many examples, each about ten of them."""
+    """Return how many draws serve so many examples, each about ten of them."""
     return -(-examples // SHARED_BY)
 
 
 def repeated(draws: Tensor, examples: int) -> Tensor:
-    """Draws in dimension 1, each for the examples that share it.
+    """Return draws in dimension 1, each for the examples that share it.
 
     Example:
         >>> repeated(torch.tensor([[1, 2]]), 13)
@@ -77,7 +77,7 @@ class SharedNoise(NoiseSource):
 
 @dataclass(frozen=True, eq=False)
 class ApartMap:
-    """A map with noise of its own for every row, as a pass that follows rows sees it."""
+    """A map with separate noise for every row, as a pass that follows rows sees it."""
 
     drawn: Callable[[Tensor], Tensor]
     batch_dim: int
@@ -98,7 +98,7 @@ def _outputs(
     place: int | None,
     x: Tensor,
 ) -> tuple[Tensor, int]:
-    """One draw for each sample: samples become rows where the input differs between them."""
+    """Return one draw for each sample: samples become rows where the input differs between them."""
     dim = op.batch_dim
     x = x.unsqueeze(dim) if place is None else x.movedim(place, dim)
     given, rows = (x.shape[dim], x.shape[dim + 1]), x.flatten(dim, dim + 1)
@@ -144,12 +144,12 @@ class _Windows(SharedNoise):
 
 
 def _root(variance: Tensor) -> Tensor:
-    """The square root, in memory of its own."""
+    """Return the square root, in separate memory."""
     return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt_()
 
 
 def _colored(std: Tensor, rows: Factor, dim: int, samples: int) -> Tensor:
-    """Correlated noise that groups of examples share up to a random sign of each of them."""
+    """Return correlated noise that groups of examples share up to a random sign of each of them."""
     examples = std.shape[dim + 1]
     positions = std.shape[:dim] + std.shape[dim + 2 : -1]
     white = std.new_empty(samples, shared_draws(examples), *positions, rows.width).normal_()

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 import leanbayes as lb
-from leanbayes.lab.data import load_dataset
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
+from research.data import load_dataset
 from research.papers.k_tied.compression import compress_run, thin
+from research.papers.k_tied.low_rank_scales import to_k_tied, truncate
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
@@ -35,13 +36,8 @@ def test_a_compressed_run_has_a_row_for_every_rank(folder):
     assert list(compressed["rows"]) == ["full", *ranks]
     rows, model = compressed["rows"], Run(folder).load()[0]
     assert rows["full"]["parameters"] == lb.count_parameters(model).total
-    assert (
-        rows["tied 2"]["parameters"]
-        == lb.count_parameters(lb.compression.to_k_tied(model, 2)).total
-    )
-    per_example = float(lb.kl(lb.compression.truncate(model, 1)).detach()) / len(
-        load_dataset("digits").train
-    )
+    assert rows["tied 2"]["parameters"] == lb.count_parameters(to_k_tied(model, 2)).total
+    per_example = float(lb.kl(truncate(model, 1)).detach()) / len(load_dataset("digits").train)
     assert rows["truncated 1"]["metrics"]["kl"]["value"] == pytest.approx(per_example)
     assert set(compressed["spectra"]) == set(compressed["maps"]) == {"dense1", "dense2"}
     assert len(compressed["maps"]["dense1"]) == 12
@@ -51,7 +47,7 @@ def test_a_compressed_run_has_a_row_for_every_rank(folder):
 def test_only_the_chosen_layers_are_compressed(folder):
     rows = compress_run(folder, [1], include=["dense1"], samples=2)["rows"]
     model = Run(folder).load()[0]
-    tied = lb.compression.to_k_tied(model, 1, include=["dense1"])
+    tied = to_k_tied(model, 1, include=["dense1"])
     assert isinstance(tied.dense2.posterior.spec, lb.MeanField)
     assert rows["tied 1"]["parameters"] == lb.count_parameters(tied).total
 

@@ -202,8 +202,8 @@ def test_the_threshold_is_chosen_on_training_images(runs, results):
     model, likelihood = run.load()
     plain, seen = lb.deterministic(model), run.training_examples
     whole = evaluate(plain, seen, likelihood, samples=1)["accuracy"]["value"]
-    assert study["learnt"] == whole
-    costs = {point["log_alpha"]: whole - point["learnt"] for point in study["sweep"]}
+    assert study["learned"] == whole
+    costs = {point["log_alpha"]: whole - point["learned"] for point in study["sweep"]}
     cheap = [log_alpha for log_alpha, cost in costs.items() if cost <= MOST_LOST]
     assert study["log_alpha"] == min(cheap, default=6.0)
     small = smaller(model, run.dataset.test.x[:256], 4.0)["plain"][1].model
@@ -238,7 +238,7 @@ def test_tables_say_what_the_files_say(blocks, results):
     shown = make["compaction"](GROUPS).splitlines()
     compacted = [line for line in shown if line.startswith("|")]
     assert len(compacted) == 2 + 2 * 6
-    assert "2 080" in compacted[2]
+    assert "2,080" in compacted[2]
     chosen = read(results, GROUPS, folder="compaction")["log_alpha"]
     assert [f"**{chosen:g}**" in line for line in compacted].count(True) == 2
 
@@ -258,14 +258,14 @@ def test_printed_tables_stand_beside_ours(tmp_path):
     write_json(tmp_path / "sparsity" / f"{name}-seed1.json", study)
     make = Blocks(PAPER, tmp_path).makers(PAGE)
     table = make["sparse-table-1"]("all").splitlines()
-    assert table[4] == f"| MN | printed | 27 764 of 62 270 | {TABLE_1[name].dropped} |"
-    assert table[5] == f"|  | here | 7 of 62 270 | {'-'.join(['100'] * 12)} |"
+    assert table[4] == f"| MN | printed | 27,764 of 62,270 | {TABLE_1[name].dropped} |"
+    assert table[5] == f"|  | here | 7 of 62,270 | {'-'.join(['100'] * 12)} |"
     assert table[3] == "|  | here | not yet run | – |"
     other = make["sparse-table-2"](f"cifar10-vgg-x2-sparse-mn, {name}").splitlines()
-    assert other[5].startswith("| inputs | printed | 3 120 of 4 527 | 0-18-19-")
+    assert other[5].startswith("| inputs | printed | 3,120 of 4,527 | 0-18-19-")
     assert other[6] == "|  | here, MN | not yet run | – |"
-    assert other[4].startswith("|  | here, MN | 7 of 62 270 | ")
-    assert other[7].startswith("|  | here, MN | 0 of 61 470 | ")
+    assert other[4].startswith("|  | here, MN | 7 of 62,270 | ")
+    assert other[7].startswith("|  | here, MN | 0 of 61,470 | ")
 
 
 def test_printed_percentages_fit_the_printed_totals():
@@ -324,14 +324,14 @@ def test_claims_are_filled_where_there_are_results(blocks, results):
     lines = blocks.claims("").splitlines()
     first = next(line for line in lines if "Figure 1" in line)
     mn = read(results, MN)["whole"]["accuracy"]["value"]
-    assert f"{100 * mn:.4g} %" in first
+    assert f"{100 * mn:.4g}%" in first
     words = ("higher", "lower", "about the same")
     assert sum(first.count(f" {word}:") for word in words) == 4
     second = next(line for line in lines if "Figure 2" in line)
     assert NOT_RUN in second
     faster = next(line for line in lines if "accelerate" in line)
     assert NOT_RUN in faster  # its speed was not measured
-    assert "18610" in next(line for line in lines if "Table 1" in line)
+    assert "18,610" in next(line for line in lines if "Table 1" in line)
     cell = blocks.cell(f"compaction/{GROUPS} plain.fewer")
     study = read(results, GROUPS, folder="compaction")
     (point,) = (p for p in study["sweep"] if p["log_alpha"] == study["log_alpha"])
@@ -359,7 +359,7 @@ def test_blocks_wait_for_files_and_for_nothing_else(tmp_path):
     def missing(*_):
         raise FileNotFoundError("no file")
 
-    def misspelt(*_):
+    def misspelled(*_):
         raise ValueError("no such layer")
 
     def drawn(_):
@@ -367,7 +367,7 @@ def test_blocks_wait_for_files_and_for_nothing_else(tmp_path):
 
     patient = where_run(
         lambda _: OwnBlocks(
-            {"a": missing, "b": misspelt}, {"c": drawn}, {"d": missing, "e": misspelt}
+            {"a": missing, "b": misspelled}, {"c": drawn}, {"d": missing, "e": misspelled}
         )
     )(tmp_path)
     assert patient.tables["a"]("x") == NOT_RUN

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from leanbayes.lab.data import Dataset, Examples
-from leanbayes.lab.data.scaling import Scaling
+from leanbayes.lab.data.dataset import Scaling
 from leanbayes.lab.tables import read_numbers
 from research.papers.matrix_normal.vae import autoencode_digits
 from research.papers.matrix_normal.vae.folder import VaeFolder

@@ -8,14 +8,19 @@ import torch.nn.functional as F
 from torch.distributions import Bernoulli, MultivariateNormal, Normal
 
 from leanbayes.lab.data import Examples
-from leanbayes.lab.data.scaling import Scaling
+from leanbayes.lab.data.dataset import Scaling
 from leanbayes.testing import assert_mean, threshold
 from research.papers.matrix_normal.vae.likelihood import (
     LogLikelihood,
     importance_sampled,
     log_likelihood,
 )
-from research.papers.matrix_normal.vae.network import LatentPosterior, Vae, scored_draws
+from research.papers.matrix_normal.vae.network import (
+    LatentPosterior,
+    Vae,
+    _dense_factor,
+    scored_draws,
+)
 from research.papers.matrix_normal.vae.train import evidence_bound
 
 torch.set_num_threads(1)
@@ -184,3 +189,54 @@ def test_gradients_of_the_bound_are_finite():
         x = torch.randint(2, (5, 12)).float()
         F.softplus(-model.log_weights(x, 3)).sum().backward()
         assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def smallest_gap(family, shape, precision):
+    """How far the best bound of a family is below the likelihood, in nats.
+
+    Args:
+        family: of the latent posterior.
+        shape: of the latent vector.
+        precision: of the exact posterior, a normal.
+    """
+    head = LatentPosterior(family, shape)
+    outputs = torch.zeros(1, head.outputs, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([outputs], max_iter=300, line_search_fn="strong_wolfe")
+    size = len(precision)
+
+    def gap():
+        q = head(outputs)
+        factor = _dense_factor(q)[0]
+        mean = q.mean[0]
+        trace = (factor.mT @ precision @ factor).trace() + mean @ precision @ mean
+        log_scale = factor.diagonal().log().sum()
+        return 0.5 * (trace - size - torch.logdet(precision)) - log_scale
+
+    def step():
+        optimizer.zero_grad()
+        value = gap()
+        value.backward()
+        return value
+
+    optimizer.step(step)
+    return float(gap().detach())
+
+
+@pytest.mark.checklist("MN12")
+def test_a_full_covariance_is_exact_and_a_matrix_normal_where_the_posterior_is_one():
+    """Elsewhere a matrix normal may be worse than independent numbers: neither contains both."""
+    rows, columns = (torch.randn(n, n).double() for n in (3, 2))
+    kronecker = torch.kron(*(m @ m.mT + 0.2 * torch.eye(len(m)).double() for m in (rows, columns)))
+    loadings = torch.randn(5, 6).double()
+    linear = torch.eye(6).double() + loadings.mT @ loadings / 0.4**2
+    gaps = {
+        name: {family: smallest_gap(family, shape, precision) for family, shape in FAMILIES}
+        for name, precision in (("kronecker", kronecker), ("linear", linear))
+    }
+    for of in gaps.values():
+        assert of["mv"] == pytest.approx(0, abs=1e-4)
+        assert of["diag"] > 0.1
+    assert gaps["kronecker"]["mn"] == pytest.approx(0, abs=1e-4)
+    assert gaps["linear"]["mn"] > 0.1
+    uneven = torch.diag(torch.tensor([1.0, 50.0, 50.0, 1.0, 1.0, 50.0]).double())
+    assert smallest_gap("diag", (6,), uneven) < 1e-4 < 0.1 < smallest_gap("mn", (3, 2), uneven)

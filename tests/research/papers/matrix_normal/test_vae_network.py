@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from leanbayes.lab.architectures import build
 from leanbayes.testing import assert_mean
+from research.networks import build
 from research.papers.matrix_normal.vae.network import (
     LatentMatrixNormal,
     LatentPosterior,
@@ -79,8 +79,8 @@ def test_latent_posterior_against_a_dense_normal(family, shape):
         ),
     ):
         torch.testing.assert_close(ours, theirs)
-    centred = q.rsample((20_000,)) - q.mean
-    assert_mean(centred.unsqueeze(-1) * centred.unsqueeze(-2), dense.covariance_matrix, family)
+    centered = q.rsample((20_000,)) - q.mean
+    assert_mean(centered.unsqueeze(-1) * centered.unsqueeze(-2), dense.covariance_matrix, family)
 
 
 def test_MN13_a_column_of_a_matrix_normal_is_a_multivariate_normal():

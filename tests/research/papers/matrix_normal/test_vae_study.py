@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 from leanbayes.lab.data import Dataset, Examples
-from leanbayes.lab.data.scaling import Scaling
+from leanbayes.lab.data.dataset import Scaling
 from leanbayes.lab.files import write_json
 from research.__main__ import app
 from research.papers import PAPERS
@@ -33,7 +33,7 @@ def images(count, seed):
 
 @pytest.fixture(autouse=True)
 def patterns(monkeypatch):
-    """Random patterns of 4 × 5 pixels stand for binarised MNIST."""
+    """Random patterns of 4 × 5 pixels stand for binarized MNIST."""
     dataset = Dataset("patterns", "density", images(60, 1), images(24, 2), validation=images(30, 3))
     for module in (train, judge):
         monkeypatch.setattr(module, "load_images", lambda settings: dataset)
@@ -136,7 +136,7 @@ def test_the_table_stands_beside_the_printed_one_and_says_the_order(tmp_path):
     assert "100 × 50 | seed 42, 5 epochs, best after 4" in lines[3]
     assert lines[-1].endswith("| not run |")
     says = makers["vae-says"]("all").splitlines()
-    assert "**ELBO in the paper's order**: DIAG −95.00, MN 20 × 2 −94.00, MV −93.50" in says[0]
+    assert "ELBO in the paper's order: DIAG −95.00, MN 20 × 2 −94.00, MV −93.50" in says[0]
     assert "not run yet" in says[1]
     assert filled("{value: vae/40-mv bound}", blocks.cell) == "−93.5"
     assert filled("{printed value: vae/40-mv bound}", blocks.cell) == "-93.01"
@@ -153,7 +153,7 @@ def test_another_order_and_other_settings_are_said(tmp_path):
     for name in ("40-diag", "40-mn-20x2", "40-mv"):
         write_json(tmp_path / "vae" / f"{name}-seed42.json", study(name, -90.0, -95.0))
     _, makers = blocks_of(tmp_path)
-    assert "**ELBO not in the paper's order**" in makers["vae-says"]("all")
+    assert "ELBO not in the paper's order" in makers["vae-says"]("all")
     write_json(tmp_path / "vae" / "40-mv-seed42.json", study("40-mv", -9.0, -9.5, epochs=9))
     assert "different settings; no comparison" in makers["vae-says"]("all")
 

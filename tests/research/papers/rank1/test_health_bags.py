@@ -71,7 +71,7 @@ def test_old_events_share_a_bag(tmp_path):
     assert np.count_nonzero(found.entries[1, 1:].any(1)) == 2  # today, and all that is older
 
 
-def test_the_vocabulary_is_learnt_from_training_patients_alone(tmp_path):
+def test_the_vocabulary_is_learned_from_training_patients_alone(tmp_path):
     events, words, _ = bagged(write_tables(tmp_path), learn_from=1)
     known = {name for i, name in enumerate(events.names) if words.code[i] > 1}
     assert known == {"ADMISSIONS EMERGENCY"}

@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy.stats import truncnorm
 
-from leanbayes.lab.architectures import build
 from leanbayes.testing import assert_mean
+from research.networks import build
 from research.papers.rank1.health.network import EhrRecurrent
 
 torch.set_num_threads(1)

@@ -123,7 +123,7 @@ def test_what_cannot_be_compared_is_told_in_a_sentence(runs, tmp_path):
     other.mkdir()
     text = (runs[0] / "recipe.yaml").read_text()
     (other / "recipe.yaml").write_text(text.replace("test: 400", "test: 401"))
-    with pytest.raises(ValueError, match="has learnt from another cohort than"):
+    with pytest.raises(ValueError, match="has learned from another cohort than"):
         judge_records([runs[0], other], tmp_path / "a.json")
     (other / "recipe.yaml").write_text(text.replace("ehr-cohort", "mimic-iii"))
     with pytest.raises(ValueError, match="mimic-iii, whose true risk nobody knows; train with"):

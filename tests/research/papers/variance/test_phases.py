@@ -8,6 +8,7 @@ from leanbayes.lab.from_recipe import build_model, load_data
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
+from research.papers.variance.ablation import zero_means
 from research.papers.variance.phases import Phases, four_accuracies
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -90,7 +91,7 @@ def test_accuracies_are_those_of_the_four_networks():
     each = (drawn.samples.argmax(-1) == y).double().mean()
     assert found["accuracy/sample"] == pytest.approx(float(each))
     assert found["accuracy/ensemble"] == float((drawn.labels == y).double().mean())
-    zero = lb.predict(lb.analysis.zero_means(model), x, samples=4, seed=3)
+    zero = lb.predict(zero_means(model), x, samples=4, seed=3)
     assert found["accuracy/zero_mean"] == float((zero.labels == y).double().mean())
 
 

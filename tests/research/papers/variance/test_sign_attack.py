@@ -229,8 +229,8 @@ def test_it_reads_as_a_sentence():
     x = torch.zeros(4, 2)
     attack = Attack(x + 0.5, x, torch.ones(4, dtype=torch.long), hits)
     assert str(attack) == (
-        "4 examples, taken for their target: 0.0 ± 0.0 % after 0, 25.0 ± 21.7 % after 1, "
-        "75.0 ± 21.7 % after 2 iterations; inputs changed by at most 0.5"
+        "4 examples, taken for their target: 0.0 ± 0.0% after 0, 25.0 ± 21.7% after 1, "
+        "75.0 ± 21.7% after 2 iterations; inputs changed by at most 0.5"
     )
 
 

@@ -9,15 +9,15 @@ from torch import nn
 from typer.testing import CliRunner
 
 import leanbayes as lb
-from leanbayes.lab.architectures import build
 from leanbayes.lab.data import Examples
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
 from leanbayes.models.mc_dropout import mc_dropout
-from leanbayes.models.model_kl import named_kl
+from leanbayes.models.random_maps import named_kl
 from research.__main__ import app
+from research.networks import build
 from research.papers import PAPERS
 from research.papers.variance import measures
 from research.papers.variance.densities import densities
@@ -127,7 +127,7 @@ def test_a_network_that_is_no_chain_stays_whole():
     assert cut(block).after is block
 
 
-def test_mc_dropout_draws_and_normalisation_stays_in_eval_mode():
+def test_mc_dropout_draws_and_normalization_stays_in_eval_mode():
     model = lb.convert(lenet(dropout=0.5), lb.posteriors.Point(), lb.priors.Flat())
     test = Examples(images(), torch.arange(12) % 10)
     known = Trained.of(model, test, lb.likelihoods.Categorical(), samples=6, seed=1)
@@ -141,6 +141,9 @@ def test_mc_dropout_draws_and_normalisation_stays_in_eval_mode():
     torch.testing.assert_close(known.predict(known.rest, 1).samples[0], plain)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert {*measures.accuracies(known)} == {"mean", "sample", "ensemble"}
+    histograms = measures.histograms(known, draws=5)
+    assert histograms["weights"] == histograms["images"]
+    assert histograms["images"]["std"] > 0
 
 
 def test_batch_statistics_are_those_of_training_mode():
@@ -287,7 +290,7 @@ def test_tanh_lenet_without_biases_is_never_right_at_a_draw_and_its_mirror_image
     dense2 = dict(trained.rest.named_children())["dense2"]
     nn.init.normal_(dense2.weight, std=3.0)
     shares = measures.antithetic(trained)
-    assert shares["both"] == shares["centred"]["both"] == 0
+    assert shares["both"] == shares["centered"]["both"] == 0
     single = shares["both"] + 0.5 * shares["one"]
     assert single <= 0.5
 
@@ -301,7 +304,7 @@ def test_a_running_mean_or_a_shift_is_not_odd(running_mean, options):
     assert shares["both"] > 0.2
     assert sum(shares[kind] for kind in ("both", "one", "none")) == pytest.approx(1.0)
     if not options:
-        assert shares["centred"]["both"] == 0
+        assert shares["centered"]["both"] == 0
 
 
 @pytest.mark.checklist("VN17")
@@ -310,10 +313,10 @@ def test_a_bias_of_the_last_layer_alone_helps_one_class():
     layers = dict(trained.rest.named_children())
     nn.init.zeros_(layers["dense1"].bias)
     nn.init.normal_(layers["dense2"].bias, std=0.3)
-    favourite = int(layers["dense2"].bias.argmax())
+    favorite = int(layers["dense2"].bias.argmax())
     for c in range(10):
         shares = measures.antithetic(replace(trained, y=torch.full_like(trained.y, c)))
-        assert (shares["both"] > 0) is (c == favourite)
+        assert (shares["both"] > 0) is (c == favorite)
 
 
 def test_mirror_images_need_one_layer_that_draws():
@@ -385,20 +388,20 @@ def test_tables_have_our_numbers_next_to_the_printed_ones(results, study):
     assert "| mnist-lenet5-weight | not run | – (−602.6) | – (−33.8) | – (568.8) |" in one
     assert "| mnist-lenet5-all-layers | not run | – (98.2) | – (11.3) | – (99.3) |" in two
     assert "| mnist-lenet5-tanh-both | not run | – (93.2) | – (97.5) |" in three
-    assert "| dense2 | 1 024 | ∞ / ∞ / ∞ | yes | 0 | 0 | 0.0 | 0.0 |" in makers["alphas"](NAME)
+    assert "| dense2 | 1,024 | ∞ / ∞ / ∞ | yes | 0 | 0 | 0.0 | 0.0 |" in makers["alphas"](NAME)
     assert "all alike, so at random" in makers["pruned"](NAME)
-    assert "0 % kept: " in makers["pruned"](NAME)
+    assert "0% kept: " in makers["pruned"](NAME)
     assert makers["controls"](NAME).count("±") == 3
     assert "running means set to zero" in makers["antithetic"](NAME)
     assert "| not-there | not run | – | – | – | – |" in makers["antithetic"]("not-there")
     assert makers["levels"](NAME).count("class") == 10
-    with pytest.raises(ValueError, match="has no batch normalisation"):
+    with pytest.raises(ValueError, match="has no batch normalization"):
         makers["batch-statistics"](NAME)
     with pytest.raises(FileNotFoundError, match="not-there was not studied; run python"):
         makers["controls"]("not-there")
 
 
-def test_both_modes_of_normalisation_stand_side_by_side(results, study):
+def test_both_modes_of_normalization_stand_side_by_side(results, study):
     known = {**study, "batch_statistics": {"batch_size": 200, **study["accuracy"]}}
     write_json(
         results / "after" / "mnist-lenet5-layer.json", {**known, "name": "mnist-lenet5-layer"}
@@ -443,7 +446,7 @@ def test_claims_name_numbers_of_studies(results, study):
     blocks = Blocks(PAPERS["variance"], results)
     value = study["accuracy"]["ensemble"]["value"]
     said = filled(f"{{percent: after/{NAME} accuracy.ensemble}}", blocks.cell)
-    assert said == f"{100 * value:.4g} %"
+    assert said == f"{100 * value:.4g}%"
     assert filled(f"{{printed value: after/{NAME} elbo.elbo}}", blocks.cell) == "-4"
     names = (
         *("histogram.weights", "histogram.images.ensemble", "pruning.scale.2", "pruning.sparse"),

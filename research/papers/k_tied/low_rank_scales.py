@@ -1,0 +1,246 @@
+"""Smaller trained scales: rank truncation [k-tied, section 3] and k-tied factors."""
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.analysis.log_alpha import with_scales
+from leanbayes.analysis.spectrum import is_matrix
+from leanbayes.conversion.convert import select
+from leanbayes.display import DisplayTable
+from leanbayes.distributions import KTiedNormal, LocationScale, WeightDistribution
+from leanbayes.errors import require, require_count, require_positive
+from leanbayes.layers import RandomMap
+from leanbayes.likelihoods import Likelihood
+from leanbayes.models.random_maps import kl, map_posteriors, random_maps
+from leanbayes.parameters.learned import Learned
+from leanbayes.posteriors import KTied, MeanField
+from leanbayes.prediction.predict import predict
+from leanbayes.training.parameter_groups import count_parameters
+from research.papers.k_tied.tied_factors import tied_factors
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def truncate(
+    model: M,
+    rank: int,
+    *,
+    floor: float = 1e-5,
+    include: Sequence[str] = ("**",),
+    inplace: bool = False,
+) -> M:
+    """Replace standard deviations by the nearest matrices of a lower rank [k-tied, section 3].
+
+    ``σ ≈ Σ_{i ≤ rank} γᵢ uᵢ vᵢᵀ`` by a singular value decomposition, raised to ``floor`` where it
+    falls below: at the zero of the k-tied supplement (appendix D.3) the KL would be infinite. The
+    scales stay dense and are stored as their logs, as those of :class:`MeanField`.
+
+    Layers with independent normal weights and free means are truncated: mean field,
+    Gaussian dropout, k-tied of a higher rank. All others are left as they are: biases, points,
+    variance layers, matrix normals, rank-one factors, pruned layers; and scales of that rank or
+    lower.
+
+    Args:
+        model: a converted model.
+        rank: how many singular values to keep.
+        floor: no standard deviation falls below it.
+        include: patterns of layer names, as in :func:`convert`.
+        inplace: change the model instead of a copy; make a new optimizer afterwards.
+
+    Returns:
+        The model with scales of low rank.
+
+    Raises:
+        ValueError: If ``floor`` is not positive.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(6, 5), lb.MeanField(), lb.priors.Normal(1.0))
+        >>> scale = truncate(model, 2).posterior().scale
+        >>> int(torch.linalg.matrix_rank(scale, rtol=1e-5))
+        2
+    """
+    require_positive(floor=floor)
+
+    def truncated(layer: RandomMap) -> Learned[WeightDistribution]:
+        u, s, v = torch.linalg.svd(_scale(layer), full_matrices=False)
+        if len(s) <= rank:
+            return layer.posterior
+        scale = ((u[:, :rank] * s[:rank]) @ v[:rank]).clamp_min(floor)
+        return with_scales(MeanField(), layer, scale=scale)
+
+    return _compressed(model, rank, truncated, include, inplace)
+
+
+def to_k_tied(model: M, rank: int, *, include: Sequence[str] = ("**",), inplace: bool = False) -> M:
+    """Replace standard deviations by k-tied ones, ``U Vᵀ`` with positive factors [k-tied, eq. 3].
+
+    The means stay; the factors minimize ``KL(tied ‖ before)``
+    (:func:`~research.papers.k_tied.tied_factors.tied_factors`). Training can go on. The same layers
+    change as in :func:`truncate`.
+
+    Args:
+        model: a converted model.
+        rank: the number of rank-one terms.
+        include: patterns of layer names, as in :func:`convert`.
+        inplace: change the model instead of a copy; make a new optimizer afterwards.
+
+    Returns:
+        The model with tied scales.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(60, 50), lb.MeanField(), lb.priors.Normal(1.0))
+        >>> smaller = to_k_tied(model, 2)
+        >>> print(compare(model, smaller).parameters_after)
+        3270
+    """
+
+    def tied(layer: RandomMap) -> Learned[WeightDistribution]:
+        u, v = tied_factors(_scale(layer), rank)
+        return with_scales(KTied(rank), layer, u=u, v=v)
+
+    return _compressed(model, rank, tied, include, inplace)
+
+
+@torch.no_grad()
+def _compressed(
+    model: M,
+    rank: int,
+    change: Callable[[RandomMap], Learned[WeightDistribution]],
+    include: Sequence[str],
+    inplace: bool,
+) -> M:
+    """Change every layer that can be, unless its scales are tied with that rank or a lower one."""
+    require_count("rank", rank, 1)
+    model = model if inplace else copy.deepcopy(model)
+    layers = {name: layer for name, layer in random_maps(model) if _has_free_scales(layer)}
+    require(
+        bool(layers),
+        "no layer has a matrix of independent normal weights with means; convert with "
+        "lb.MeanField(), lb.posteriors.VariationalDropout() or lb.KTied()",
+    )
+    changed = {}
+    for name in select(include, layers):
+        q = layers[name].posterior()
+        if not (isinstance(q, KTiedNormal) and q.rank <= rank):
+            changed[name] = change(layers[name])
+    return map_posteriors(model, lambda name, old: changed.get(name, old), inplace=True)
+
+
+def _has_free_scales(layer: RandomMap) -> bool:
+    q = layer.posterior()
+    independent = isinstance(q, LocationScale | KTiedNormal) and q.normal_marginals
+    return independent and bool(layer.posterior.tensors("means")) and is_matrix(layer)
+
+
+def _scale(layer: RandomMap) -> Tensor:
+    """Decompositions are made in double precision, on the CPU."""
+    q = layer.posterior()
+    assert isinstance(q, LocationScale | KTiedNormal)
+    return q.scale.abs().cpu().double()
+
+
+class Comparison(NamedTuple):
+    """What a smaller model costs.
+
+    Attributes:
+        parameters_before: how many numbers were trained.
+        parameters_after: how many are.
+        kl_before: the KL, a sum over all weights.
+        kl_after: the same afterwards.
+        nll_before: the negative log predictive density per example; ``None`` without data.
+        nll_after: the same afterwards.
+
+    Example:
+        >>> print(Comparison(956_820, 484_008, 19_012.3, 19_420.1, 0.1002, 0.1013))
+        484,008 instead of 956,820 parameters (51%); KL 19,012.3 → 19,420.1; NLL 0.1002 → 0.1013
+    """
+
+    parameters_before: int
+    parameters_after: int
+    kl_before: float
+    kl_after: float
+    nll_before: float | None = None
+    nll_after: float | None = None
+
+    def __repr__(self) -> str:
+        share = self.parameters_after / self.parameters_before
+        parts = [
+            f"{self.parameters_after:,} instead of {self.parameters_before:,} parameters "
+            f"({share:.0%})",
+            f"KL {self.kl_before:,.1f} → {self.kl_after:,.1f}",
+        ]
+        if self.nll_before is not None and self.nll_after is not None:
+            parts.append(f"NLL {self.nll_before:.4f} → {self.nll_after:.4f}")
+        return "; ".join(parts)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ["parameters", f"{self.parameters_before:,}", f"{self.parameters_after:,}"],
+            ["KL", f"{self.kl_before:,.1f}", f"{self.kl_after:,.1f}"],
+        ]
+        if self.nll_before is not None and self.nll_after is not None:
+            rows.append(["NLL", f"{self.nll_before:.4f}", f"{self.nll_after:.4f}"])
+        return DisplayTable(["", "before", "after"], rows).html()
+
+
+@torch.no_grad()
+def compare(
+    before: nn.Module,
+    after: nn.Module,
+    data: Iterable[tuple[Tensor, Tensor]] | None = None,
+    *,
+    likelihood: Likelihood | None = None,
+    samples: int = 100,
+    seed: int = 0,
+) -> Comparison:
+    """Report what :func:`truncate` or :func:`to_k_tied` lost: parameters, KL and NLL of data.
+
+    Both models draw the same noise; the global generator is left as it was.
+
+    Args:
+        before: the model.
+        after: what was made of it.
+        data: batches ``(x, y)``, such as a data loader.
+        likelihood: what outputs mean; categorical if not given.
+        samples: predictive samples.
+        seed: seed of the noise.
+
+    Returns:
+        The report, which prints as a table.
+
+    Raises:
+        ValueError: If the data have no examples.
+
+    Example:
+        >>> import leanbayes as lb
+        >>> model = lb.convert(nn.Linear(60, 50), lb.MeanField(), lb.priors.Normal(1.0))
+        >>> compare(model, truncate(model, 1)).nll_after is None
+        True
+    """
+    models = (before, after)
+    sizes = [count_parameters(model).total for model in models]
+    kls = [_seeded_kl(model, seed) for model in models]
+    if data is None:
+        return Comparison(*sizes, *kls)
+    totals, examples = [0.0, 0.0], 0
+    for index, (x, y) in enumerate(data):
+        examples += len(y)
+        for i, model in enumerate(models):
+            drawn = predict(model, x, samples=samples, seed=seed + index, likelihood=likelihood)
+            totals[i] -= float(drawn.log_likelihood(y).sum())
+    require(examples > 0, "data has no examples; give batches (x, y)")
+    return Comparison(*sizes, *kls, *(total / examples for total in totals))
+
+
+def _seeded_kl(model: nn.Module, seed: int) -> float:
+    """Some priors take a sample of the weights."""
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=list(devices)):
+        torch.manual_seed(seed)
+        return float(kl(model))

@@ -1,0 +1,78 @@
+"""Plots of the papers' pages as PNG bytes."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from leanbayes import plots as draw
+from leanbayes.analysis.spectrum import Spectrum
+from leanbayes.lab.plots import _SIZE, COLORS, _axes, _figure, _on, _png
+
+
+def side_by_side(panels: Mapping[str, Callable[[Axes], object]]) -> bytes:
+    """What functions draw, one after another on axes with a common height, under their names."""
+    width, height = _SIZE
+    figure = _figure((0.8 * width * len(panels), height))
+    first = None
+    for place, (title, function) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(1, len(panels), place, sharey=first)
+        function(axes)
+        axes.set_title(draw.label_text(title))
+        first = first or axes
+    return _png(figure)
+
+
+def paths(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    xlabel: str,
+    ylabel: str,
+    *,
+    log: bool = False,
+) -> bytes:
+    """Return several lines, each over an x of its own."""
+    figure, axes = _axes(xlabel, ylabel)
+    for index, (name, (x, y)) in enumerate(lines.items()):
+        axes.plot(x, y, **draw.line_style(index, name))
+    if log:
+        axes.set_yscale("log")
+    draw.add_legend(axes, len(lines))
+    return _png(figure)
+
+
+def clouds(panels: Mapping[str, Mapping[str, Tensor]], xlabel: str, ylabel: str) -> bytes:
+    """Points of several groups, a panel for each title, on axes that show small and large alike.
+
+    An axis is linear up to the smallest spread of a group, and logarithmic beyond.
+    """
+    figure = _figure((0.85 * _SIZE[0] * len(panels), _SIZE[1]))
+    for column, (title, groups) in enumerate(panels.items(), 1):
+        axes = _on(figure, xlabel, ylabel if column == 1 else "", (1, len(panels), column))
+        least = torch.stack([points.std(0) for points in groups.values()]).amin(0)
+        for index, (name, points) in enumerate(groups.items()):
+            color = COLORS[index % len(COLORS)]
+            label = draw.label_text(name)
+            axes.scatter(
+                points[:, 0], points[:, 1], s=8, alpha=0.5, linewidth=0, color=color, label=label
+            )
+        axes.set_xscale("asinh", linear_width=max(float(least[0]), 1e-9))
+        axes.set_yscale("asinh", linear_width=max(float(least[1]), 1e-9))
+        axes.tick_params("x", labelrotation=60)
+        axes.set_title(title)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", edgecolor="none")
+    return _png(figure)
+
+
+def spectra_of(values: Mapping[str, Spectrum | Tensor]) -> bytes:
+    """Return spectra of standard deviations and of means, side by side on one scale."""
+    figure = _figure((2 * _SIZE[0], _SIZE[1]))
+    left, right = (figure.add_subplot(1, 2, place) for place in (1, 2))
+    draw.spectra(values, left, of="scale").set_title("standard deviations")
+    draw.spectra(values, right, of="mean").set(title="means", ylabel="")
+    if (repeated := left.get_legend()) is not None:
+        repeated.remove()
+    lowest = min(a.get_ylim()[0] for a in (left, right))
+    for axes in (left, right):
+        axes.set_ylim(lowest, 2)
+    return _png(figure)

@@ -1,0 +1,1 @@
+"""One pass against samples, on trained networks."""

@@ -1,0 +1,184 @@
+"""Writes docs/one_pass.md from results/one_pass.json and results/bench/one_pass.json."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from leanbayes.saving.files import replace_file
+from research.publishing.tables import markdown_table
+from research.studies.one_pass.study import ONE_PASS, REFERENCE, SUQ, TASKS
+
+Part = Mapping[str, Any]
+Rows = dict[tuple[str, str], dict[str, dict[int, Part]]]
+"""Parts by task and posterior, then by method and seed."""
+
+BOUNDS = {"nll": ("NLL", 0.01), "ece": ("ECE", 0.005), "auroc": ("AUROC", 0.01)}
+"""Title and largest difference that was asked for; that of the NLL is relative."""
+_HEADER = (
+    *("network", "posterior", "seeds", "NLL, mean weights", "NLL, 200 samples", "NLL, one pass"),
+    *("Δ NLL (%)", "Δ ECE", "Δ AUROC"),
+)
+
+
+def write(study: Mapping[str, Any], bench: Mapping[str, Any] | None, docs: Path) -> Path:
+    """Write the page."""
+    return replace_file(docs / "one_pass.md", text(study, bench).encode())
+
+
+def rows_of(study: Mapping[str, Any]) -> Rows:
+    """Group parts; only seeds that have both methods count."""
+    found: Rows = {}
+    for part in study["parts"].values():
+        methods = found.setdefault((part["task"], part["posterior"]), {})
+        methods.setdefault(part["method"], {})[part["seed"]] = part
+    complete: Rows = {}
+    for row, methods in found.items():
+        both = methods.get(ONE_PASS, {}).keys() & methods.get(REFERENCE, {}).keys()
+        if both:
+            complete[row] = {
+                name: {seed: parts[seed] for seed in sorted(both & parts.keys())}
+                for name, parts in methods.items()
+            }
+    return complete
+
+
+def differences(methods: Mapping[str, Mapping[int, Part]], metric: str) -> list[float]:
+    """Return one pass minus 200 samples, seed by seed; of the NLL as a share of it."""
+    pairs = [
+        (methods[ONE_PASS][s][metric], methods[REFERENCE][s][metric]) for s in methods[REFERENCE]
+    ]
+    return [(a - b) / abs(b) if metric == "nll" else a - b for a, b in pairs]
+
+
+def _with_error(values: Sequence[float], digits: int, factor: float = 1.0) -> str:
+    mean = factor * fmean(values)
+    sign = "−" if mean < 0 else ""
+    if len(values) < 2:
+        return f"{sign}{abs(mean):.{digits}f}"
+    error = factor * stdev(values) / math.sqrt(len(values))
+    least = 10.0**-digits
+    shown = f"± {error:.{digits}f}" if error >= least / 2 else f"± <{least:.{digits}f}"
+    return f"{sign}{abs(mean):.{digits}f} {shown}"
+
+
+def _mean(methods: Mapping[str, Mapping[int, Part]], method: str, metric: str) -> str:
+    return f"{fmean(part[metric] for part in methods[method].values()):.4f}"
+
+
+def _table(rows: Rows) -> str:
+    lines = []
+    for (task, posterior), methods in rows.items():
+        numbers = [_mean(methods, name, "nll") for name in ("mean weights", REFERENCE, ONE_PASS)]
+        apart = [
+            _with_error(differences(methods, "nll"), 2, 100),
+            *(_with_error(differences(methods, metric), 4) for metric in ("ece", "auroc")),
+        ]
+        seeds = str(len(methods[REFERENCE]))
+        lines.append([TASKS[task].title, posterior, seeds, *numbers, *apart])
+    return markdown_table(_HEADER, lines, text=2)
+
+
+def _verdicts(rows: Rows) -> str:
+    """Return which rows are within each bound, by their mean over seeds."""
+    lines = []
+    for metric, (title, bound) in BOUNDS.items():
+        off = {
+            row: abs(fmean(differences(methods, metric)))
+            for row, methods in rows.items()
+            if abs(fmean(differences(methods, metric))) > bound
+        }
+        limit = f"{100 * bound:g}%" if metric == "nll" else f"{bound:g}"
+        line = (
+            f"{title} within {limit} of 200 samples in {len(rows) - len(off)} of {len(rows)} rows"
+        )
+        if off:
+            worst = max(off, key=lambda row: off[row])
+            size = f"{100 * off[worst]:.1f}%" if metric == "nll" else f"{off[worst]:.3f}"
+            line += f"; furthest is {TASKS[worst[0]].title} with {worst[1]}, {size} off"
+        lines.append(f"- {line}.")
+    return "\n".join(lines)
+
+
+def _beside(rows: Rows) -> list[str]:
+    """Return the rows of the package suq, if it was installed."""
+    lines = []
+    for (task, _), methods in rows.items():
+        for method in (REFERENCE, ONE_PASS, SUQ) if SUQ in methods else ():
+            numbers = [_mean(methods, method, metric) for metric in BOUNDS]
+            lines.append([TASKS[task].title, method, str(len(methods[method])), *numbers])
+    if not lines:
+        return []
+    titles = [title for title, _ in BOUNDS.values()]
+    return [
+        "## Another implementation",
+        "SUQ (Li and others, 2025; the package `suq`) propagates variances through tangents of "
+        "activations and has a probit approximation of the softmax. It reads perceptrons and "
+        "vision transformers with independent weights. Below are the mean-field perceptrons, with "
+        "the same means and variances.",
+        markdown_table(["network", "prediction", "seeds", *titles], lines, text=2),
+    ]
+
+
+def _costs(bench: Mapping[str, Any]) -> str:
+    from research.benchmarks.one_pass import NETWORKS  # imports the libraries that are measured
+    from research.benchmarks.page import cell
+
+    (branch,) = (found for name, found in bench["branches"].items() if name == "native")
+    setups = branch["setups"]
+    methods = list(next(iter(setups.values())))
+    lines = [[m, *(cell(costs.get(m)) for costs in setups.values())] for m in methods]
+    trial = "**A trial on a busy machine.** " if bench["config"]["quick"] else ""
+    return (
+        f"{trial}Passes of the plain network over the same examples, medians and quartiles of "
+        "interleaved turns.\n\n"
+        + markdown_table(["prediction", *(NETWORKS[name][2] for name in setups)], lines, text=1)
+    )
+
+
+def text(study: Mapping[str, Any], bench: Mapping[str, Any] | None) -> str:
+    """Return the whole page."""
+    rows, settings = rows_of(study), study["settings"]
+    minutes = sum(part["duration"] for part in study["parts"].values()) / 60
+    parts = [
+        "# One pass against samples",
+        '**`lb.predict(model, x, method="moments")` propagates means and variances once. '
+        "This page compares it with 200 samples of the same trained networks.**",
+        _verdicts(rows),
+        _table(rows),
+        "Δ is one pass minus 200 samples, seed by seed, with the standard error over seeds. AUROC "
+        "is that of entropy, or of the predictive variance of numbers, for OOD rows.",
+        *_beside(rows),
+        "## Cost",
+        _costs(bench) if bench else "`python -m research bench run --only one_pass` measures it.",
+        "## Dropped correlations",
+        _DROPPED,
+        "## Setup",
+        f"Images: {settings['images']:,} training images, {settings['epochs']} epochs of "
+        f"`lb.fit`, {settings['test']:,} test images and as many OOD images of the other data set. "
+        f"Concrete: a standard split per seed, {settings['rows_epochs']} epochs; OOD rows are test "
+        "rows whose columns are shuffled separately. k-tied and mean field have the defaults of "
+        "`lb.convert`. The variance layer is a hidden dense layer with `ZeroMean()`; all other "
+        "layers are plain. ECE of numbers is the mean gap between nominal and observed coverage. "
+        f"`python -m research studies one-pass` measures it again, in {minutes:.0f} minutes of CPU "
+        "time here.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+_DROPPED = """\
+- Positions of a convolution share one draw of their kernel. Averages over positions get too small \
+a variance.
+- Numbers of a max-pooling window count as moving together, since positions share a kernel.
+- Units of a layer read the same random inputs. From the second layer on their correlation is left \
+out.
+- Outputs of one example, such as class logits, read the same hidden units; they are drawn \
+independently.
+- Both branches of a residual sum come from the same activations; their variances are added.
+- Steps of a recurrent network share their weights; every step counts as a new draw.
+- Scores of attention share queries and keys; they count as independent.
+- MC dropout of whole channels counts as dropout of single numbers.
+- Normalization by statistics of an example uses their expectation."""

@@ -1,0 +1,126 @@
+"""Core tests on other versions of torch and Python: what passes is declared in ``pyproject.toml``.
+
+Each version is in a folder of its own, as ``pip install --target`` makes it, so nothing of this
+environment is changed. The interpreter may be an emulated one: PyPI has builds for a CPU alone for
+64-bit Arm, and none for x86-64.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from leanbayes.lab.files import read_object, write_json
+from leanbayes.lab.provenance import environment_facts, sources_hash
+from research.publishing.pages import refresh
+from research.publishing.tables import markdown_table
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results" / "torch_range.json"
+PAGE = ROOT / "docs" / "installation.md"
+CORE = (
+    "tests/models/test_model_kl.py",
+    "tests/saving/test_golden.py",
+    "tests/conversion/test_deterministic.py",
+    "tests/conversion/test_convert.py",
+)
+"""Conversion, KL, files of all layers and posteriors, and the way back to plain layers."""
+FACTS = (
+    "import json, platform, torch; print(json.dumps({'torch': torch.__version__, "
+    "'python': platform.python_version(), 'machine': platform.machine()}))"
+)
+
+app = typer.Typer()
+
+
+def _environment(folders: list[Path]) -> dict[str, str]:
+    path = os.pathsep.join(str(each) for each in (*folders, ROOT / "src", ROOT))
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def _outcome(text: str) -> dict[str, Any]:
+    """Counts of pytest's last line, and the first error."""
+    counts = {name: int(n) for n, name in re.findall(r"(\d+) (passed|failed|error|skipped)", text)}
+    found = re.search(r"^E\s+(\w*(?:Error|Exception|Warning)\b.*)$", text, re.MULTILINE)
+    errors = found or re.search(r"^(\w*Error: .*)$", text, re.MULTILINE)
+    return {**counts, "error": errors[1][:200] if errors else None}
+
+
+def trial(python: str, folders: list[Path]) -> dict[str, Any]:
+    """Run the core tests with an interpreter and folders of packages."""
+    environment = _environment(folders)
+    options = {"env": environment, "cwd": ROOT, "capture_output": True, "text": True}
+    known = subprocess.run([*python.split(), "-c", FACTS], check=True, **options)  # type: ignore[call-overload]
+    begun = time.monotonic()
+    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *CORE]
+    done = subprocess.run([*python.split(), *tests], **options)  # type: ignore[call-overload]
+    outcome = _outcome(done.stdout + done.stderr)
+    return {
+        **json.loads(known.stdout.strip().splitlines()[-1]),
+        **outcome,
+        "passes": done.returncode == 0,
+        "seconds": round(time.monotonic() - begun),
+    }
+
+
+@app.command(
+    "torch-range",
+    epilog="Example: python -m research torch-range envs/torch-2.6.0 --common envs/common",
+)
+def torch_range(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders with one torch each (pip install --target).")
+    ],
+    common: Annotated[
+        Path | None, typer.Option(help="Folder with pytest, safetensors and the like.")
+    ] = None,
+    python: Annotated[
+        str, typer.Option(help="Interpreter, with the words of an emulator before it.")
+    ] = sys.executable,
+) -> None:
+    """Run the core tests on other versions of torch, and add them to the results."""
+    results: dict[str, Any] = (
+        read_object(RESULTS, {"trials"}, "a table of versions", "delete it")
+        if RESULTS.exists()
+        else {"tests": list(CORE), "trials": {}}
+    )
+    for folder in folders:
+        found = trial(python, [folder, *([common] if common else [])])
+        key = f"{found['torch']}, Python {found['python']}, {found['machine']}"
+        results["trials"][key] = {**found, "sources": sources_hash()}
+        results["measured_by"] = environment_facts()
+        write_json(RESULTS, results)
+        print(key, found)
+    write_page()
+
+
+def versions_table(results: dict[str, Any]) -> str:
+    """Return the table of the page, oldest torch first."""
+    rows = sorted(
+        results["trials"].values(),
+        key=lambda row: [int(n) for n in re.findall(r"\d+", row["torch"])[:3]],
+    )
+    cells = [
+        [
+            row["torch"].partition("+")[0],
+            row["python"],
+            row["machine"],
+            "yes" if row["passes"] else "no",
+            f"{row.get('passed', 0)} of {row.get('passed', 0) + row.get('failed', 0)}",
+            f"`{row['error']}`" if row["error"] and not row["passes"] else "",
+        ]
+        for row in rows
+    ]
+    return markdown_table(["torch", "Python", "machine", "passes", "tests", "first error"], cells)
+
+
+def write_page() -> None:
+    """Update the table of ``docs/installation.md``."""
+    results = read_object(RESULTS, {"trials"}, "a table of versions", "run torch-range again")
+    print(f"Written to {refresh(PAGE, {'torch-range': lambda _: versions_table(results)})}")

@@ -1,0 +1,1 @@
+"""Evidence that posteriors, kernels and files are what they claim to be."""

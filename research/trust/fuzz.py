@@ -1,0 +1,204 @@
+"""Damaged files: seeded mutations of valid ones must be refused in a sentence, or be read."""
+
+from __future__ import annotations
+
+import io
+import random
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import leanbayes as lb
+from leanbayes.errors import require
+from leanbayes.lab.checkpoints import Checkpoints
+from leanbayes.lab.console import one_line
+from leanbayes.lab.data import load_dataset
+from leanbayes.lab.provenance import environment_facts
+from leanbayes.lab.recipe_files import read_recipe
+from research.publishing.study_file import StudyFile, Tell, read_study, write_study
+
+_SECONDS, _LONGEST = 5.0, 1500
+"""CPU seconds that a file may take to read, and characters of a sentence."""
+
+_TOKENS = (
+    *(b"\0", b"\xff\xfe", b"\n", b"\r\n", b'"', b"'", b",", b";", b"\t", b"{", b"}", b"[", b"]"),
+    *(b"null", b"NaN", b"inf", b"-1", b"1e999", b"99999999999999999999", b"0x10", b"1_0", b": "),
+    *(b"- ", b"&a ", b"*a", b"<<: ", b"!!python/object/apply:os.system", b"../", b"\xed\xa0\x80"),
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kind of file.
+
+    Attributes:
+        valid: content of a valid file.
+        name: of the file.
+        read: reads it and raises an error that has a sentence.
+    """
+
+    valid: bytes
+    name: str
+    read: Callable[[Path], object]
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def subjects(folder: Path) -> dict[str, Subject]:
+    """Every kind of file, with a small valid one."""
+    torch.manual_seed(0)
+    model = lb.convert(_network(), lb.KTied(2), lb.priors.Normal(0.5))
+    saved = Path(lb.save(model, folder / "model")).read_bytes()
+    state = {"epoch": 0, "state_dict": model.state_dict(), "numbers": [1, 2.5, None, "text"]}
+    buffer, arrays = io.BytesIO(), io.BytesIO()
+    torch.save(state, buffer)
+    np.savez(arrays, x=np.random.default_rng(0).normal(size=(20, 3)), y=np.arange(20) % 2)
+    recipe = read_recipe("k_tied/mnist-mlp-k2").to_yaml().encode()
+    rows = "".join(f"{i / 7:.3f},{i % 5},{'yes' if i % 3 else 'no'}\n" for i in range(30))
+    study = write_study(folder / "s.json", {"study": "s", "settings": {"n": 1}, "parts": {"a": {}}})
+    return {
+        "model": Subject(saved, "model.safetensors", lambda path: lb.load(_network(), path)),
+        "recipe": Subject(recipe, "recipe.yaml", read_recipe),
+        "CSV": Subject(f"a,b,label\n{rows}".encode(), "table.csv", _table),
+        "NPZ": Subject(arrays.getvalue(), "table.npz", _table),
+        "checkpoint": Subject(
+            buffer.getvalue(), "epoch-00000.ckpt", partial(_checkpoint, model=model)
+        ),
+        "study": Subject(study.read_bytes(), "s.json", lambda path: read_study(path, "trust s")),
+    }
+
+
+def _table(path: Path) -> object:
+    return load_dataset(str(path))
+
+
+def _checkpoint(path: Path, model: nn.Module) -> object:
+    found = Checkpoints(path.parent, {"epoch", "state_dict"}).last(model, set_aside=False)
+    require(found is not None, "the run starts again from the first epoch")
+    return found
+
+
+def mutated(content: bytes, draw: random.Random) -> bytes:
+    """One to four changes of bytes: flipped, removed, repeated, inserted, cut off, overwritten."""
+    changed = bytearray(content)
+    for _ in range(draw.choice((1, 1, 1, 2, 4))):
+        at = draw.randrange(len(changed) + 1)
+        end = min(len(changed), at + draw.choice((1, 2, 8, 64)))
+        match draw.randrange(7):
+            case 0 if at < len(changed):
+                changed[at] ^= 1 << draw.randrange(8)
+            case 1:
+                del changed[at:end]
+            case 2:
+                changed[at:at] = changed[at:end] * draw.choice((1, 2, 50))
+            case 3:
+                changed[at:at] = draw.choice(_TOKENS)
+            case 4:
+                changed[at:end] = draw.choice(_TOKENS)
+            case 5 if draw.random() < 0.2:
+                del changed[at:]
+            case _:
+                changed[at:end] = draw.randbytes(end - at)
+    return bytes(changed)
+
+
+@dataclass
+class Outcome:
+    """What reading changed files led to.
+
+    Attributes:
+        mutations: how many were read.
+        accepted: how many were read without an error.
+        findings: those that ended otherwise, with the number that draws them.
+        slowest: CPU seconds of the slowest.
+    """
+
+    mutations: int = 0
+    accepted: int = 0
+    findings: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+
+
+def attempt(subject: Subject, kind: str, number: int, seed: int, folder: Path) -> tuple[bool, str]:
+    """Read one changed file: whether it was accepted, and what is wrong if anything is."""
+    path = folder / subject.name
+    path.write_bytes(mutated(subject.valid, random.Random(f"{kind} {seed} {number}")))
+    started = time.process_time()
+    accepted, problem = False, ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            subject.read(path)
+        accepted = True
+    except (ValueError, OSError, RuntimeError) as error:
+        said = one_line(error)
+        if not said or len(said) > _LONGEST:
+            problem = f"{type(error).__name__} with {len(said)} characters"
+    except Exception as error:
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    if time.process_time() - started > _SECONDS:
+        problem = problem or f"took {time.process_time() - started:.0f} s"
+    return accepted, problem
+
+
+def read_mutations(kind: str, numbers: Iterator[int], seed: int, seconds: float) -> Outcome:
+    """Read changed files of a kind until the numbers or the CPU seconds end."""
+    outcome, started = Outcome(), time.process_time()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place, "files")
+        folder.mkdir()
+        subject = subjects(Path(place))[kind]
+        for number in numbers:
+            before = time.process_time()
+            accepted, problem = attempt(subject, kind, number, seed, folder)
+            outcome.mutations += 1
+            outcome.accepted += accepted
+            if problem:
+                outcome.findings.append(f"{number}: {problem}")
+            outcome.slowest = max(outcome.slowest, time.process_time() - before)
+            if time.process_time() - started > seconds:
+                break
+    return outcome
+
+
+KINDS = ("model", "recipe", "CSV", "NPZ", "checkpoint", "study")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much is tried.
+
+    Args:
+        mutations: Largest number of mutations per kind of file.
+        seconds: Largest number of CPU seconds per kind.
+        seed: Random seed.
+    """
+
+    mutations: int = 200_000
+    seconds: float = 100.0
+    seed: int = 0
+
+
+def study(settings: Budget, out: Path, tell: Tell) -> dict[str, Any]:
+    """Read changed files of every kind."""
+    torch.set_num_threads(1)
+
+    def part(kind: str) -> Mapping[str, Any]:
+        numbers = iter(range(settings.mutations))
+        started = time.monotonic()
+        found = asdict(read_mutations(kind, numbers, settings.seed, settings.seconds))
+        return {**found, "duration": time.monotonic() - started, **environment_facts()}
+
+    parts = {kind: partial(part, kind) for kind in KINDS}
+    return StudyFile(out, "damaged files", asdict(settings)).fill(parts, tell)

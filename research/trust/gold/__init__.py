@@ -1,0 +1,1 @@
+"""Predictions of long NUTS chains on five small problems, and how near every family comes."""

@@ -1,0 +1,1 @@
+"""Small errors planted in the code of functions, and whether the tests notice them."""

@@ -1,0 +1,69 @@
+"""The study of planted errors: areas of the package, and the tests that should notice."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from leanbayes.lab.provenance import environment_facts, sources_hash
+from research.publishing.study_file import StudyFile, Tell
+from research.trust.mutation.mutants import Mutant, chosen
+from research.trust.mutation.run import try_mutants
+
+_TRACED = "test_a_traced_model_computes_what_it_does_eagerly"
+_SHARED = ["tests/properties", f"--deselect=tests/properties/test_properties.py::{_TRACED}"]
+AREAS: dict[str, list[str]] = {
+    "metrics": ["tests/metrics"],
+    "likelihoods": ["tests/likelihoods", "tests/metrics", "tests/prediction/test_prediction.py"],
+    "compression": ["tests/compression"],
+    "distributions": ["tests/distributions", "tests/posteriors", "tests/priors"],
+    "kernels": ["tests/kernels", "--ignore=tests/kernels/test_compile.py"],
+    "prediction": ["tests/prediction"],
+    "training": ["tests/training"],
+}
+"""Folders of the package, and the tests that should notice errors there."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which errors are planted.
+
+    Args:
+        mutants: Number of mutants per folder of the package.
+        seed: Random seed.
+    """
+
+    mutants: int = 60
+    seed: int = 0
+
+
+def study(settings: Choice, areas: list[str], out: Path, tell: Tell) -> dict[str, Any]:
+    """Plant errors and run tests; a stopped study goes on, and survivors can be tried again."""
+    notes = Path(tempfile.gettempdir()) / "leanbayes-mutants"
+    notes.mkdir(exist_ok=True)
+    file = StudyFile(out, "planted errors", asdict(settings))
+    for area in areas:
+        mutants = chosen(area, settings.mutants, settings.seed)
+        left = [m for m in mutants if _is_open(file.parts.get(m.name))]
+        started = time.monotonic()
+
+        def keep(mutant: Mutant, found: Mapping[str, Any]) -> None:
+            file.keep(mutant.name, found)
+            tell(mutant.name, found)
+
+        if left:
+            tests = [*AREAS[area], *_SHARED, f"src/leanbayes/{area}"]
+            try_mutants(left, tests, notes / f"{sources_hash()[:12]}-{area}.jsonl", keep)
+            facts = {**environment_facts(), "duration": time.monotonic() - started}
+            file.study.setdefault("runs", []).append({"area": area, "tried": len(left), **facts})
+            file.keep(left[-1].name, file.parts[left[-1].name])
+    return file.study
+
+
+def _is_open(part: Mapping[str, Any] | None) -> bool:
+    """Whether a mutant is to be tried: it was not yet, or no test noticed it."""
+    return part is None or part["verdict"] in {"survived", "uncovered"}

@@ -1,0 +1,46 @@
+"""Gauss–Hermite quadrature: moments of a smooth function of a normal number."""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+_POINTS = 10
+
+
+@cache
+def _rule(points: int) -> list[tuple[float, float]]:
+    """Return nodes and weights for a standard normal: eigenvalues of the Jacobi matrix of Hermite's
+    polynomials, and squares of the first components of its eigenvectors (Golub and Welsch, 1969).
+    """
+    beside = torch.arange(1, points, dtype=torch.float64).sqrt()
+    nodes, vectors = torch.linalg.eigh(torch.diag(beside, 1) + torch.diag(beside, -1))
+    return list(zip(nodes.tolist(), vectors[0].square().tolist(), strict=True))
+
+
+def normal_moments(
+    function: Callable[[Tensor], Tensor], loc: Tensor, variance: Tensor, points: int = _POINTS
+) -> tuple[Tensor, Tensor]:
+    """Return the mean and variance of ``function(x)`` for ``x ~ N(loc, variance)``, elementwise.
+
+    Deviations from ``function(loc)`` are summed, so a small variance keeps its digits.
+
+    Args:
+        function: A smooth function.
+        loc: Means.
+        variance: Variances.
+        points: Number of nodes.
+
+    Example:
+        >>> mean, variance = normal_moments(torch.square, torch.tensor(1.0), torch.tensor(0.5))
+        >>> round(float(mean), 4), round(float(variance), 4)
+        (1.5, 2.5)
+    """
+    center, std = function(loc), variance.sqrt()
+    first, second = torch.zeros_like(loc), torch.zeros_like(loc)
+    for node, weight in _rule(points):
+        deviation = function(loc + node * std) - center
+        first = first + weight * deviation
+        second = second + weight * deviation.square()
+    return center + first, (second - first.square()).clamp_min(0.0)

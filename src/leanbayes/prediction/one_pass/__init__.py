@@ -1,0 +1,26 @@
+"""Predictions in one pass: mean and variance of every activation instead of samples."""
+
+from leanbayes.prediction.one_pass import (
+    activations,
+    arithmetic,
+    attention,
+    linear,
+    normalization,
+    shapes,
+)
+from leanbayes.prediction.one_pass.gaussian import RULES, NoRuleError, Uncertain, register_moments
+from leanbayes.prediction.one_pass.propagate import propagate
+
+__all__ = [
+    "RULES",
+    "NoRuleError",
+    "Uncertain",
+    "activations",
+    "arithmetic",
+    "attention",
+    "linear",
+    "normalization",
+    "propagate",
+    "register_moments",
+    "shapes",
+]

@@ -1,0 +1,173 @@
+"""Torch's own linear maps and pooling of random activations.
+
+Positions that a map or a pool adds up count as independent, although a convolution draws one kernel
+for all of them.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leanbayes.prediction.one_pass.gaussian import Uncertain, named, need, register_moments
+from leanbayes.prediction.one_pass.shapes import as_gaussian
+
+Sizes = int | Sequence[int]
+
+
+def _linear(function: Callable[..., Tensor]) -> Callable[..., Uncertain]:
+    """Return ``E[Wx + b] = W m + b`` and ``Var = W² v`` for a constant matrix."""
+
+    def rule(
+        x: Uncertain, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
+    ) -> Uncertain:
+        need(isinstance(x, Uncertain), f"{function.__name__} has random weights")
+        weight, dtype = weight.to(x.dtype), x.dtype
+        loc = function(x.loc, weight, None if bias is None else bias.to(dtype), *args, **kwargs)
+        return Uncertain(loc, function(x.variance, weight.square(), None, *args, **kwargs))
+
+    return rule
+
+
+_MAPS = "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"
+for _function in named(_MAPS):
+    register_moments(_function)(_linear(_function))
+
+
+def _average_pool(function: Callable[..., Tensor], dims: int) -> Callable[..., Uncertain]:
+    """Return ``Var = Σ v / n²``, where ``n`` numbers are averaged or padding counts among them."""
+
+    def rule(
+        x: Uncertain,
+        kernel_size: Sizes,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Uncertain:
+        need(not ceil_mode, "average pooling with ceil_mode has no rule")
+        window = kernel_size**dims if isinstance(kernel_size, int) else math.prod(kernel_size)
+        count: Tensor | float = divisor_override or window
+        own: tuple[int, ...] = () if divisor_override is None else (divisor_override,)
+        options = (kernel_size, stride, padding, ceil_mode, count_include_pad, *own)
+        y: Uncertain = x.each(function, *options)
+        if not count_include_pad and divisor_override is None:
+            ones = torch.ones_like(x.loc[(0,) * (x.ndim - dims)])[None]
+            count = window * function(ones, kernel_size, stride, padding, ceil_mode, True)
+        return Uncertain(y.loc, y.variance / count)
+
+    return rule
+
+
+def _adaptive_average(function: Callable[..., Tensor], dims: int) -> Callable[..., Uncertain]:
+    def rule(x: Uncertain, output_size: Any) -> Uncertain:
+        y: Uncertain = x.each(function, output_size)
+        variance = y.variance
+        for dim in range(-dims, 0):
+            before, after = x.shape[dim], y.shape[dim]
+            places = torch.arange(after, device=variance.device)
+            ends = ((places + 1) * before + after - 1) // after
+            sizes = [1] * y.ndim
+            sizes[dim] = after
+            variance = variance / (ends - places * before // after).view(sizes)
+        return Uncertain(y.loc, variance)
+
+    return rule
+
+
+def larger(a: Uncertain, b: Uncertain) -> Uncertain:
+    """Return the larger of two independent normal numbers (Clark, 1961)."""
+    v = a.variance + b.variance
+    apart = a.loc - b.loc
+    s = v.clamp_min(torch.finfo(v.dtype).tiny).sqrt()
+    ratio = (apart / s).clamp(-30.0, 30.0)
+    above, below = torch.special.ndtr(ratio), torch.special.ndtr(-ratio)
+    density = torch.exp(-0.5 * ratio * ratio) / math.sqrt(2 * math.pi)
+    rest = ratio * (ratio * above * below + density * (below - above)) - density.square()
+    spread = a.variance * above + b.variance * below + v * rest
+    return Uncertain(b.loc + apart * above + s * density, spread.clamp_min(0.0))
+
+
+def _largest(x: Uncertain, dim: int, size: int, stride: int, dilation: int) -> Uncertain:
+    """Return the largest of a window that moves along a dimension, number by number."""
+    count = (x.shape[dim] - dilation * (size - 1) - 1) // stride + 1
+    places = [
+        slice(i * dilation, i * dilation + stride * (count - 1) + 1, stride) for i in range(size)
+    ]
+    lead = (slice(None),) * (x.ndim + dim)
+    first, *others = (x.each(Tensor.__getitem__, (*lead, place)) for place in places)
+    for other in others:
+        is_larger = first.loc >= other.loc
+        variance = torch.where(is_larger, first.variance, other.variance)
+        first = Uncertain(torch.maximum(first.loc, other.loc), variance)
+    y: Uncertain = first
+    return y
+
+
+def _per_dim(value: Any, dims: int) -> tuple[int, ...]:
+    return (value,) * dims if isinstance(value, int) else tuple(value)
+
+
+def _max_pool(dims: int) -> Callable[..., Uncertain]:
+    """Take the largest mean and its variance, as if a window rose and fell together.
+
+    Positions of a convolution share a draw of its kernel. Independent numbers would have a larger
+    maximum: on a trained network that made the NLL 1.7% worse.
+    """
+
+    def rule(
+        x: Uncertain,
+        kernel_size: Sizes,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Uncertain:
+        need(
+            not return_indices and not ceil_mode, "indices or ceil_mode of max pooling has no rule"
+        )
+        sizes, pads = _per_dim(kernel_size, dims), _per_dim(padding, dims)
+        strides, gaps = _per_dim(stride or sizes, dims), _per_dim(dilation, dims)
+        if any(pads):
+            around = [p for p in reversed(pads) for _ in range(2)]
+            x = Uncertain(F.pad(x.loc, around, value=-math.inf), F.pad(x.variance, around))
+        for place in reversed(range(dims)):
+            x = _largest(x, place - dims, sizes[place], strides[place], gaps[place])
+        return x
+
+    return rule
+
+
+def _adaptive_max(dims: int) -> Callable[..., Uncertain]:
+    def rule(x: Uncertain, output_size: Any, return_indices: bool = False) -> Uncertain:
+        need(not return_indices, "indices of max pooling have no rule")
+        before = x.shape[-dims:]
+        given = _per_dim(output_size, dims)
+        after = [n if m is None else m for n, m in zip(before, given, strict=True)]
+        need(
+            all(n % m == 0 for n, m in zip(before, after, strict=True)),
+            "adaptive max pooling over windows of different sizes has no rule",
+        )
+        return _max_pool(dims)(x, [n // m for n, m in zip(before, after, strict=True)])
+
+    return rule
+
+
+for _dims in (1, 2, 3):
+    register_moments(*named(f"max_pool{_dims}d"))(_max_pool(_dims))
+    register_moments(*named(f"adaptive_max_pool{_dims}d"))(_adaptive_max(_dims))
+    _average = getattr(F, f"avg_pool{_dims}d")
+    register_moments(*named(f"avg_pool{_dims}d"))(_average_pool(_average, _dims))
+    _average = getattr(F, f"adaptive_avg_pool{_dims}d")
+    register_moments(*named(f"adaptive_avg_pool{_dims}d"))(_adaptive_average(_average, _dims))
+
+
+@register_moments(torch.maximum, torch.fmax)
+def maximum(a: Uncertain | Tensor, b: Uncertain | Tensor) -> Uncertain:
+    """Return the larger of two."""
+    return larger(as_gaussian(a), as_gaussian(b))

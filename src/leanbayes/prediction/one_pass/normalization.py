@@ -1,0 +1,114 @@
+"""Normalization in eval mode; the noise of statistics that an example has itself is left out."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leanbayes.prediction.one_pass.gaussian import Uncertain, named, need, register_moments
+
+
+def _scaled(
+    x: Uncertain, factor: Tensor, shift: Tensor | None = None, bias: Tensor | None = None
+) -> Uncertain:
+    """Return ``factor ∘ (x − shift) + bias``."""
+    loc = x.loc if shift is None else x.loc - shift
+    loc = loc * factor if bias is None else torch.addcmul(bias.to(loc.dtype), loc, factor)
+    return Uncertain(loc, x.variance * factor.square())
+
+
+def _channels(vector: Tensor | None, x: Uncertain) -> Tensor | None:
+    """Return a number per channel of ``[batch, channels, …]``, in the precision of ``x``."""
+    return None if vector is None else vector.to(x.dtype).view(-1, *(1,) * (x.ndim - 2))
+
+
+def _statistics(x: Uncertain, dims: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
+    """Return the expected mean over some dimensions, and 1 over the root of the variance."""
+    mean = x.loc.mean(dims, keepdim=True)
+    around = (x.loc - mean).square().mean(dims, keepdim=True)
+    return mean, (around + x.variance.mean(dims, keepdim=True) + eps).rsqrt()
+
+
+@register_moments(F.batch_norm)
+def batch_norm(
+    x: Uncertain,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Uncertain:
+    """Return a constant factor and shift of every channel, in eval mode."""
+    need(
+        not training and running_mean is not None and running_var is not None,
+        "batch norm with statistics of the batch has no rule",
+    )
+    mean, variance = _channels(running_mean, x), _channels(running_var, x)
+    assert variance is not None
+    factor, scale = (variance + eps).rsqrt(), _channels(weight, x)
+    return _scaled(x, factor if scale is None else factor * scale, mean, _channels(bias, x))
+
+
+@register_moments(*named("layer_norm"))
+def layer_norm(
+    x: Uncertain,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Uncertain:
+    """Normalize by the expected statistics of an example."""
+    mean, factor = _statistics(x, tuple(range(-len(normalized_shape), 0)), eps)
+    return _scaled(x, factor if weight is None else factor * weight.to(x.dtype), mean, bias)
+
+
+@register_moments(*named("rms_norm"))
+def rms_norm(
+    x: Uncertain,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Uncertain:
+    """Divide by the root of the expected mean square."""
+    dims = tuple(range(-len(normalized_shape), 0))
+    square = (x.loc.square() + x.variance).mean(dims, keepdim=True)
+    factor = (square + (torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
+    return _scaled(x, factor if weight is None else factor * weight.to(x.dtype))
+
+
+@register_moments(*named("group_norm"))
+def group_norm(
+    x: Uncertain,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Uncertain:
+    """Normalize by the expected statistics of a group of channels."""
+    grouped: Uncertain = x.each(Tensor.unflatten, 1, (num_groups, -1))
+    mean, factor = _statistics(grouped, tuple(range(2, grouped.ndim)), eps)
+    y: Uncertain = _scaled(grouped, factor, mean).each(Tensor.flatten, 1, 2)
+    scale, shift = _channels(weight, x), _channels(bias, x)
+    if scale is not None:
+        y = _scaled(y, scale)
+    return y if shift is None else Uncertain(y.loc + shift, y.variance)
+
+
+@register_moments(F.instance_norm)
+def instance_norm(
+    x: Uncertain,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Uncertain:
+    """Return a group norm of single channels, or a batch norm where statistics are stored."""
+    if use_input_stats:
+        return group_norm(x, x.shape[1], weight, bias, eps)
+    return batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)

@@ -1,0 +1,82 @@
+"""One pass of a model over means and variances."""
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from leanbayes.layers.dropout import FUNCTIONS
+from leanbayes.layers.forward_pass import forward_pass
+from leanbayes.models.random_maps import members, tile
+from leanbayes.precision import full_precision
+from leanbayes.prediction.eval_mode import evaluating, is_compiled
+from leanbayes.prediction.inputs import Inputs
+from leanbayes.prediction.one_pass.gaussian import RULES, Uncertain, named, need
+from leanbayes.prediction.one_pass.shapes import as_gaussian
+from leanbayes.prediction.one_pass.weights import MomentDraws
+
+_DRAWS = {
+    *named("rand randn rand_like randn_like randint randint_like randperm bernoulli multinomial"),
+    *named("normal normal_ uniform_ bernoulli_ exponential_ poisson"),
+}
+"""Functions of torch that draw."""
+
+
+class _NoDraws(TorchFunctionMode):
+    """Keep functions that draw out of a block; dropout gets its rule for inputs without noise."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        need(func not in _DRAWS, f"the network calls {func.__name__} and so draws noise itself")
+        if func in FUNCTIONS.values() and isinstance(args[0], Tensor):
+            given = as_gaussian(args[0])
+            dropped = RULES[func](given, *args[1:], **kwargs)
+            return args[0] if dropped is given else dropped
+        return func(*args, **kwargs)
+
+
+@torch.no_grad()
+def propagate(model: nn.Module, inputs: Inputs, batch_size: int | None = None) -> Uncertain:
+    """Return the mean and variance of every output, ``[members, examples, …]``.
+
+    Args:
+        model: The model; it runs in eval mode, in full precision and not compiled.
+        inputs: All examples.
+        batch_size: Maximum number of examples that run at once.
+
+    Raises:
+        NoRuleError: If a function or a posterior has no rule for means and variances.
+    """
+    total = max(inputs.sizes[0], 1)
+    step = batch_size or total
+    eager = torch.compiler.set_stance("force_eager") if is_compiled(model) else nullcontext()
+    with evaluating(model), eager:
+        parts = [moments_of(model, inputs.cut(start, step)) for start in range(0, total, step)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # type: ignore[arg-type,return-value]
+
+
+def moments_of(model: nn.Module, inputs: Inputs) -> Uncertain:
+    """Return mean and variance of every output of a model in eval mode."""
+    count, dim = members(model), inputs.dims[0]
+    batch = [tile(t, count, d) for t, d in zip(inputs.tensors, inputs.dims, strict=True)]
+    rows = batch[0].shape[dim]
+    with (
+        full_precision(batch[0].device),
+        forward_pass(rows, draws=MomentDraws(frozenset())),
+        _NoDraws(),
+    ):
+        y = inputs.run(model, batch)
+    need(isinstance(y, Uncertain | Tensor), "the output is not one tensor; choose it by output=")
+    y = as_gaussian(y)
+    places = [d for d in {0, dim} if d < y.ndim and y.shape[d] == rows]
+    need(len(places) == 1, "the output has no dimension that certainly counts examples")
+    return y.movedim(places[0], 0).unflatten(0, (count, rows // count))

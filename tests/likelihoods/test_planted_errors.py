@@ -1,0 +1,41 @@
+"""Parts of likelihoods in which planted errors had passed."""
+
+import math
+
+import pytest
+import torch
+
+from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian
+from leanbayes.likelihoods.from_moments import FromMoments
+from leanbayes.likelihoods.mixtures import scores_of_classes
+
+
+@pytest.mark.parametrize("classes", [2, 300])
+def test_class_probabilities_are_over_the_last_dimension(classes):
+    outputs = torch.randn(2, 3, classes, dtype=torch.float64)
+    expected = outputs - outputs.logsumexp(-1, keepdim=True)
+    torch.testing.assert_close(Categorical().class_log_probs(outputs), expected)
+
+
+def test_mutual_information_of_two_certain_samples_is_one_bit():
+    certain = torch.tensor([[[1.0, 1e-12]], [[1e-12, 1.0]]]).double().log()
+    found = scores_of_classes(certain, torch.tensor([0]))
+    assert found["mutual_information"].value == pytest.approx(math.log(2))
+    unsure = torch.tensor([[[0.7, 0.3]]]).double().log()
+    agreed = scores_of_classes(unsure.expand(2, -1, -1), torch.tensor([0]))
+    assert agreed["mutual_information"].value == pytest.approx(0, abs=1e-9)
+
+
+def test_binary_targets_are_looked_at():
+    with pytest.raises(ValueError, match="targets go from 0 to 2"):
+        Bernoulli().nll(torch.zeros(2, 1), torch.tensor([[0.0], [2.0]]))
+    with pytest.raises(ValueError, match="targets go from 0 to 2"):
+        Bernoulli().check(torch.zeros(1, 2, 1), torch.tensor([[0.0], [2.0]]))
+
+
+def test_a_normal_of_moments_adds_variances():
+    law = FromMoments(Gaussian(0.6))
+    loc, variance = torch.tensor([[1.0, -2.0]]).double(), torch.tensor([[0.64, 0.0]]).double()
+    found = law.distribution(law.outputs(loc, variance))
+    torch.testing.assert_close(found.mean, loc)
+    torch.testing.assert_close(found.stddev, torch.tensor([[1.0, 0.6]]).double())

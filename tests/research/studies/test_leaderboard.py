@@ -1,0 +1,159 @@
+"""The leaderboard: its runs, ranks and verdicts, and that it trains, resumes and measures."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from research.studies.commands import app
+from research.studies.leaderboard import costs, study
+from research.studies.leaderboard.methods import METHODS, Job
+from research.studies.leaderboard.page import classes, differences, makers, ranks, verdicts
+from research.studies.leaderboard.runs import Runs
+from research.studies.leaderboard.study import study_leaderboard
+from research.studies.leaderboard.tasks import TASKS, Rows
+
+
+def images(seed: int) -> Rows:
+    """Two classes of tiny images, which differ in brightness."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(96) % 2
+    x = torch.rand(96, 1, 28, 28, generator=generator) * (0.5 + y[:, None, None, None])
+    return Rows(x[:64], y[:64], x[64:80], y[64:80], x[80:], y[80:], 2 * x[:8], (x[80:],))
+
+
+def table(seed: int) -> Rows:
+    """Numbers with noise."""
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(seed))
+    y = x.sum(1, keepdim=True)
+    return Rows(x[:40], y[:40], x[40:50], y[40:50], x[50:], y[50:], unit=2.0)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tasks of a few steps."""
+    mlp = dataclasses.replace(TASKS["mlp"], read=images, epochs=2, batch=16)
+    sgd = dataclasses.replace(TASKS["cifar"], read=images, epochs=1, batch=16,
+                              network=TASKS["mlp"].network, lr=0.01)  # fmt: skip
+    energy = dataclasses.replace(TASKS["uci-energy"], read=table, epochs=2, batch=16)
+    for name, task in {"mlp": mlp, "cifar": sgd, "uci-energy": energy}.items():
+        monkeypatch.setitem(TASKS, name, task)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_every_method_trains_every_kind_of_task_and_resumes(small, tmp_path):
+    said: list[str] = []
+    names = ["mlp", "cifar", "uci-energy"]
+    options = {"seeds": [0], "tasks": names, "methods": list(METHODS), "tell": said.append}
+    assert study_leaderboard(tmp_path / "out", tmp_path / "states", **options) == len(said)
+    assert len(said) == len(names) * len(METHODS)
+    assert study_leaderboard(tmp_path / "out", tmp_path / "states", **options) == 0
+    runs = Runs.read(tmp_path / "out")
+    for task in names:
+        assert runs.methods(task) == list(METHODS)
+        for method in METHODS:
+            (record,) = runs.of(task, method).values()
+            assert all(map(math.isfinite, record["test"].values()))
+            assert record["threads"] >= 1
+            assert record["duration"] >= 0
+    plain, ensemble = (runs.of("mlp", name)[0]["parameters"] for name in ("plain", "ensemble of 5"))
+    assert ensemble == 5 * plain
+    text = classes(runs, "images")
+    assert text.count("| MLP |") == len(METHODS)
+    assert "| refused |" not in text
+
+
+def test_scores_of_numbers_are_in_units_of_the_target(small, tmp_path):
+    options = {"seeds": [0], "tasks": ["uci-energy"], "methods": ["plain"], "tell": print}
+    study_leaderboard(tmp_path, tmp_path / "states", **options)
+    (record,) = Runs.read(tmp_path).of("uci-energy", "plain").values()
+    rows, task = table(0), TASKS["uci-energy"]
+    job = Job("uci-energy", task, rows, 0, tmp_path / "states")
+    p = METHODS["plain"](job).predict(rows.test_x)
+    error = (p.mean - rows.test_y).square().mean().sqrt()
+    assert record["test"]["rmse"] == pytest.approx(2 * float(error), rel=1e-4)
+    nll = -float(p.log_likelihood(rows.test_y).mean())
+    assert record["test"]["nll"] == pytest.approx(nll + math.log(2), rel=1e-4)
+
+
+def test_another_librarys_failure_is_a_result_and_our_own_is_not(small, tmp_path, monkeypatch):
+    def fails(job: Job) -> None:
+        raise RuntimeError("no such layer")
+
+    monkeypatch.setitem(study.PEERS, "IVON", (fails, "torch", "torch"))
+    monkeypatch.setattr(study, "available", lambda: {"IVON": fails})
+    options = {"seeds": [0], "tasks": ["mlp"], "tell": print}
+    study_leaderboard(tmp_path, tmp_path, methods=["IVON"], **options)
+    runs = Runs.read(tmp_path)
+    assert runs.of("mlp", "IVON") == {}
+    assert runs.refusal("mlp", "IVON") == "RuntimeError: no such layer"
+    monkeypatch.setitem(study.METHODS, "plain", fails)
+    with pytest.raises(RuntimeError, match="no such layer"):
+        study_leaderboard(tmp_path, tmp_path, methods=["plain"], **options)
+
+
+def record(task: str, method: str, seed: int, **test: float) -> dict:
+    return {"task": task, "method": method, "seed": seed, "test": test, "parameters": 10,
+            "passes": 1, "duration": 36.0}  # fmt: skip
+
+
+KNOWN = [
+    record("mlp", "plain", 0, nll=0.5, calibration=0.08, accuracy=88.0, auroc=0.8),
+    record("mlp", "plain", 1, nll=0.6, calibration=0.06, accuracy=88.0, auroc=0.8),
+    record("mlp", "k-tied", 0, nll=0.4, calibration=0.03, accuracy=87.0, auroc=0.9),
+    record("mlp", "k-tied", 1, nll=0.3, calibration=0.03, accuracy=87.2, auroc=0.9),
+    record("mlp", "MC dropout", 0, nll=0.35, calibration=0.05, accuracy=88.0, auroc=0.95),
+    record("mlp", "MC dropout", 1, nll=0.35, calibration=0.05, accuracy=88.0, auroc=0.95),
+    record("uci-energy", "plain", 0, nll=1.0, calibration=0.02, coverage=0.88),
+    record("uci-energy", "k-tied", 0, nll=1.5, calibration=0.06, coverage=0.96),
+    {"task": "uci-energy", "method": "MC dropout", "seed": 0, "refused": "ValueError: no"},
+]
+
+
+def test_ranks_and_differences_by_hand():
+    runs = Runs(KNOWN)
+    gap = runs.gap("mlp", "k-tied", "plain", "nll")
+    assert gap is not None
+    assert gap.pairs == 2
+    assert gap.mean == pytest.approx(-0.2)
+    assert gap.error == pytest.approx(0.1)
+    assert "−0.20 ± 0.10 (2)" in differences(runs, "classes", "nll")
+    methods = ["plain", "k-tied", "MC dropout"]
+    assert runs.mean_ranks("auroc", methods) == (
+        {"plain": 3.0, "k-tied": 2.0, "MC dropout": 1.0}, 1
+    )  # fmt: skip
+    found, count = runs.mean_ranks("nll", methods)
+    assert count == 2, "a method that refused a task is last, not absent"
+    assert found == {"plain": 2.0, "k-tied": 1.75, "MC dropout": 2.25}
+    assert "| k-tied | 1.75 |" in ranks(runs, "all")
+
+
+def test_verdicts_say_where_it_falls_short_and_by_how_much():
+    costs = {"mlp": {"k-tied": {"median": 1.25, "low": 1.2, "high": 1.3}}}
+    said = verdicts(Runs(KNOWN), costs)
+    assert "| NLL lower than plain on every task | no | 1 of 2 tasks; not energy +0.5000 |" in said
+    assert "| no | 0 of 1 tasks; not MLP −0.90 ± 0.10 |" in said  # accuracy
+    assert "| a step of at most 1.3 plain ones | **yes** | MLP 1.25 |" in said
+    assert "0 of 1 sets, 96.0% on average; not energy 96.0%" in said
+    assert "ahead: MC dropout 1.00" in said
+    better = [r for r in KNOWN if r["task"] == "mlp" and r["method"] != "MC dropout"]
+    assert "| best mean rank in OOD AUROC, classes | **yes** | 1.00 over 1 tasks" in verdicts(
+        Runs(better), {}
+    )
+
+
+def test_steps_are_measured_in_turns(small, tmp_path):
+    file = costs.measure_costs(tmp_path, rounds=2, tasks=["mlp", "uci-energy"], tell=print)
+    steps = json.loads(file.read_text(encoding="utf-8"))["steps"]
+    assert steps["mlp"].keys() >= {"k-tied", "MC dropout", "rank-1 mixture", "ensemble of 5"}
+    assert all(cost["median"] > 0 for by_method in steps.values() for cost in by_method.values())
+    assert "Not measured" not in makers(tmp_path)["leaderboard-costs"]("all")
+
+
+def test_the_command_names_what_it_does_not_know():
+    result = CliRunner().invoke(app, ["leaderboard", "--tasks", "mpl"])
+    assert result.exit_code
+    assert "mlp" in str(result.exception)

@@ -1,0 +1,57 @@
+"""Blocks of docs/trust.md: computed from results, and honest where there are none."""
+
+from research.trust.page import (
+    calibration_table,
+    faults_table,
+    gold_tables,
+    long_run_sentence,
+    mutants_table,
+    survivors_table,
+    trust_makers,
+)
+
+
+def test_shares_of_noticed_errors_leave_out_invalid_ones():
+    verdicts = ["killed", "killed", "survived", "uncovered", "invalid"]
+    place = {"file": "metrics/a.py", "at": 3, "before": "a | b", "after": "a & b"}
+    study = {"parts": {str(i): {**place, "verdict": v} for i, v in enumerate(verdicts)}}
+    lines = mutants_table(study).splitlines()
+    assert lines[-1] == "| all | 4 | 2 | 50.0 | 1 | 1 |"
+    assert survivors_table(study).count("metrics/a.py:3") == 2
+
+
+def test_the_nearest_method_is_computed():
+    def part(distance):
+        return {"total_variation": distance, "mean_distance": 0, "std_ratio": 1, "nll": 0,
+                "gold_nll": 0.5}  # fmt: skip
+
+    parts = {"p | far | seed 0": part(0.4), "p | near | seed 0": part(0.1)}
+    text = gold_tables({"parts": {**parts, "p | near | seed 1": part(0.3)}})
+    assert "Nearest by total variation: near, far." in text
+    assert "| near | 0.200 |" in text
+    assert "Seeds per method: 1 to 2." in text
+
+
+def test_families_that_are_not_uniform_are_marked():
+    settings = {"simulations": 5, "examples": 20, "draws": 9, "seed": 0}
+    parts = {"m | a": {"spread": 1.0, "uniform": True}, "m | b": {"spread": 1.5, "uniform": False}}
+    text = calibration_table({"settings": settings, "parts": parts})
+    assert "| a | 1.00 |" in text
+    assert "| b | 1.50 (not uniform) |" in text
+
+
+def test_cases_that_ended_otherwise_are_listed():
+    parts = {
+        "0": {"command": "train", "fault": "SIGKILL", "problem": ""},
+        "1": {"command": "fit", "fault": "full disk", "problem": "another result"},
+    }
+    text = faults_table({"parts": parts})
+    assert "2 cases, 1 of which ended otherwise" in text
+    assert "- fit, full disk: another result" in text
+
+
+def test_what_was_not_recorded_is_said():
+    assert long_run_sentence({}) == "The long run was not recorded."
+    for kind, make in trust_makers().items():
+        if kind not in {"calibration", "gold-chains"}:
+            assert isinstance(make("results/trust/no-such-file.json"), str)
