@@ -7,21 +7,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 
 class DisplayTable(NamedTuple):
-    """Cells of text under a head, between a title and notes.
-
-    Attributes:
-        head: a name for every column.
-        rows: the cells.
-        title: the line above.
-        notes: the lines below.
-        left: columns whose cells begin at the left; all others end at the right.
-
-    Example:
-        >>> print(DisplayTable(["layer", "weights"], [["0", "80"], ["head", "1,600"]]).text())
-        layer  weights
-        0           80
-        head     1,600
-    """
+    """Cells of text under a head, between a title and notes."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -80,13 +66,7 @@ def shown_as_table(kind: type[T]) -> type[T]:
 
 
 def short_repr(value: Any) -> str:
-    """Return a dataclass without the fields that have their defaults; functions by their names.
-
-    Example:
-        >>> from leanbayes import KTied, MeanField, priors
-        >>> KTied(rank=2), MeanField(0.1), priors.Normal(1.0), priors.Flat()
-        (KTied(rank=2), MeanField(scale=0.1), Normal(scale=1.0), Flat())
-    """
+    """Return a dataclass without the fields that have their defaults; functions by their names."""
     shown = []
     for place, field in enumerate(fields(value)):
         content = getattr(value, field.name)

@@ -20,12 +20,7 @@ class UnknownNameError(ValueError, KeyError):
 
 
 class CheckoutOnlyError(UnknownNameError):
-    """A name of the papers' studies, which are in a checkout and not in the installed package.
-
-    Args:
-        kind: what the name stands for.
-        name: the name.
-    """
+    """A name of the papers' studies, which are in a checkout and not in the installed package."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.missing = f"{kind} {name!r} needs a checkout of leanbayes"
@@ -58,12 +53,7 @@ class UntiledWarning(UserWarning):
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """Return a closing phrase that names the nearest right word, for error messages.
-
-    Example:
-        >>> nearest("locl", ["local", "mean"])
-        "; did you mean 'local'?"
-    """
+    """Return a closing phrase that names the nearest right word, for error messages."""
     names = sorted(known)
     by_lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(given.lower(), by_lower, 1)
@@ -73,12 +63,7 @@ def nearest(given: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, given: object, known: Iterable[str]) -> UnknownNameError:
-    """Return an error for a name that nothing of a kind has.
-
-    Example:
-        >>> print(unknown("data set", "minst", ["mnist", "imdb"]))
-        data set 'minst' is unknown; did you mean 'mnist'?
-    """
+    """Return an error for a name that nothing of a kind has."""
     return UnknownNameError(f"{kind} {given!r} is unknown{nearest(str(given), known)}")
 
 
@@ -109,12 +94,6 @@ def explained_as(
         caught: the exceptions to replace.
         when: condition that an exception must meet, too.
         into: the new exception.
-
-    Example:
-        >>> with explained_as("port must be a number ({reason})", ValueError):
-        ...     int("a")
-        Traceback (most recent call last):
-        ValueError: port must be a number (invalid literal for int() with base 10: 'a')
     """
     try:
         yield
@@ -144,12 +123,7 @@ def require_count(name: str, value: int, least: int) -> None:
 
 
 def require_seed(seed: int) -> int:
-    """Return the seed, if it is one that every generator takes: a whole number from 0 to 2⁶⁴ − 1.
-
-    Example:
-        >>> require_seed(42)
-        42
-    """
+    """Return the seed, if every generator takes it: a whole number from 0 to 2⁶⁴ − 1."""
     try:
         whole = operator.index(seed)
     except TypeError:

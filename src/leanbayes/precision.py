@@ -19,12 +19,7 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """Return the same numbers as float32 if they are halves.
-
-    Example:
-        >>> wide(torch.ones(2, dtype=torch.bfloat16)).dtype, wide(torch.ones(2).double()).dtype
-        (torch.float32, torch.float64)
-    """
+    """Return the same numbers as float32 if they are halves."""
     return tensor.float() if tensor.dtype in HALVES else tensor
 
 

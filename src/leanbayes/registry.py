@@ -20,14 +20,6 @@ class Registry(Mapping[str, T]):
     Args:
         kind: what the things are, for error messages.
         checkout_only: names that ``import research.extensions`` registers in a checkout.
-
-    Example:
-        >>> shapes = Registry[type]("shape")
-        >>> @shapes.register
-        ... class Circle: ...
-        >>> shapes["Cirle"]
-        Traceback (most recent call last):
-        leanbayes.errors.UnknownNameError: shape 'Cirle' is unknown; did you mean 'Circle'?
     """
 
     def __init__(self, kind: str, checkout_only: Iterable[str] = ()) -> None:
@@ -107,12 +99,7 @@ class Registry(Mapping[str, T]):
 
 
 def argument_names(made: Callable[..., Any]) -> list[str]:
-    """Return the arguments that a class or function takes.
-
-    Example:
-        >>> argument_names(Registry)
-        ['kind', 'checkout_only']
-    """
+    """Return the arguments that a class or function takes."""
     parameters = inspect.signature(made).parameters.values()
     return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 

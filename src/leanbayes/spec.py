@@ -21,13 +21,7 @@ _EXACT = 2**53
 
 @dataclass(frozen=True)
 class Spec:
-    """A value that can be written to JSON and read back.
-
-    Example:
-        >>> from leanbayes import KTied
-        >>> KTied(rank=3).to_dict()["kind"]
-        'KTied'
-    """
+    """A value that can be written to JSON and read back."""
 
     if_absent: ClassVar[Mapping[str, Any]] = {}
     """What :meth:`from_dict` takes for arguments that specs of earlier versions did not have."""
@@ -104,12 +98,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _words(hint: Any) -> str:
-    """Return a type in words.
-
-    Example:
-        >>> _words(float | Literal["fan_in"] | None)
-        "a number, 'fan_in' or null"
-    """
+    """Return a type in words."""
     words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
     words |= {NoneType: "null"}
     if get_origin(hint) in (Union, UnionType, Literal):

@@ -32,14 +32,6 @@ def scaled_layers(
     """Return the layers with standard deviations of single weights, by the names of ``named_kl``.
 
     Points have none, and rank-one factors scale whole rows and columns: both are left out.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> net = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
-        >>> overrides = {"1": {"posterior": lb.posteriors.Point()}}
-        >>> model = lb.convert(net, lb.MeanField(), lb.priors.Normal(1.0), overrides=overrides)
-        >>> list(scaled_layers(model))
-        ['0']
     """
     maps = dict(random_maps(model))
     require(bool(maps), "the model has no Bayesian layer; call lb.convert(model, …) first")
@@ -100,12 +92,7 @@ class Quartiles(NamedTuple):
 
 
 def quartiles(values: Tensor) -> Quartiles:
-    """Return quartiles, each the nearest of the values.
-
-    Example:
-        >>> quartiles(torch.arange(5.0))
-        Quartiles(low=1.0, median=2.0, high=3.0)
-    """
+    """Return quartiles, each the nearest of the values."""
     flat = values.detach().flatten()
     ranks = [1 + round(share * (len(flat) - 1)) for share in (0.25, 0.5, 0.75)]
     return Quartiles(*(float(flat.kthvalue(rank).values) for rank in ranks))

@@ -27,25 +27,13 @@ _PLAIN: dict[type[nn.Module], type[Affine]] = {
 
 
 def plain_op(module: nn.Module) -> LinearOp | None:
-    """Return the op of a plain torch layer of exactly one of the classes with a weight matrix.
-
-    Example:
-        >>> plain_op(nn.Linear(3, 2))
-        Linear()
-    """
+    """Return the op of a plain torch layer of exactly one of the classes with a weight matrix."""
     kind = _PLAIN.get(type(module))
     return None if kind is None else kind.op_of(module)
 
 
 class Remaining(NamedTuple):
-    """How many there are, and how many are left.
-
-    Example:
-        >>> print(Remaining(30, 120))
-        30 of 120
-        >>> Remaining(30, 120).dropped
-        0.75
-    """
+    """How many there are, and how many are left."""
 
     left: int
     of: int
@@ -136,12 +124,7 @@ def _cells(row: SparseLayer) -> list[str]:
 
 
 def thousands(count: int | None) -> str:
-    """Return a count with commas between thousands, or a dash.
-
-    Example:
-        >>> thousands(62270)
-        '62,270'
-    """
+    """Return a count with commas between thousands, or a dash."""
     return "–" if count is None else f"{count:,}"
 
 
@@ -205,12 +188,7 @@ def _used(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def multiply_adds(model: nn.Module, example: Tensor) -> dict[str, int]:
-    """Count multiply-adds per example, by layer: linear layers and convolutions.
-
-    Example:
-        >>> multiply_adds(nn.Conv2d(3, 8, 5, padding=2), torch.randn(4, 3, 10, 10))
-        {'': 60000}
-    """
+    """Count multiply-adds per example, by layer: linear layers and convolutions."""
     counts: dict[str, int] = {}
 
     def count(name: str, op: LinearOp, size: int) -> Any:

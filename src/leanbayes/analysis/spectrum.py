@@ -93,10 +93,6 @@ def explained_shares(matrix: Tensor, most: int | None = None) -> Tensor:
     Args:
         matrix: one matrix, or a batch of them.
         most: only the first so many, by subspace iteration from a fixed start.
-
-    Example:
-        >>> explained_shares(torch.diag(torch.tensor([1.0, 3.0])))
-        tensor([0.9000, 0.1000], dtype=torch.float64)
     """
     matrix = matrix.detach().cpu().double()
     rank = min(matrix.shape[-2:])

@@ -92,15 +92,7 @@ class Plan:
         )
 
     def apply(self, model: M) -> M:
-        """Convert the model in place and return it; if one layer cannot be converted, none is.
-
-        Example:
-            >>> import leanbayes as lb
-            >>> net = nn.Sequential(nn.Linear(3, 2))
-            >>> planned = lb.plan(net, lb.KTied(2), lb.priors.Normal(1.0))
-            >>> planned.apply(net) is net
-            True
-        """
+        """Convert the model in place and return it; if one layer cannot be converted, none is."""
         modules = dict(model.named_modules(remove_duplicate=False))
         for names, kind, _ in self.layers:
             for name in names:
@@ -294,13 +286,7 @@ def deterministic(model: M, *, member: int | None = None) -> M:
 
 
 def topmost(model: nn.Module, wanted: Callable[[nn.Module], TypeGuard[L]]) -> dict[L, list[str]]:
-    """Return the wanted layers with all their names; what lies inside one of them is part of it.
-
-    Example:
-        >>> shared = nn.Linear(2, 2)
-        >>> topmost(nn.Sequential(shared, nn.ReLU(), shared), is_convertible)[shared]
-        ['0', '2']
-    """
+    """Return the wanted layers with all their names; what lies inside one of them is part of it."""
     layers: dict[L, list[str]] = {}
     inside: str | None = None  # how the names of parts of the last layer begin; they come next
     for name, module in model.named_modules(remove_duplicate=False):
@@ -311,12 +297,7 @@ def topmost(model: nn.Module, wanted: Callable[[nn.Module], TypeGuard[L]]) -> di
 
 
 def select(patterns: str | Iterable[str], names: Iterable[str]) -> set[str]:
-    """Return the dotted names that match a pattern: ``*`` is within one part, ``**`` any.
-
-    Example:
-        >>> select("block*.conv", ["block1.conv", "block1.body.conv"])
-        {'block1.conv'}
-    """
+    """Return the dotted names that match a pattern: ``*`` is within one part, ``**`` any."""
     selected: set[str] = set()
     for pattern in (patterns,) if isinstance(patterns, str) else patterns:
         matching = _matching(pattern, names)

@@ -55,12 +55,6 @@ def references(
         model: the model.
         wanted: the ``id`` of the modules and parameters that are looked for.
         without: the ``id`` of modules of the tree whose own attributes are not looked at.
-
-    Example:
-        >>> net = nn.Sequential(nn.Linear(2, 2))
-        >>> net.order = {"first": [net[0]]}
-        >>> [reference.path for reference in references(net, {id(net[0])})]
-        ["order['first'][0]"]
     """
     tree = {id(module) for module in model.modules()}
     seen: set[int] = set()

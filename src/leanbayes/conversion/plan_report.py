@@ -37,13 +37,7 @@ class KeptLayer(NamedTuple):
 def kept_layers(
     model: nn.Module, converted: Collection[nn.Module], convertible: Collection[nn.Module]
 ) -> tuple[KeptLayer, ...]:
-    """Return the layers with parameters outside converted ones; a shared parameter counts once.
-
-    Example:
-        >>> net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
-        >>> kept_layers(net, [net[0]], [net[0]])
-        (KeptLayer(name='1', kind='LayerNorm', numbers=4, share=0.3333333333333333, chosen=False),)
-    """
+    """Return the layers with parameters outside converted ones; a shared parameter counts once."""
     inside = {part for layer in converted for part in layer.modules()}
     possible = {part for layer in convertible for part in layer.modules()}
     total = sum(map(_numbers, model.parameters()))
@@ -93,12 +87,7 @@ def lines_of(kept: Sequence[KeptLayer]) -> Iterator[str]:
 
 
 def size_of(count: float) -> str:
-    """Return a number of bytes in words.
-
-    Example:
-        >>> size_of(3 * 2**20)
-        '3 MiB'
-    """
+    """Return a number of bytes in words."""
     for unit in ("B", "KiB", "MiB"):
         if abs(count) < 1024:
             return f"{count:.3g} {unit}"

@@ -31,22 +31,12 @@ def dispatch(question: str, q: object, other: object, *arguments: Any) -> Any:
 
 
 def rows_for(factor: Tensor, batch: int) -> Tensor:
-    """Rows that broadcast over a batch: those of a member, or of an example, repeat over its block.
-
-    Example:
-        >>> rows_for(torch.tensor([[1], [2]]), 4).flatten()
-        tensor([1, 1, 2, 2])
-    """
+    """Rows that broadcast over a batch: those of a member or example repeat over its block."""
     return factor if factor.shape[0] in (1, batch) else in_blocks(factor, batch)
 
 
 def in_blocks(factor: Tensor, batch: int) -> Tensor:
-    """Repeat the row of each member over its block of a batch.
-
-    Example:
-        >>> in_blocks(torch.tensor([[1], [2]]), 4).flatten()
-        tensor([1, 1, 2, 2])
-    """
+    """Repeat the row of each member over its block of a batch."""
     repeats = batch // factor.shape[0]
     if isinstance(repeats, int):
         return factor.repeat_interleave(repeats, 0)
@@ -322,10 +312,6 @@ class Delta(WeightDistribution):
     """All mass on one matrix: a point estimate.
 
     Its entropy is taken as zero, so that ``kl`` is ``−log p(loc)``: maximum a posteriori.
-
-    Example:
-        >>> float(Delta(torch.ones(2, 2)).variance.sum())
-        0.0
     """
 
     sign_symmetric = True

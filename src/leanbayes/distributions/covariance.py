@@ -49,14 +49,7 @@ class Factor(ABC):
 
 
 class Triangular(Factor):
-    """A lower-triangular factor with positive diagonal.
-
-    Example:
-        >>> f = Triangular(torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
-        >>> f.dense
-        tensor([[4., 2.],
-                [2., 2.]])
-    """
+    """A lower-triangular factor with positive diagonal."""
 
     def __init__(self, lower: Tensor) -> None:
         if lower.ndim != 2 or lower.shape[0] != lower.shape[1]:
@@ -92,14 +85,7 @@ class Triangular(Factor):
 
 
 class DiagonalLowRank(Factor):
-    """A factor ``[diag(d) | L]``: covariance ``diag(d²) + L Lᵀ`` with ``L [n, rank]``.
-
-    Example:
-        >>> f = DiagonalLowRank(torch.tensor([1.0, 2.0]), torch.tensor([[1.0], [0.0]]))
-        >>> f.dense
-        tensor([[2., 0.],
-                [0., 4.]])
-    """
+    """A factor ``[diag(d) | L]``: covariance ``diag(d²) + L Lᵀ`` with ``L [n, rank]``."""
 
     def __init__(self, scale: Tensor, low_rank: Tensor | None = None) -> None:
         self.scale = scale

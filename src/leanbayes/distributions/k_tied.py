@@ -29,11 +29,6 @@ class KTiedNormal(WeightDistribution):
         v: the column factors ``[k, in]``, not negative.
         log_unit: if given, the factors are ``exp(u + log_unit)`` and ``exp(v + log_unit)``.
         validate_args: check that the parameters are finite.
-
-    Example:
-        >>> q = KTiedNormal(torch.zeros(4, 3), torch.ones(2, 4), torch.ones(2, 3))
-        >>> float(q.variance[0, 0])
-        4.0
     """
 
     normal_marginals = True

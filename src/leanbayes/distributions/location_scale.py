@@ -47,11 +47,6 @@ class LocationScale(WeightDistribution):
         log_alpha: ``log(scale² / loc²)`` where it is known better than the ratio tells
             (see :meth:`multiplicative`).
         validate_args: check that the parameters are finite.
-
-    Example:
-        >>> q = LocationScale(torch.zeros(2, 3), torch.full((2, 3), 0.5))
-        >>> float(q.variance.sum())
-        1.5
     """
 
     sign_symmetric = True
@@ -87,13 +82,7 @@ class LocationScale(WeightDistribution):
     def multiplicative(
         cls, loc: Tensor, log_alpha: Tensor, *, validate_args: bool | None = None
     ) -> LocationScale:
-        """Return Gaussian dropout ``N(loc, α loc²)``; α may broadcast [variance, eq. 5 and 14].
-
-        Example:
-            >>> q = LocationScale.multiplicative(torch.tensor([[2.0]]), torch.zeros(1, 1))
-            >>> float(q.variance)
-            4.0
-        """
+        """Return Gaussian dropout ``N(loc, α loc²)``; α may broadcast [variance, eq. 5 and 14]."""
         scale = (0.5 * log_alpha).exp() * loc.abs().clamp_min(_SMALLEST_WEIGHT)
         return cls(loc, scale, log_alpha=log_alpha, validate_args=validate_args)
 

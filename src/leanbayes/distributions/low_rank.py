@@ -24,12 +24,6 @@ class LowRankProduct(WeightDistribution):
         left: the factor ``A [out, rank]``.
         right: the factor ``B [rank, in]``.
         validate_args: check that the parameters are finite.
-
-    Example:
-        >>> left = LocationScale(torch.randn(4, 2), torch.full((4, 2), 0.1))
-        >>> right = LocationScale(torch.randn(2, 3), torch.full((2, 3), 0.1))
-        >>> int(torch.linalg.matrix_rank(LowRankProduct(left, right).rsample()))
-        2
     """
 
     independent = False

@@ -19,13 +19,6 @@ class Masked(WeightDistribution):
         base: the distribution of ``W``, of one member.
         mask: ones (or ``True``) where a weight is kept, ``[out, in]``.
         validate_args: check that the parameters are finite.
-
-    Example:
-        >>> import torch
-        >>> from leanbayes.distributions import LocationScale
-        >>> q = Masked(LocationScale(torch.ones(2, 2), torch.ones(2, 2)), torch.eye(2))
-        >>> float(q.mean.sum())
-        2.0
     """
 
     def __init__(

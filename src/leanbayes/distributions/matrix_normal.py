@@ -34,13 +34,6 @@ class KroneckerNormal(WeightDistribution):
         diagonal: the standard deviations ``√d [out, in]`` of an independent part.
         bound: which bound the entropy is where there is such a part.
         validate_args: check that the parameters are finite.
-
-    Example:
-        >>> from leanbayes.distributions import Triangular
-        >>> rows, columns = Triangular(torch.eye(2)), Triangular(torch.eye(3))
-        >>> q = KroneckerNormal(torch.zeros(2, 3), rows, columns)
-        >>> bool(torch.isclose(q.entropy(), 6 * torch.distributions.Normal(0., 1.).entropy()))
-        True
     """
 
     normal_marginals = True

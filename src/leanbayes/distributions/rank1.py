@@ -103,12 +103,6 @@ class Rank1Mixture(WeightDistribution):
         weight_scale: standard deviation of a zero-mean normal prior on ``W̄``, whose ``−log p(W̄)``
             joins the KL [rank-1, eq. 2]; ``None`` leaves that to weight decay.
         validate_args: check that the parameters are finite.
-
-    Example:
-        >>> from torch.distributions import Normal
-        >>> r, s = Normal(torch.ones(2, 4), 0.1), Normal(torch.ones(2, 3), 0.1)
-        >>> Rank1Mixture(torch.ones(4, 3), r, s).rsample().shape
-        torch.Size([2, 4, 3])
     """
 
     independent = False

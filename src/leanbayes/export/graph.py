@@ -18,14 +18,7 @@ _HALVINGS = 28
 
 @dataclass(frozen=True, eq=False)
 class OutputSpec:
-    """Outputs that an exported network is to have.
-
-    Args:
-        likelihood: what its outputs mean.
-        levels: of quantiles.
-        shift: targets are ``shift + scale · y`` in the units of their user.
-        scale: see there.
-    """
+    """Outputs that an exported network is to have."""
 
     likelihood: Likelihood = field(default_factory=Categorical)
     levels: tuple[float, ...] = (0.05, 0.5, 0.95)
@@ -43,11 +36,6 @@ class OutputGraph(nn.Module):
     Classes get their averaged ``probabilities``, the ``entropy`` and the ``mutual_information``;
     numbers get ``mean`` and ``standard_deviation`` of a new target, ``aleatoric`` and ``epistemic``
     variances and, where noise is normal, ``quantiles [levels, batch, …]``.
-
-    Args:
-        spec: the outputs that are wanted.
-        samples: the outputs of a few examples, ``[samples, batch, …]``.
-        stacked: whether outputs come as ``[samples, members, batch, …]``.
     """
 
     def __init__(self, spec: OutputSpec, samples: Tensor, *, stacked: bool) -> None:
@@ -182,12 +170,7 @@ def scan_passes(model: Any, noise: PassNoise, first: str, batch_dim: int) -> Non
 
 
 def rename_values(graph: Any, names: Mapping[str, str]) -> None:
-    """Give values of a graph, and of graphs inside of it, other names.
-
-    Args:
-        graph: is changed.
-        names: the new names by the old ones; a value that has a new name already gets another.
-    """
+    """Give values of a graph, and of graphs inside of it, other names."""
     other = {name: f"{name}_inside" for name in names.values()} | dict(names)
     for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
         value.name = other.get(value.name, value.name)

@@ -78,14 +78,7 @@ def sized(inputs: Sequence[Tensor], dims: Sequence[int]) -> tuple[Tensor, ...]:
 def traced_pass(
     model: nn.Module, inputs: tuple[Tensor, ...], dims: Sequence[int], *, noisy: bool
 ) -> Lifted:
-    """Trace a pass in eval mode as a function of its inputs and its noise.
-
-    Args:
-        model: any model.
-        inputs: examples, as :func:`sized` gives them.
-        dims: which dimension of each input counts them.
-        noisy: draw as layers do, or propagate means.
-    """
+    """Trace a pass in eval mode as a function of its inputs and its noise."""
     count = members(model)
     tiled = [tile(t, count, d) for t, d in zip(inputs, dims, strict=True)]
     shared = shared_layers(model, *tiled, rows=tiled[0].shape[dims[0]])
@@ -128,15 +121,7 @@ def traced_moments(
     dims: Sequence[int],
     noise: Tensor,
 ) -> ExportedProgram:
-    """Trace a prediction by moments, from inputs to answers.
-
-    Args:
-        model: any model that has rules for all its parts.
-        answers: what is predicted.
-        inputs: examples, as :func:`sized` gives them.
-        dims: which dimension of each input counts them.
-        noise: of the outputs.
-    """
+    """Trace a prediction by moments, from inputs to answers."""
     whole = _OnePass(model, dims, answers, noise)
     whole.training = False
     sizes = (tuple({d: Dim.AUTO} for d in dims),)

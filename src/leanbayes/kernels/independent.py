@@ -71,12 +71,7 @@ class _Draw(Computation):
 
 
 def draw_scaled(loc: Tensor | None, scale: Tensor) -> Tensor:
-    """Return ``loc + scale ∘ ε`` with standard normal ``ε``; ``loc`` may be missing.
-
-    Example:
-        >>> draw_scaled(torch.ones(2, 3), torch.zeros(2, 3)).sum()
-        tensor(6.)
-    """
+    """Return ``loc + scale ∘ ε`` with standard normal ``ε``; ``loc`` may be missing."""
     return run(_Draw(), loc, scale)
 
 
@@ -152,11 +147,6 @@ def scaled_local(
         scale: standard deviations ``[out, in]``.
         bias: ``[out]``.
         log_unit: if given, the standard deviations are ``exp(scale + log_unit)``.
-
-    Example:
-        >>> y = scaled_local(torch.ones(5, 3), torch.ones(2, 3), torch.zeros(2, 3), None)
-        >>> y.shape, float(y.sum())
-        (torch.Size([5, 2]), 30.0)
     """
     return run(_Local(log_unit), x, loc, scale, bias)
 

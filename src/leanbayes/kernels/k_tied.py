@@ -70,12 +70,7 @@ class _Draw(Computation):
 
 
 def draw_k_tied(loc: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """Return ``loc + (uᵀ v) ∘ ε``.
-
-    Example:
-        >>> draw_k_tied(torch.ones(2, 3), torch.zeros(1, 2), torch.ones(1, 3)).sum()
-        tensor(6.)
-    """
+    """Return ``loc + (uᵀ v) ∘ ε``."""
     return run(_Draw(), loc, u, v)
 
 
@@ -209,11 +204,6 @@ def k_tied_local(
         bias: ``[out]``.
         log_unit: if given, the factors are ``exp(u + log_unit)`` and ``exp(v + log_unit)``, which
             saves nodes of the graph.
-
-    Example:
-        >>> u, v = torch.zeros(2, 4), torch.ones(2, 3)
-        >>> float(k_tied_local(torch.ones(5, 3), torch.ones(4, 3), u, v, torch.ones(4)).sum())
-        80.0
     """
     return run(_Local(log_unit), x, loc, u, v, bias)
 

@@ -89,10 +89,6 @@ def add_noise(mean: Tensor, variance: Tensor) -> Tensor:
     Args:
         mean: broadcasts to the variance.
         variance: not negative.
-
-    Example:
-        >>> add_noise(torch.ones(2, 3), torch.zeros(2, 3)).sum()
-        tensor(6.)
     """
     return run(_AddNoise(), mean, variance)
 

@@ -24,10 +24,6 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         x: ``[batch, in]``.
         weight: ``[out, in]``; the transpose of a contiguous matrix is as good.
         bias: ``[out]``.
-
-    Example:
-        >>> product(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4)).shape
-        torch.Size([2, 4])
     """
     single = x.dtype == weight.dtype == torch.float32 and x.is_cpu and weight.is_cpu
     linear = _onednn() if single and _is_large(len(x), weight) and _may_differ() else None

@@ -31,11 +31,6 @@ class NormalFactor:
         clip: bound on the absolute value of a factor, or infinity.
         batch: how many rows there are.
         noise: the ε ``[batch, n]``, or a seed that gives them.
-
-    Example:
-        >>> factor = NormalFactor.draw(torch.ones(2, 3), torch.zeros(2, 3), None, 4)
-        >>> factor.times(torch.full((4, 3), 5.0)).sum()
-        tensor(60.)
     """
 
     loc: Tensor
@@ -236,11 +231,6 @@ def hashed_normals(by: int, example: Tensor, entry: Tensor, like: Tensor) -> Ten
         example: numbers of examples.
         entry: numbers of entries; broadcasts with them.
         like: gives the dtype.
-
-    Example:
-        >>> e = hashed_normals(1, torch.tensor([[0], [1]]), torch.tensor([[5, 5]]), torch.zeros(()))
-        >>> bool(e[0, 0] == e[0, 1]), bool(e[0, 0] == e[1, 0])
-        (True, False)
     """
     bits = _mixed(_mixed(example * _ODD[0] + by) + entry * _ODD[0])
     first, second = ((bits >> shift & 0x7FFFFFFF).to(like.dtype) for shift in (0, 32))

@@ -25,11 +25,6 @@ def windows(sharing: Sharing, width: int, like: Tensor) -> Tensor:
     An example looks at a row of numbers through a separate window, one part of a window further
     than the example before. So each window is white noise, two examples never meet the same number
     in the same place, and nothing is copied.
-
-    Example:
-        >>> e = windows(Sharing(samples=1, examples=3, each=10), 20, torch.zeros(()))
-        >>> e.shape, bool(e[0, 1, 0] == e[0, 0, 2])
-        (torch.Size([1, 3, 20]), True)
     """
     step = max(-(-width // sharing.each), 1)
     numbers = width + (sharing.examples - 1) * step

@@ -20,11 +20,6 @@ class PackedTriangular(Triangular):
     """A triangular factor from its diagonal and what is below it, row by row.
 
     It is written out where it is needed.
-
-    Example:
-        >>> PackedTriangular(torch.tensor([2.0, 1.0]), torch.tensor([1.0])).dense
-        tensor([[4., 2.],
-                [2., 2.]])
     """
 
     def __init__(self, diagonal: Tensor, below: Tensor) -> None:
@@ -64,26 +59,14 @@ class PackedTriangular(Triangular):
 
 
 def from_packed(diagonal: Tensor, below: Tensor) -> Tensor:
-    """Return the lower-triangular matrix of a diagonal ``[n]`` and what is below it, row by row.
-
-    Example:
-        >>> from_packed(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0]))
-        tensor([[1., 0., 0.],
-                [4., 2., 0.],
-                [5., 6., 3.]])
-    """
+    """Return the lower-triangular matrix of a diagonal ``[n]`` and what is below it, row by row."""
     if _is_native(diagonal, below):
         return run(_FromPacked(), diagonal, below)
     return _plain_from_packed(diagonal, below)
 
 
 def to_packed(lower: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the diagonal of a matrix and what is below it, row by row.
-
-    Example:
-        >>> to_packed(torch.tensor([[1.0, 9.0, 9.0], [4.0, 2.0, 9.0], [5.0, 6.0, 3.0]]))
-        (tensor([1., 2., 3.]), tensor([4., 5., 6.]))
-    """
+    """Return the diagonal of a matrix and what is below it, row by row."""
     n = lower.shape[0]
     square = lower.shape == (n, n) and mode_of(lower) == EAGER
     native = library(lower) if square and not torch.is_grad_enabled() else None
@@ -95,25 +78,14 @@ def to_packed(lower: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_squares(diagonal: Tensor, below: Tensor) -> Tensor:
-    """Return the sum of squares of every row of that matrix.
-
-    Example:
-        >>> row_squares(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0]))
-        tensor([ 1., 20., 70.])
-    """
+    """Return the sum of squares of every row of that matrix."""
     if _is_native(diagonal, below):
         return run(_RowSquares(), diagonal, below)
     return _plain_row_squares(diagonal, below)
 
 
 def lower_product(x: Tensor, lower: Tensor) -> Tensor:
-    """Return ``x Lᵀ`` for ``x [..., n]`` and a lower-triangular ``L``, without most of its zeros.
-
-    Example:
-        >>> x, lower = torch.randn(4, 3), torch.randn(3, 3).tril()
-        >>> torch.allclose(lower_product(x, lower), x @ lower.mT, atol=1e-6)
-        True
-    """
+    """Return ``x Lᵀ`` for ``x [..., n]`` and lower-triangular ``L``, without most of its zeros."""
     if not _worth_blocks(x, lower):
         return x @ lower.mT
     flat = x.reshape(-1, x.shape[-1])
@@ -122,12 +94,7 @@ def lower_product(x: Tensor, lower: Tensor) -> Tensor:
 
 
 def lower_quadratic(x: Tensor, lower: Tensor) -> Tensor:
-    """Return ``xᵀ L Lᵀ x`` for every ``x [..., n]``, as ``[..., 1]``.
-
-    Example:
-        >>> lower_quadratic(torch.ones(1, 2), torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
-        tensor([[5.]])
-    """
+    """Return ``xᵀ L Lᵀ x`` for every ``x [..., n]``, as ``[..., 1]``."""
     if not _worth_blocks(x, lower):
         return (x @ lower).square().sum(-1, keepdim=True)
     flat = x.reshape(-1, x.shape[-1])
@@ -137,13 +104,7 @@ def lower_quadratic(x: Tensor, lower: Tensor) -> Tensor:
 
 @torch.no_grad()
 def lower_lower(a: Tensor, b: Tensor) -> Tensor:
-    """Return ``A B`` of two lower-triangular matrices, without a gradient.
-
-    Example:
-        >>> a, b = torch.randn(3, 3).tril(), torch.randn(3, 3).tril()
-        >>> torch.allclose(lower_lower(a, b), a @ b, atol=1e-6)
-        True
-    """
+    """Return ``A B`` of two lower-triangular matrices, without a gradient."""
     y = torch.zeros_like(a)
     for i, j in _blocks(len(a)):
         torch.mm(a[i:j, :j], b[:j, :j], out=y[i:j, :j])
@@ -152,13 +113,7 @@ def lower_lower(a: Tensor, b: Tensor) -> Tensor:
 
 @torch.no_grad()
 def lower_gram(a: Tensor, b: Tensor) -> Tensor:
-    """Return the lower triangle of ``Aᵀ B`` of two lower-triangular matrices, without a gradient.
-
-    Example:
-        >>> a, b = torch.randn(3, 3).tril(), torch.randn(3, 3).tril()
-        >>> torch.allclose(lower_gram(a, b), (a.mT @ b).tril(), atol=1e-6)
-        True
-    """
+    """Return the lower triangle of ``Aᵀ B`` of lower-triangular matrices, without a gradient."""
     y = torch.zeros_like(a)
     for i, j in _blocks(len(a)):
         torch.mm(a[i:, i:j].t(), b[i:, :j], out=y[i:j, :j])

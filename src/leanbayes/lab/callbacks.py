@@ -26,9 +26,6 @@ class RunData(L.LightningDataModule):
     """Batches whose order depends on seed and epoch; every rank takes its part.
 
     Only training images are augmented, in a way that depends on seed, epoch, batch and rank alone.
-
-    Args:
-        run: whose data.
     """
 
     def __init__(self, run: Run) -> None:
@@ -107,10 +104,6 @@ class Record(L.Callback):
     """A checkpoint and a line of metrics after every epoch.
 
     The lines live in the checkpoint, so that both are always of the same epoch.
-
-    Args:
-        run: where both are written.
-        subject: what the measurements of its recipe are taken of.
     """
 
     def __init__(self, run: Run, subject: Subject) -> None:
@@ -161,10 +154,6 @@ class KeepBest(L.Callback):
     """Keeps what the model was after the epoch with the least NLL of validation examples.
 
     It is in every checkpoint, so that a run that is stopped and resumed ends with the same.
-
-    Attributes:
-        epoch: which it was, counted from 0; −1 before the first.
-        nll: of the validation examples then.
     """
 
     def __init__(self) -> None:

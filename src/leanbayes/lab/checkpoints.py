@@ -32,10 +32,6 @@ class Checkpoints:
     """The files ``epoch-N.ckpt`` of a folder, and the checksums of all of them beside it.
 
     ``sha256sum --ignore-missing -c checkpoints.sha256`` in the run folder compares them, too.
-
-    Args:
-        folder: where they lie.
-        parts: what each holds at least; ``epoch`` and ``state_dict`` are among them.
     """
 
     def __init__(self, folder: Path, parts: Set[str] = _PARTS) -> None:
@@ -66,12 +62,7 @@ class Checkpoints:
             old.unlink()
 
     def last(self, module: nn.Module, *, set_aside: bool = True) -> Path | None:
-        """Return the newest one that can be gone on from; says what is wrong with newer ones.
-
-        Args:
-            module: what is trained.
-            set_aside: whether to rename those that cannot, so that nobody meets them again.
-        """
+        """Return the newest one that can be gone on from; says what is wrong with newer ones."""
         faults: dict[Path, str] = {}
         for path in reversed(self.paths()):
             fault = self._fault(path, module)
@@ -117,11 +108,7 @@ class Checkpoints:
 
 
 def read_checkpoint(path: Path) -> Any:
-    """Read what ``torch.save`` wrote, to the CPU; no code runs, and nothing small becomes large.
-
-    Args:
-        path: a zip file of tensors, which are not compressed, and a pickle that describes them.
-    """
+    """Read what ``torch.save`` wrote, to the CPU; no code runs, and nothing small becomes large."""
     with explained_as(
         f"{path} is not a checkpoint that was saved here ({{reason}})",
         *(zipfile.BadZipFile, LookupError, RuntimeError, ValueError),
@@ -156,12 +143,7 @@ def _count(value: Any, known: dict[int, float]) -> float:
 
 
 def epoch_of(path: Path) -> int:
-    """Return the epoch that a checkpoint's name tells.
-
-    Example:
-        >>> epoch_of(Path("epoch-00012.ckpt"))
-        12
-    """
+    """Return the epoch that a checkpoint's name tells."""
     match = _NAME.fullmatch(path.name)
     assert match is not None
     return int(match[1])

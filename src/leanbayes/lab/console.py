@@ -7,12 +7,7 @@ from rich.text import Text
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
-    r"""Return the text with escape codes, and whatever else a terminal would obey, written out.
-
-    Example:
-        >>> printable("a \x1b[31mred\x1b[0m name")
-        'a \\x1b[31mred\\x1b[0m name'
-    """
+    r"""Return the text with escape codes, and whatever else a terminal would obey, written out."""
     return "".join(c if c.isprintable() or c in keep else _written_out(c) for c in text)
 
 
@@ -21,22 +16,12 @@ def _written_out(character: str) -> str:
 
 
 def one_line(error: object) -> str:
-    r"""Return what an error says, on one line.
-
-    Example:
-        >>> one_line(ValueError("first\nsecond"))
-        'first second'
-    """
+    r"""Return what an error says, on one line."""
     return printable(" ".join(str(error).splitlines()))
 
 
 class PlainConsole(Console):
-    """Rich without its markup: every text that is printed, in tables too, is shown as it is.
-
-    Example:
-        >>> PlainConsole(width=40).print("[red] is no color here")
-        [red] is no color here
-    """
+    """Rich without its markup: every text that is printed, in tables too, is shown as it is."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)

@@ -141,12 +141,7 @@ def foreign_images(x: Tensor, dataset: Dataset, seed: int) -> dict[str, Tensor]:
 
 
 def foreign_auroc(familiar: Tensor, foreign: Tensor) -> float:
-    """Return how well a score detects OOD images: the probability that an OOD one has more of it.
-
-    Example:
-        >>> foreign_auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.3, 0.15]))
-        0.75
-    """
+    """Return how well a score detects OOD images: the probability that one of them has more."""
     scores = torch.cat([familiar, foreign])
     return metrics.auroc(scores, torch.arange(len(scores)) >= len(familiar)).value
 
@@ -200,19 +195,7 @@ class Comparison(NamedTuple):
 def compare_runs(
     first: str | Path, second: str | Path, *, samples: int = 100
 ) -> dict[str, Comparison]:
-    """Compare two finished runs example by example.
-
-    Args:
-        first: Run folder that the other one is compared with.
-        second: Run folder with the same test set.
-        samples: Number of predictive samples.
-
-    Returns:
-        NLL, and accuracy and Brier score of classes or the squared error of numbers.
-
-    Raises:
-        ValueError: If the runs have different test sets.
-    """
+    """Compare two finished runs example by example."""
     runs = [Run(first), Run(second)]
     truths = [run.dataset.test.y for run in runs]
     require(

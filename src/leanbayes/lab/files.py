@@ -58,14 +58,7 @@ def reading(path: Path) -> AbstractContextManager[None]:
 
 
 def write_bytes(path: str | Path, content: bytes | memoryview) -> Path:
-    """Write a file, whole or not at all, with the folders above it.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_bytes(Path(folder) / "new" / "a.bin", b"hello").read_bytes()
-        b'hello'
-    """
+    """Write a file, whole or not at all, with the folders above it."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     return replace_file(path, content)
@@ -87,14 +80,7 @@ def json_text(values: Any) -> str:
 
 
 def read_object(path: Path, keys: Set[str], what: str, again: str) -> dict[str, Any]:
-    """Read a JSON object that has these keys.
-
-    Args:
-        path: the file.
-        keys: what the object cannot do without.
-        what: what such a file is, for the sentence about one that is something else.
-        again: how to get a good one.
-    """
+    """Read a JSON object that has these keys."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; {again}")
     try:
@@ -114,19 +100,6 @@ def locked(path: Path, taken: str) -> Iterator[None]:
     """Hold the lock of a file, which stays behind empty.
 
     On a file system without locks, it warns and goes on without.
-
-    Args:
-        path: the file of the lock, in a folder that exists.
-        taken: the message for a second process, which is refused.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder) / "lock"
-        ...     with locked(file, "in use"), locked(file, "in use"):
-        ...         pass
-        Traceback (most recent call last):
-        BlockingIOError: in use
     """
     lock = FileLock(path)
     try:

@@ -52,23 +52,13 @@ def interruptible() -> Iterator[None]:
 
 
 def stopped_by(interrupt: KeyboardInterrupt) -> str:
-    """Return what stopped a command, in words.
-
-    Example:
-        >>> stopped_by(KeyboardInterrupt()), stopped_by(KeyboardInterrupt(signal.SIGTERM))
-        ('Ctrl-C', 'SIGTERM')
-    """
+    """Return what stopped a command, in words."""
     number = _signal(interrupt)
     return "Ctrl-C" if number == signal.SIGINT else number.name
 
 
 def exit_code(interrupt: KeyboardInterrupt) -> int:
-    """Return what shells report for a command that a signal ended.
-
-    Example:
-        >>> exit_code(KeyboardInterrupt()), exit_code(KeyboardInterrupt(signal.SIGTERM))
-        (130, 143)
-    """
+    """Return what shells report for a command that a signal ended."""
     return 128 + _signal(interrupt)
 
 

@@ -27,19 +27,7 @@ class Processes(NamedTuple):
 
 
 def processes(asked: int | None = None, started: Mapping[str, str] | None = None) -> Processes:
-    """Return the processes that torchrun or SLURM started, or those to start here.
-
-    Args:
-        asked: processes on a machine, or None to take what there is.
-        started: environment variables; those of this process, if not given.
-
-    Example:
-        >>> processes(2, {})
-        Processes(devices=2, nodes=1)
-        >>> cluster = {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}
-        >>> processes(None, cluster)
-        Processes(devices=4, nodes=2)
-    """
+    """Return the processes that torchrun or SLURM started, or those to start here."""
     started = os.environ if started is None else started
     if "TORCHELASTIC_RUN_ID" in started:
         starter, here = "torchrun", int(started["LOCAL_WORLD_SIZE"])
@@ -83,16 +71,7 @@ def build_trainer(
     progress: bool = True,
     loggers: Any = False,
 ) -> L.Trainer:
-    """Return Lightning's trainer as a recipe wants it; checkpoints are a callback's business.
-
-    Args:
-        recipe: how long, how precise, how clipped.
-        folder: the run folder.
-        callbacks: what to do on the way.
-        together: how many processes train.
-        progress: show a progress bar.
-        loggers: Lightning loggers.
-    """
+    """Return Lightning's trainer as a recipe wants it; checkpoints are a callback's business."""
     return L.Trainer(
         max_epochs=recipe.training.epochs,
         accelerator="auto" if torch.cuda.is_available() else "cpu",

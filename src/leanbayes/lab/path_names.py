@@ -12,12 +12,7 @@ _DEVICES = {"con", "prn", "aux", "nul"} | {
 
 
 def path_name(name: str) -> str:
-    """Return the name, if a file or folder can have it on every system and it leads nowhere else.
-
-    Example:
-        >>> path_name("mnist-mlp-k2")
-        'mnist-mlp-k2'
-    """
+    """Return the name if a file or folder can have it on every system and it leads nowhere else."""
     require(
         _PATTERN.fullmatch(name) is not None,
         f"{_short(name)} cannot name a file or folder; begin with a letter or digit and use "

@@ -15,10 +15,6 @@ def environment_facts(*packages: str) -> dict[str, Any]:
     ``tree`` is the content of the checkout at that revision, by which ``git log --format='%T %H'``
     finds it after a rebase; ``sources`` is the content of the package's modules as they ran, also
     outside of a checkout or with changes that nobody committed.
-
-    Example:
-        >>> sorted(environment_facts("numpy")["versions"])
-        ['leanbayes', 'numpy', 'torch']
     """
     return {
         "versions": {name: version(name) for name in ("leanbayes", "torch", *packages)},

@@ -200,12 +200,7 @@ class LearningRate(_Section):
     warmup: float = Field(default=0.0, ge=0)
 
     def __call__(self, epoch: float, epochs: int) -> float:
-        """Return the factor at an epoch of so many.
-
-        Example:
-            >>> LearningRate(kind="steps", milestones=(2,), warmup=1)(3, 4)
-            0.1
-        """
+        """Return the factor at an epoch of so many."""
         value = 1.0
         if self.kind == "linear":
             value = max(1 - epoch / epochs, self.floor)

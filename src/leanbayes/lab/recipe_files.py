@@ -53,12 +53,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse_yaml(text: str) -> Any:
-    """Read YAML without tags that could construct objects, and not more than a recipe holds.
-
-    Example:
-        >>> parse_yaml("lr: 1e-3")
-        {'lr': 0.001}
-    """
+    """Read YAML without tags that could construct objects, and not more than a recipe holds."""
     return yaml.load(text, Loader=_Loader)
 
 
@@ -121,12 +116,7 @@ def _under_budget(values: dict[str, Any], budget: Budget) -> dict[str, Any]:
 
 
 def apply_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy with dotted keys set.
-
-    Example:
-        >>> apply_settings({"a": {"b": 1}}, {"a.b": 2, "a.c": 3})
-        {'a': {'b': 2, 'c': 3}}
-    """
+    """Return a copy with dotted keys set."""
     changed: dict[str, Any] = {k: _copy(v) for k, v in values.items()}
     for dotted, value in settings.items():
         *parents, last = dotted.split(".")

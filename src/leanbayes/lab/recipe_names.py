@@ -8,24 +8,14 @@ RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 
 
 def recipe_names(start: str = "") -> list[str]:
-    """Return the recipes that come with leanbayes, all or those whose names start so.
-
-    Example:
-        >>> recipe_names("rank1/cifar10-wrn-b")
-        ['rank1/cifar10-wrn-batchensemble']
-    """
+    """Return the recipes that come with leanbayes, all or those whose names start so."""
     paths = sorted(RECIPES.glob("*/*.yaml"))
     names = [path.relative_to(RECIPES).with_suffix("").as_posix() for path in paths]
     return [name for name in names if name.startswith(start)]
 
 
 def recipe_path(recipe: str | Path) -> Path:
-    """Return the file of a recipe, which is given by its name or by its path.
-
-    Example:
-        >>> recipe_path("k_tied/mnist-mlp-k2").name
-        'mnist-mlp-k2.yaml'
-    """
+    """Return the file of a recipe, which is given by its name or by its path."""
     given = Path(recipe)
     if given.is_file():
         return given

@@ -38,12 +38,7 @@ class _Result(BaseModel):
 
 
 def write_result(path: Path, result: Mapping[str, Any]) -> None:
-    """Write the result of a run; its checksum, which ``sha256sum -c`` compares too, is there first.
-
-    Args:
-        path: ``result.json`` of a run folder.
-        result: JSON-ready values.
-    """
+    """Write the result of a run; its checksum, which ``sha256sum -c`` compares, is there first."""
     text = json_text(result)
     digest = hashlib.sha256(text.encode()).hexdigest()
     write_text(path.with_suffix(".sha256"), f"{digest}  {path.name}\n")
@@ -53,12 +48,7 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
 def read_result(
     path: Path, again: str = "resume the run to have it written again"
 ) -> dict[str, Any]:
-    """Read the result of a run, and compare its checksum if it has one.
-
-    Args:
-        path: ``result.json`` of a run folder, or a file in which one was archived.
-        again: how to get a good one.
-    """
+    """Read the result of a run, and compare its checksum if it has one."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; {again}")
     try:
@@ -97,20 +87,7 @@ _STEP_SIZES = ("optimizer.lr", "learning_rate.", "training.gradient_clip")
 
 
 class IncidentLog:
-    """A file that only a run with something to tell has.
-
-    Args:
-        path: the file.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     history = IncidentLog(Path(folder) / "history.json")
-        ...     history.note_stop(5, "the loss is nan")
-        ...     history.note_changes(5, {"optimizer.lr": (0.1, 0.01)})
-        ...     history.sentences()
-        ('From epoch 5 on, optimizer.lr is 0.01 and no longer 0.1, because the loss is nan.',)
-    """
+    """A file that only a run with something to tell has."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -42,10 +42,6 @@ class Run:
     ``recipe.yaml`` is what is run, ``metrics.csv`` has a line an epoch, ``checkpoints/`` the last
     states, ``model.safetensors`` the trained model and ``result.json`` how it was judged. A run
     whose numbers were once not finite has a ``history.json``.
-
-    Args:
-        folder: the run folder.
-        recipe: what is to be run; what the folder says, if not given.
     """
 
     def __init__(self, folder: str | Path, recipe: Recipe | None = None) -> None:
@@ -124,11 +120,7 @@ class Run:
         }
 
     def open(self, epoch: int = 0) -> None:
-        """Begin the folder with its recipe; what a run that goes on has changed is noted.
-
-        Args:
-            epoch: the first that follows the recipe.
-        """
+        """Begin the folder with its recipe; what a run that goes on has changed is noted."""
         changes = self._changes() if self._recipe_file.exists() else None
         if changes == {}:
             return

@@ -38,13 +38,7 @@ _FAMILIES: dict[str, Posterior] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check.
-
-    Attributes:
-        name: what was checked.
-        problem: why it failed; empty if it passed.
-        seconds: how long it took.
-    """
+    """The outcome of one check."""
 
     name: str
     problem: str
@@ -56,17 +50,7 @@ class Finding:
 
 
 def selfcheck(tell: Callable[[Finding], object] = lambda finding: None) -> list[Finding]:
-    """Check that leanbayes computes on this machine what its formulas say.
-
-    Args:
-        tell: Called with every finding as soon as it is there.
-
-    Returns:
-        One finding per check; those with a ``problem`` failed.
-
-    Example:
-        >>> failed = [f for f in selfcheck() if f.problem]  # doctest: +SKIP
-    """
+    """Check that leanbayes computes on this machine what its formulas say."""
     findings = []
     for name, check in checks():
         started = time.monotonic()

@@ -107,16 +107,6 @@ def write_table(path: str | Path, columns: Mapping[str, Sequence[object]]) -> Pa
     """Write columns of equal length under their names; numbers keep all their digits.
 
     A text that a spreadsheet would take for a formula gets a quote before it.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = write_table(Path(folder) / "a.csv", {"x": [0.1, 2.0], "name": ["a", "b, c"]})
-        ...     print(path.read_text(), read_table(path)["name"], sep="")
-        x,name
-        0.1,a
-        2.0,"b, c"
-        ('a', 'b, c')
     """
     text = io.StringIO()
     writer = csv.writer(text)
@@ -138,12 +128,7 @@ def _unquoted(cell: str) -> str:
 
 
 def read_cells(cells: Sequence[str]) -> npt.NDArray[np.float64] | None:
-    """Return the numbers of all cells at once; ``None`` if a cell has none.
-
-    Example:
-        >>> read_cells(["1", "2e3"]), read_cells(["1", "one"]), read_cells(["1_0"])
-        (array([1.e+00, 2.e+03]), None, None)
-    """
+    """Return the numbers of all cells at once; ``None`` if a cell has none."""
     if "_" in "".join(cells):
         return None
     try:
@@ -153,12 +138,7 @@ def read_cells(cells: Sequence[str]) -> npt.NDArray[np.float64] | None:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is a number; Python's ``1_0`` is not one to anybody else.
-
-    Example:
-        >>> is_number("1e-3"), is_number("one"), is_number("1_0")
-        (True, False, False)
-    """
+    """Return whether a text is a number; Python's ``1_0`` is not one to anybody else."""
     if "_" in text:
         return False
     try:

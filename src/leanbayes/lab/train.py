@@ -198,14 +198,7 @@ def _result(run: Run, module: BayesianModule, trainer: L.Trainer, seconds: float
 def build_module(
     recipe: Recipe, model: nn.Module, likelihood: Likelihood, data_size: int
 ) -> BayesianModule:
-    """Return what Lightning trains: the recipe's objective, schedules and parameter groups.
-
-    Args:
-        recipe: what to run.
-        model: as :func:`leanbayes.lab.from_recipe.build_model` makes it.
-        likelihood: as :func:`leanbayes.lab.from_recipe.likelihood_of` makes it.
-        data_size: how many training examples there are.
-    """
+    """Return what Lightning trains: the recipe's objective, schedules and parameter groups."""
     spec = recipe.optimizer
     return BayesianModule(
         model,

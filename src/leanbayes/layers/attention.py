@@ -20,15 +20,7 @@ from leanbayes.ops import Linear
 
 @register_layer(nn.MultiheadAttention)
 class Attention(Layer):
-    """Stands for :class:`torch.nn.MultiheadAttention`, with the same call and the same result.
-
-    Args:
-        query: the query projection; ``key``, ``value`` and ``out`` alike.
-        key: the key projection.
-        value: the value projection.
-        out: the output projection.
-        packed: whether torch keeps the weights of query, key and value in one tensor.
-    """
+    """Stands for :class:`torch.nn.MultiheadAttention`, with the same call and the same result."""
 
     num_heads: int
     dropout: float

@@ -25,11 +25,6 @@ def take_plain(layer: Any, state: MutableMapping[str, Tensor], prefix: str) -> N
 
     Weights become means, and everything else that is learned stays as it is. A state dict that has
     a posterior of this layer, or not all tensors of the torch layer, is left alone.
-
-    Args:
-        layer: a :class:`~leanbayes.extend.Layer`, which loads by this function.
-        state: the state dict.
-        prefix: what the names of the layer's tensors begin with.
     """
     if layer.template is None:
         return
@@ -233,13 +228,7 @@ def check_convertible(module: nn.Module) -> type[Layer]:
 
 
 def _refuse_custom(module: nn.Module, base: type[nn.Module], subject: str = "it") -> None:
-    """Raise a sentence if a layer does anything that its registered class does not.
-
-    Args:
-        module: the layer, or a part of one.
-        base: the class whose behavior its Bayesian counterpart has.
-        subject: what the sentence calls it.
-    """
+    """Raise a sentence if a layer does anything that its registered class does not."""
     if parametrize.is_parametrized(module):
         raise ValueError(
             f"{subject} has parametrizations; remove them with "

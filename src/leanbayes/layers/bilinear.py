@@ -15,15 +15,7 @@ from leanbayes.precision import wide, wide_dtype
 
 @dataclass(frozen=True)
 class OuterProduct(Linear):
-    """A bilinear form: a matrix times the flattened outer product of two inputs.
-
-    Args:
-        sizes: how many features the two inputs have.
-
-    Example:
-        >>> OuterProduct((3, 2)).matrix(torch.zeros(4, 3, 2)).shape
-        torch.Size([4, 6])
-    """
+    """A bilinear form: a matrix times the flattened outer product of two inputs."""
 
     sizes: tuple[int, int]
 
@@ -40,11 +32,7 @@ class OuterProduct(Linear):
 
 @register_layer(nn.Bilinear)
 class Bilinear(Layer):
-    """``x₁ᵀ A x₂ + b`` with random ``A``.
-
-    Args:
-        affine: acts on the outer product ``x₁ x₂ᵀ``, flattened.
-    """
+    """``x₁ᵀ A x₂ + b`` with random ``A``."""
 
     def __init__(self, affine: Affine) -> None:
         super().__init__()

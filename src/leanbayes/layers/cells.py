@@ -57,11 +57,6 @@ class Cell(Layer):
     A cell does not know where a sequence begins, so that every call draws again; under
     ``lb.held(model)`` and in ``lb.predict`` all steps of a sequence run with one draw, as those of
     ``nn.LSTM`` do.
-
-    Args:
-        mode: which step, by torch's name of the mode (``"LSTM"``, ``"GRU"``, ``"RNN_TANH"``, …).
-        ih: acts on the input.
-        hh: acts on the hidden state.
     """
 
     input_size: int

@@ -22,15 +22,7 @@ DROPOUT = (
 
 
 class MCDropout(nn.Module):
-    """A dropout layer that draws in training and in eval mode alike.
-
-    Args:
-        layer: the dropout layer that it stands for.
-
-    Example:
-        >>> MCDropout(nn.Dropout(0.3))
-        MCDropout(Dropout, p=0.3)
-    """
+    """A dropout layer that draws in training and in eval mode alike."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()

@@ -20,9 +20,6 @@ class EmbeddingBag(Layer):
     """The (weighted) sum or the mean of the vectors of each bag of indices.
 
     Vectors are looked up first and added then, so that a call needs memory for all of them.
-
-    Args:
-        table: the random vectors.
     """
 
     mode: str

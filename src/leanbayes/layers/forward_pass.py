@@ -26,12 +26,7 @@ from leanbayes.torch_private import is_in_backward, is_transformed, packs_saved_
 
 @dataclass(frozen=True, eq=False)
 class RoundedMap:
-    """A map that is applied in full precision, for inputs and outputs in half of it.
-
-    Args:
-        drawn: the map.
-        dtype: the dtype of the layer's parameters; that of the input if not given.
-    """
+    """A map that is applied in full precision, for inputs and outputs in half of it."""
 
     drawn: Map
     dtype: torch.dtype | None = None
@@ -191,19 +186,6 @@ def forward_pass(
     A layer that is called twice keeps its draw, and layers compare their inputs with the number of
     examples. ``predict`` and ``BayesianModule`` do this; use it in your own training loop where a
     model calls a layer twice, or where examples are not in the first dimension of every input.
-
-    Args:
-        rows: number of examples in the batch, repeated for members if there are any.
-        shared: layers that are called more than once.
-        draws: how layers draw, if not as usual.
-        noise: noise that samples share.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> layer = lb.convert(nn.Linear(3, 3), lb.MeanField(), lb.priors.Normal(1.0))
-        >>> with lb.using(layer, lb.estimators.weights), forward_pass():
-        ...     torch.equal(layer(torch.eye(3)), layer(torch.eye(3)))
-        True
     """
     draws = Draws(shared) if draws is None else draws
     with _running(replace(_PASS.get(), rows=rows, draws=draws, noise=noise)):
@@ -257,11 +239,6 @@ def warn_untiled(x: Tensor, batch_dim: int, members: int) -> None:
     It looks at the first example of every member: they are equal if the batch was repeated. Only
     an input that nothing trainable has computed can be judged, so a mixture behind layers that are
     trained is not. A zero among real numbers equals everything, since dropout makes zeros.
-
-    Args:
-        x: input of a layer of the mixture, or of the whole ensemble.
-        batch_dim: dimension that counts examples.
-        members: number of members.
     """
     if members == 1 or x.requires_grad or not torch.is_grad_enabled():
         return

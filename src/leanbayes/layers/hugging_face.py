@@ -16,12 +16,7 @@ from leanbayes.ops import Linear
 
 @dataclass(frozen=True)
 class TransposedLinear(Linear):
-    """A linear layer whose weight is stored as ``[in, out]``.
-
-    Example:
-        >>> TransposedLinear().matrix(torch.zeros(3, 2)).shape
-        torch.Size([2, 3])
-    """
+    """A linear layer whose weight is stored as ``[in, out]``."""
 
     def matrix(self, weight: Tensor) -> Tensor:
         return weight.t()

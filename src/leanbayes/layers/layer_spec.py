@@ -99,10 +99,6 @@ def prior_or_default(prior: Prior | None, posterior: Posterior) -> Prior:
     """Return the prior, or the recommended one of a family.
 
     It is ``He()`` for weights with means, and the published prior of rank-one factors.
-
-    Example:
-        >>> prior_or_default(None, KTied()), prior_or_default(None, Rank1(4))
-        (He(), Normal(scale=0.1, loc=1.0))
     """
     if prior is not None:
         return prior
@@ -121,13 +117,7 @@ def prior_or_default(prior: Prior | None, posterior: Posterior) -> Prior:
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes the parts of one layer from its choice; what ``from_torch`` of a layer kind is given.
-
-    Args:
-        choice: what the layer is to be made of.
-        shared: the priors that layers of the same model share.
-        checks: refuse weights that have no finite numbers.
-    """
+    """Makes the parts of one layer from its choice; ``from_torch`` of a layer kind takes it."""
 
     choice: LayerSpec
     shared: SharedPriors

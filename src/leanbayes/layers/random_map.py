@@ -31,13 +31,7 @@ _HARMLESS += "element_size is_contiguous is_floating_point numel size stride __l
 
 
 class MeanWeight(Tensor):
-    """A posterior mean that warns when code computes with it; results are ordinary tensors.
-
-    Example:
-        >>> weight = torch.zeros(2, 3).as_subclass(MeanWeight)
-        >>> weight.dtype, weight.shape
-        (torch.float32, torch.Size([2, 3]))
-    """
+    """A posterior mean that warns when code computes with it; results are ordinary tensors."""
 
     @classmethod
     def __torch_function__(

@@ -34,11 +34,6 @@ class Recurrent(Layer):
 
     The maps are drawn once and used at all time steps. One weight matrix for the whole batch runs
     in torch's fused kernel; noise per example (``flipout``, rank-one factors) in a loop over time.
-
-    Args:
-        order: the names of each layer's and direction's weights and biases, as torch orders them.
-        parts: by torch's name (``weight_ih_l0``, …) a random map for each weight matrix, and a
-            random map or a vector for each bias.
     """
 
     mode: str

@@ -49,12 +49,7 @@ def incomplete_beta(a: Tensor, b: Tensor, x: Tensor, rest: Tensor | None = None)
 
 
 def log_rising(x: Tensor, n: Tensor) -> Tensor:
-    """Compute ``log Γ(x + n) − log Γ(x) − n log x``, without loss of digits for large x.
-
-    Example:
-        >>> log_rising(torch.tensor(1e12).double(), torch.tensor(1e6).double())
-        tensor(0.5000, dtype=torch.float64)
-    """
+    """Compute ``log Γ(x + n) − log Γ(x) − n log x``, without loss of digits for large x."""
     small, large = x.clamp_max(_STIRLING), x.clamp_min(_STIRLING)
     direct = torch.lgamma(small + n) - torch.lgamma(small) - n * small.log()
     series = (large + n - 0.5) * torch.log1p(n / large) - n

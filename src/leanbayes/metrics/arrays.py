@@ -13,12 +13,7 @@ _SMALL = (torch.int8, torch.int16, torch.int32)
 
 
 def as_tensor(values: Any) -> Tensor:
-    """Return an array, a Series, a DataFrame or a list as a tensor; small integers become int64.
-
-    Example:
-        >>> as_tensor([1, 0]).dtype, as_tensor(torch.tensor([1], dtype=torch.int32)).dtype
-        (torch.int64, torch.int64)
-    """
+    """Return an array, a Series, a DataFrame or a list as a tensor; small integers become int64."""
     if not isinstance(values, Tensor):
         values = values.to_numpy() if hasattr(values, "to_numpy") else values
         flags = getattr(values, "flags", None)

@@ -72,13 +72,6 @@ def masked(posterior: Learned[WeightDistribution], mask: Tensor) -> Learned[Weig
     Args:
         posterior: any; what it has pruned already stays pruned.
         mask: ``True`` where a weight is kept, ``[out, in]``.
-
-    Example:
-        >>> from leanbayes.ops import Linear
-        >>> q = MeanField()(torch.ones(2, 2), Linear())
-        >>> kept = masked(q, torch.eye(2).bool())
-        >>> kept.spec.base == q.spec, kept.loc is q.loc, int(kept.mask.sum())
-        (True, True, 2)
     """
     spec = posterior.spec
     mask = mask.bool().to(next(posterior.parameters()).device)

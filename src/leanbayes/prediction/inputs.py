@@ -206,12 +206,7 @@ def is_loader(x: object) -> bool:
 
 
 def in_precision_of(model: nn.Module, x: Tensor) -> Tensor:
-    """Return numbers in the precision of the model's weights; whole ones stay whole.
-
-    Example:
-        >>> in_precision_of(nn.Linear(3, 2), torch.zeros(1, 3, dtype=torch.float64)).dtype
-        torch.float32
-    """
+    """Return numbers in the precision of the model's weights; whole ones stay whole."""
     weight = next((p for p in model.parameters() if p.is_floating_point()), x)
     return x.to(weight.dtype) if x.is_floating_point() else x
 

@@ -46,13 +46,7 @@ def _outputs(inputs: Inputs, model: nn.Module) -> Tensor:
 def linearized_samples(
     model: nn.Module, run: Callable[[nn.Module], Tensor], samples: int
 ) -> Tensor:
-    """Return outputs ``[samples, …]`` of the tangent of a model, each for one draw of all weights.
-
-    Args:
-        model: a converted model, in eval mode.
-        run: calls a model with the inputs and returns its output tensor.
-        samples: how many draws.
-    """
+    """Return outputs ``[samples, …]`` of the tangent of a model, one draw of all weights each."""
     maps = dict(random_maps(model))
     require(bool(maps), "the model has no Bayesian layer; call lb.convert or lb.laplace first")
     for name, layer in maps.items():

@@ -131,17 +131,7 @@ def predict(
 
 
 class _Drawer:
-    """Draws samples for one batch after the other.
-
-    Args:
-        model: what is predicted with.
-        samples: how many draws.
-        coherent: whether each is one function over all batches.
-        seed: of the first batch; others have their own, unless draws are coherent.
-
-    Attributes:
-        reason: why the samples of some batch were drawn in a loop; ``None`` if none were.
-    """
+    """Draws samples for one batch after the other."""
 
     def __init__(self, model: nn.Module, samples: int, coherent: bool, seed: int | None) -> None:
         self.model, self.samples, self.coherent, self.seed = model, samples, coherent, seed
@@ -311,13 +301,7 @@ def one_pass(
 def shared_layers(
     model: nn.Module, *inputs: Tensor, rows: int | None = None
 ) -> frozenset[nn.Module]:
-    """Find the random maps that one forward pass calls more than once, with other noise each time.
-
-    Args:
-        model: the model.
-        *inputs: what it is called with, repeated for members.
-        rows: number of examples in these inputs, if layers shall compare theirs with it.
-    """
+    """Find the random maps that a forward pass calls more than once, with other noise each time."""
     with torch.no_grad(), evaluating(model), noise_by(0, model), forward_pass(rows) as draws:
         model(*inputs)
     return frozenset(draws.repeated)

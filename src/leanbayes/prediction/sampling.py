@@ -43,17 +43,7 @@ _SMALL = 32
 
 
 class Passes:
-    """The forward passes of one prediction.
-
-    Args:
-        model: the model.
-        inputs: all examples.
-        batch_size: number of examples that run at once.
-        before: passes of other examples; what they found out about the model is not tried again.
-
-    Attributes:
-        reason: why samples are drawn in a loop; ``None`` if they are vectorized.
-    """
+    """The forward passes of one prediction."""
 
     def __init__(
         self,
@@ -164,12 +154,7 @@ class Passes:
 
 
 class _Vectorized:
-    """A model of which one pass draws several samples.
-
-    Args:
-        model: the model.
-        inputs: the inputs that it is called with.
-    """
+    """A model of which one pass draws several samples."""
 
     def __init__(self, model: nn.Module, inputs: Inputs) -> None:
         self.model, self.inputs = model, inputs
@@ -244,12 +229,7 @@ def _first_line(error: Exception) -> str:
 
 @dataclass(eq=False)
 class _ApartDraws(Draws):
-    """Draws in which every random map has noise for every row, and is called once.
-
-    Attributes:
-        maps: maps that other passes of this prediction have drawn from.
-        apart: follows the rows of the pass.
-    """
+    """Draws in which every random map has noise for every row, and is called once."""
 
     maps: dict[nn.Module, Held] = field(kw_only=True)
     apart: RowsApart = field(kw_only=True)

@@ -17,13 +17,7 @@ _LOOKED_AT = 64
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model itself, without what compiles it, averages it or runs it in parallel.
-
-    Example:
-        >>> net = nn.Linear(2, 1)
-        >>> unwrapped(AveragedModel(net)), unwrapped(nn.DataParallel(net)) is net
-        (Linear(in_features=2, out_features=1, bias=True), True)
-    """
+    """Return the model itself, without what compiles it, averages it or runs it in parallel."""
     while True:
         inner = model.module if isinstance(model, _WRAPPERS) else compiled_module(model)
         if not isinstance(inner, nn.Module):
@@ -59,12 +53,7 @@ def trained_names(model: nn.Module) -> set[str]:
 
 @torch.no_grad()
 def fingerprint(tensors: Mapping[str, Tensor], without: Collection[str]) -> str:
-    """Return a digest of names, shapes and some numbers of tensors, to distinguish networks.
-
-    Args:
-        tensors: a state dict.
-        without: names that do not count.
-    """
+    """Return a digest of names, shapes and some numbers of tensors, to distinguish networks."""
     digest = hashlib.sha256()
     for name in sorted(tensors.keys() - set(without)):
         tensor = tensors[name].detach()

@@ -29,15 +29,6 @@ def replace_file(path: str | os.PathLike[str], content: bytes | memoryview) -> P
     """Write a file through a neighbor that replaces it in one step, and see it onto the disk.
 
     A process that is killed at any moment, or a full disk, leaves the old file or the new one.
-
-    Raises:
-        DiskFullError: there is no space left.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     replace_file(Path(folder) / "a.bin", b"hello").read_bytes()
-        b'hello'
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -54,11 +45,7 @@ def replace_file(path: str | os.PathLike[str], content: bytes | memoryview) -> P
 
 
 def remove_partial_files(folder: str | os.PathLike[str]) -> None:
-    """Remove what processes that were killed while they wrote have left in a folder.
-
-    Args:
-        folder: one that no other process writes to at the moment.
-    """
+    """Remove what processes that were killed while they wrote have left in a folder."""
     own = f".{os.getpid()}.partial"
     for orphan in Path(folder).glob("*.partial"):
         if not orphan.name.endswith(own):

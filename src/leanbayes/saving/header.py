@@ -39,17 +39,6 @@ class AllocationLimit(TorchFunctionMode):
 
     Views count where something is done with them: a view of any size is small, its copy is not.
     The meta device would find the sizes too, but torch takes seconds for the first operation there.
-
-    Args:
-        elements: how many there may be.
-
-    Example:
-        >>> import torch
-        >>> with AllocationLimit(10):
-        ...     small = torch.zeros(2, 3)
-        ...     large = small.new_empty(10**6, 10**6)
-        Traceback (most recent call last):
-        ValueError: 1000000000006 elements are asked for, and at most 10 can be meant
     """
 
     def __init__(self, elements: int) -> None:
@@ -124,12 +113,7 @@ class TensorInfo(NamedTuple):
 
     @staticmethod
     def of(tensor: Tensor) -> TensorInfo:
-        """Return those of a tensor.
-
-        Example:
-            >>> TensorInfo.of(torch.zeros(2, 3))
-            TensorInfo(dtype='F32', shape=(2, 3))
-        """
+        """Return those of a tensor."""
         name = _DTYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
         return TensorInfo(name, tuple(tensor.shape))
 
@@ -141,23 +125,14 @@ class TensorInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """What a saved file says of itself.
-
-    Args:
-        tensors: the kind of every tensor, by name.
-        description: how its model was made.
-    """
+    """What a saved file says of itself."""
 
     tensors: Mapping[str, TensorInfo]
     description: Mapping[str, Any]
 
 
 def read_header(path: Path) -> Header:
-    """Read a header and check it, and the checksum of the file if it has one.
-
-    Args:
-        path: a file that :func:`leanbayes.save` wrote.
-    """
+    """Read a header and check it, and the checksum of the file if it has one."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; save(model, path) writes it")
     head = _read_head(path)
@@ -183,11 +158,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def with_checksum(content: bytes) -> bytes:
-    """Return the content of a file with its checksum in place of :data:`NO_CHECKSUM`.
-
-    Args:
-        content: a whole safetensors file.
-    """
+    """Return the content of a file with its checksum in place of :data:`NO_CHECKSUM`."""
     end = _LENGTH + int.from_bytes(content[:_LENGTH], "little")
     if end > _LENGTH + LIMIT:
         raise ValueError(

@@ -148,14 +148,6 @@ def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
 
     Args:
         path: what :func:`save` was given.
-
-    Example:
-        >>> import tempfile, leanbayes as lb
-        >>> model = lb.convert(nn.Linear(3, 1), lb.KTied(2), lb.priors.Normal(1.0))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = save(model, f"{folder}/m", lb.likelihoods.Gaussian(0.5, "learned"))
-        ...     load_likelihood(f"{folder}/m")
-        Gaussian(scale=0.5, noise='learned')
     """
     source = _with_suffix(path)
     header = _read(source)
@@ -188,12 +180,7 @@ def described(model: nn.Module) -> dict[str, dict[str, Any]]:
 
 
 def rebuilt(net: M, layers: Mapping[str, Any]) -> M:
-    """Return a copy of a network, converted as :func:`described` says; its numbers are first ones.
-
-    Args:
-        net: the deterministic network.
-        layers: what :func:`described` gave.
-    """
+    """Return a copy of a network, converted as :func:`described` says, with first numbers."""
     made = _described({"layers": layers})
     _check_names(Path("the checkpoint"), net, made)
     return _build(_plan(net, made), copy.deepcopy(net), made)

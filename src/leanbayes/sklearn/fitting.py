@@ -36,11 +36,6 @@ def distinct_rows(x: Floats, y: Floats, weight: Floats) -> DistinctRows:
     """Merge equal rows, add their weights, leave out those of no weight, and sort the rest.
 
     A row of weight 3 is then the same as three rows, and the order of a table does not matter.
-
-    Example:
-        >>> x, y = np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 4.0, 5.0])
-        >>> sorted(distinct_rows(x, y, np.ones(3)).weight.tolist())
-        [1.0, 2.0]
     """
     kept = weight > 0
     require(bool(kept.any()), "all sample weights are zero; give at least one row some weight")
@@ -53,13 +48,7 @@ def distinct_rows(x: Floats, y: Floats, weight: Floats) -> DistinctRows:
 
 
 def fitted_scaler(columns: Floats, weight: Floats) -> StandardScaler:
-    """Return scikit-learn's scaler; columns that vary by rounding only do not become large numbers.
-
-    Example:
-        >>> column = np.full((30, 1), 1e30)
-        >>> float(abs(fitted_scaler(column, np.ones(30)).transform(column)).max()) < 1e-3
-        True
-    """
+    """Return scikit-learn's scaler; columns that vary by rounding only stay small."""
     scaler = StandardScaler().fit(columns, sample_weight=weight)
     scaler.scale_ = np.maximum(scaler.scale_, 1e-12 * np.abs(scaler.mean_))
     return scaler
@@ -127,10 +116,6 @@ def round_off(values: Tensor) -> Floats:
     """Return numbers in double precision, rounded to the 24 bits of single precision.
 
     What is left of the order in which a processor adds numbers up is far below that.
-
-    Example:
-        >>> bool(round_off(torch.tensor(1 / 3).double()) == np.float32(1 / 3))
-        True
     """
     mantissa, exponent = np.frexp(values.detach().double().numpy())
     rounded: Floats = np.ldexp(np.round(mantissa * 2.0**24), exponent - 24)

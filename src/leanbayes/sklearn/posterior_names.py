@@ -96,12 +96,7 @@ NAMED_FAMILIES: dict[str, NamedFamily] = {
 
 
 def find_family(posterior: str | Posterior) -> NamedFamily:
-    """Return the family of a name or spec; ``"mean field"`` and ``"Mean_Field"`` are equal.
-
-    Example:
-        >>> find_family("Mean field") is find_family("mean_field")
-        True
-    """
+    """Return the family of a name or spec; ``"mean field"`` and ``"Mean_Field"`` are equal."""
     if isinstance(posterior, Rank1):
         rank1: Rank1 = posterior
         return NamedFamily(

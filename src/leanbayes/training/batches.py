@@ -40,12 +40,6 @@ def parts_of(batch: Any, key: str) -> Parts:
     Args:
         batch: what a data loader gives.
         key: under which a dictionary has the target.
-
-    Example:
-        >>> import torch
-        >>> batch = {"input_ids": torch.zeros(2, 3), "labels": torch.ones(2)}
-        >>> parts_of(batch, "labels").names
-        ('input_ids',)
     """
     if isinstance(batch, Parts):
         return batch

@@ -94,12 +94,7 @@ def _scaled(likelihood: Likelihood, factor: float) -> Likelihood:
 
 
 def _minimum(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return the minimum of a function with one valley, by golden sections.
-
-    Example:
-        >>> round(_minimum(lambda x: (x - 1) ** 2, -4.0, 4.0), 3)
-        1.0
-    """
+    """Return the minimum of a function with one valley, by golden sections."""
     golden = (math.sqrt(5) - 1) / 2
     left, right = high - golden * (high - low), low + golden * (high - low)
     at_left, at_right = function(left), function(right)

@@ -18,14 +18,7 @@ _BLOCKS = 20
 
 @dataclass(frozen=True)
 class Curves:
-    """Curves of a training.
-
-    Attributes:
-        objective: the loss, with the KL's last weight throughout.
-        nll: the NLL, if it is known.
-        kl: the KL per example, if it is known.
-        weight: the last weight of the KL.
-    """
+    """Curves of a training."""
 
     objective: Tensor
     nll: Tensor | None

@@ -179,13 +179,7 @@ def _open(on_train: Goodness | None, on_new: Goodness | None) -> Iterator[str]:
 
 
 class _Weights(NamedTuple):
-    """What single weights look like.
-
-    Attributes:
-        noise: the share with less signal than noise.
-        nats: the KL of a weight, on average.
-        least_signal: the smallest median of ``|μ| / σ`` of any layer.
-    """
+    """What single weights look like."""
 
     noise: float
     nats: float

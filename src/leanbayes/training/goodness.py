@@ -26,17 +26,7 @@ _BATCH, _SAMPLES = 250, 20
 
 
 class Goodness(NamedTuple):
-    """How well a model fits some data.
-
-    Attributes:
-        nll: Mean NLL of samples.
-        error: Its standard error.
-        cost: NLL of samples minus that of the mean network.
-        cost_error: Its standard error, over the same examples.
-        explained: Share of the uncertainty of the targets that the model explains: of their
-            entropy for classes, of their variance for numbers.
-        accuracy: Share of correct classes; ``None`` for numbers.
-    """
+    """How well a model fits some data."""
 
     nll: float
     error: float
@@ -58,15 +48,7 @@ def goodness_of_fit(
     target: str = "labels",
     output: Callable[[Any], Tensor] | None = None,
 ) -> Goodness:
-    """Measure some examples of data with samples and with the mean network.
-
-    Args:
-        model: Converted model.
-        data: Pair ``(x, y)``, a Dataset or a DataLoader.
-        likelihood: What the outputs mean.
-        target: Key of the targets in batches that are dictionaries.
-        output: Chooses the tensor that the likelihood describes.
-    """
+    """Measure some examples of data with samples and with the mean network."""
     objective = BatchObjective(model, likelihood, 1, target=target, output=output)
     batches = list(islice(batches_of(data, _BATCH, 1).epoch(None), _MOST // _BATCH))
     y = torch.cat([objective.targets(batch) for batch in batches])

@@ -92,16 +92,7 @@ _NAMES = {
 
 
 def read_history(history: Log) -> dict[str, Tensor]:
-    """Return the numbers of a training that are known, by what they are; what is blank is left out.
-
-    Args:
-        history: a sequence of dictionaries or of what :func:`~leanbayes.elbo` gives, a dictionary
-            of sequences, or the path of a CSV table.
-
-    Example:
-        >>> read_history([{"train/nll": 2.0}, {"train/nll": ""}, {"train/nll": "1.5"}])
-        {'nll': tensor([2.0000, 1.5000], dtype=torch.float64)}
-    """
+    """Return the known numbers of a training, by what they are; blanks are left out."""
     if isinstance(history, str | Path):
         with open(history, encoding="utf-8", newline="") as file:
             return read_history(list(csv.DictReader(file)))
@@ -142,13 +133,7 @@ def _number(value: Any) -> float:
 
 
 class ProgressLine:
-    """A line on the terminal that is rewritten while work goes on.
-
-    Args:
-        total: number of steps of the whole work.
-        done: number of steps that were done before.
-        visible: whether to show it; by default on a terminal only.
-    """
+    """A line on the terminal that is rewritten while work goes on."""
 
     _SECONDS = 0.2
 
@@ -177,12 +162,7 @@ class ProgressLine:
 
 
 def _duration(seconds: float) -> str:
-    """Return a duration as people say it.
-
-    Example:
-        >>> _duration(7.2), _duration(90), _duration(7300)
-        ('7 s', '1:30 min', '2:01 h')
-    """
+    """Return a duration as people say it."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     unit, size = ("min", 60) if seconds < 3600 else ("h", 3600)

@@ -134,11 +134,6 @@ def nearest_kronecker(precision: Tensor) -> tuple[Tensor, Tensor]:
 
     ``q = N(0, r_i c_j)`` minimizes ``KL(q ‖ N(0, 1/precision_ij))``: alternately
     ``r_i = in / Σ_j c_j precision_ij`` and ``c_j = out / Σ_i r_i precision_ij``.
-
-    Example:
-        >>> rows, columns = nearest_kronecker(torch.outer(torch.ones(2), torch.tensor([1.0, 4.0])))
-        >>> torch.outer(rows, columns)[0]
-        tensor([1.0000, 0.2500])
     """
     out, columns = precision.shape
     c = 1 / precision.mean(0)

@@ -34,22 +34,12 @@ Posterior = Learned[WeightDistribution]
 
 
 def quadratic_exp(x: Tensor) -> Tensor:
-    """Return ``1 + x + x²/2``, which is near ``exp(x)`` for small ``x`` and positive for all.
-
-    Example:
-        >>> quadratic_exp(torch.tensor([-1e6, -1.0, 0.0])) > 0
-        tensor([True, True, True])
-    """
+    """Return ``1 + x + x²/2``, which is near ``exp(x)`` for small ``x`` and positive for all."""
     return 1 + x + 0.5 * x.square()
 
 
 def shortened(x: Tensor, size: Tensor, most: float) -> Tensor:
-    """Return ``x``, scaled down to the size ``most`` where its size, a quadratic form, is larger.
-
-    Example:
-        >>> shortened(torch.tensor([3.0, 4.0]), torch.tensor(25.0), 1.0)
-        tensor([0.6000, 0.8000])
-    """
+    """Return ``x``, scaled down to the size ``most`` where its quadratic form is larger."""
     return x * (most / size).sqrt().clamp_max(1.0)
 
 

@@ -191,13 +191,7 @@ def recommended_kl_weight(model: nn.Module, data_size: float) -> float:
 
 
 def random_weights(model: nn.Module) -> int:
-    """Return the number of random weights of a model; for rank-one layers that of their factors.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> random_weights(lb.convert(nn.Linear(100, 10), lb.Rank1(members=2)))
-        220
-    """
+    """Return the number of random weights of a model; for rank-one layers that of their factors."""
     total = 0
     for _, layer in random_maps(model):
         factors = layer.posterior.tensors("factors").values()

@@ -90,13 +90,7 @@ Batches = ArrayBatches | LoaderBatches
 
 
 def batches_of(data: Any, batch_size: int, data_size: float | None = None) -> Batches:
-    """Return batches of a pair ``(x, y)`` of arrays, of a Dataset, or of a loader.
-
-    Example:
-        >>> batches = batches_of((torch.zeros(5, 2), torch.ones(5)), batch_size=2)
-        >>> len(batches), batches.data_size
-        (3, 5)
-    """
+    """Return batches of a pair ``(x, y)`` of arrays, of a Dataset, or of a loader."""
     require_count("batch_size", batch_size, 1)
     if isinstance(data, LoaderBatches | ArrayBatches):
         return data

@@ -25,15 +25,7 @@ from leanbayes.prediction.eval_mode import evaluating
 
 
 class CompactLayer(NamedTuple):
-    """The matrix of one layer, ``[outputs, inputs · kernel]``, before and after.
-
-    Attributes:
-        name: of the layer in the model.
-        before: rows and columns of its matrix.
-        after: those that are left.
-        multiply_adds_before: of one example; ``None`` without an example to count with.
-        multiply_adds_after: the same afterwards.
-    """
+    """The matrix of one layer, ``[outputs, inputs · kernel]``, before and after."""
 
     name: str
     before: tuple[int, int]
@@ -43,13 +35,7 @@ class CompactLayer(NamedTuple):
 
 
 class StillMasked(NamedTuple):
-    """Something that stays as it was.
-
-    Attributes:
-        name: a layer, or an operation of the traced graph.
-        units: how many of its units are switched off and stay.
-        why: the reason.
-    """
+    """Something that stays as it was."""
 
     name: str
     units: int

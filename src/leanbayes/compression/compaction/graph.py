@@ -45,14 +45,7 @@ class _Tracer(fx.Tracer):
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """A layer with weights or a batch norm, where the graph calls it.
-
-    Args:
-        name: the layer's name in the model.
-        module: the layer itself, or a view of one with weights.
-        read: the channels that it reads; ``None`` if they are not known, so that all stay.
-        made: the channels that it makes.
-    """
+    """A layer with weights or a batch norm, where the graph calls it."""
 
     name: str
     module: LayerWithWeights | nn.Module
@@ -68,12 +61,7 @@ class Visit:
 
 
 class Graph:
-    """Channels of every tensor in a model's forward pass.
-
-    Attributes:
-        steps: every layer with weights and every batch norm that channels are followed through.
-        barriers: the operations that they are not followed through, and why.
-    """
+    """Channels of every tensor in a model's forward pass."""
 
     def __init__(self, model: nn.Module, example: Tensor | None, *, exact: bool) -> None:
         self.model, self.exact = model, exact

@@ -60,13 +60,7 @@ class Network(nn.Module):
 
 
 class Chain(Network):
-    """Named layers, one after the other.
-
-    Args:
-        layers: the layers by name, in their order.
-        input_shape: the shape of one example.
-        first_weights: how parameters start, by pattern of their names.
-    """
+    """Named layers, one after the other."""
 
     def __init__(
         self,
@@ -119,10 +113,6 @@ def build(name: str, /, *, generator: torch.Generator | None = None, **options: 
         name: one of :data:`ARCHITECTURES`.
         generator: where first weights are drawn from; the global seed if not given.
         **options: arguments of its builder.
-
-    Example:
-        >>> build("mlp", hidden=(50,))(torch.randn(3, 784)).shape
-        torch.Size([3, 10])
     """
     builder = ARCHITECTURES[name]
     known = signature(builder).parameters

@@ -25,10 +25,6 @@ def mlp(
 
     Images are flattened. First weights are He normal with zero biases, or both uniform in
     ±1/√fan-in.
-
-    Example:
-        >>> [name for name, layer in mlp().named_children() if isinstance(layer, nn.Linear)]
-        ['dense1', 'dense2', 'dense3']
     """
     first = choose("start", start, {"he": starts.HE_NORMAL, "fan_in": starts.FAN_IN_UNIFORM})
     widths = [inputs, *hidden, outputs]

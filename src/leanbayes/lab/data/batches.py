@@ -20,11 +20,7 @@ class Augmentation(Protocol):
 
 @dataclass(frozen=True)
 class Flip:
-    """Mirrors every image left to right with probability one half [matrix normal, section 5.3].
-
-    Args:
-        shared: one coin for the whole batch.
-    """
+    """Mirrors every image left to right with probability one half [matrix normal, section 5.3]."""
 
     shared: bool = False
 
@@ -44,11 +40,6 @@ class PadCropFlip:
         flip: whether to mirror.
         shared: one offset and one coin for the whole batch, as the code of the variance-networks
             paper has it.
-
-    Example:
-        >>> x = torch.ones(2, 3, 8, 8)
-        >>> PadCropFlip(pad=2)(x, torch.Generator().manual_seed(0)).shape
-        torch.Size([2, 3, 8, 8])
     """
 
     pad: int = 2
@@ -74,13 +65,7 @@ class PadCropFlip:
 
 
 def augmentation(name: str, dataset: Dataset, pad: int = 2) -> Augmentation | None:
-    """Return an augmentation by its name; borders are black as in the raw images.
-
-    Args:
-        name: ``"none"``, ``"flip"``, ``"crop-flip"`` or ``"crop-flip-shared"`` (shared draw).
-        dataset: what it is for.
-        pad: pixels added on each side before the crop.
-    """
+    """Return an augmentation by its name; borders are black as in the raw images."""
     makers: dict[str, Callable[[], Augmentation | None]] = {
         "none": lambda: None,
         "flip": Flip,
@@ -107,15 +92,6 @@ class Batches:
         drop_last: leave a smaller last batch out.
         rank: which part of every batch this process takes.
         ranks: into how many equal parts a batch is cut; what cannot be cut is left out.
-
-    Example:
-        >>> data = Examples(torch.arange(10.0).view(10, 1), torch.arange(10))
-        >>> batches = Batches(data, size=4, seed=1)
-        >>> [len(y) for _, y in batches.epoch(0)]
-        [4, 4, 2]
-        >>> first, again = (torch.cat([y for _, y in batches.epoch(7)]) for _ in range(2))
-        >>> torch.equal(first, again)
-        True
     """
 
     def __init__(

@@ -20,17 +20,7 @@ OWN: dict[str, Callable[..., Dataset]] = {".csv": load_csv, ".npz": load_npz}
 
 @dataclass(frozen=True)
 class Entry:
-    """What there is to say of a data set on this machine.
-
-    Args:
-        name: what :func:`load_dataset` takes.
-        task: what is to be learned.
-        license: what it may be used under.
-        source: as one would cite it.
-        where: the folder it was found in; None if it needs no files or is absent.
-        size: bytes on the disk, or to be downloaded; 0 where neither is known.
-        state: of its checksums, or why there are none.
-    """
+    """What there is to say of a data set on this machine."""
 
     name: str
     task: Task
@@ -62,12 +52,7 @@ class FileState:
 
 
 def names() -> tuple[str, ...]:
-    """Return the data sets there are.
-
-    Example:
-        >>> names()[:3]
-        ('digits', 'mnist', 'fashion-mnist')
-    """
+    """Return the data sets there are."""
     return tuple(SOURCES)
 
 
@@ -78,10 +63,6 @@ def load_dataset(name: str, *, download: bool = True, **options: Any) -> Dataset
         name: one of :func:`names`, or a path.
         download: fetch it if it is not on this machine.
         options: what the data set allows, for instance ``scaling`` and ``validation`` for images.
-
-    Example:
-        >>> load_dataset("digits", scaling="symmetric")
-        Dataset(digits: train=1257, validation=180, test=360, inputs (1, 8, 8), 10 classes)
     """
     path = Path(name)
     if path.suffix.lower() in OWN:
@@ -104,15 +85,7 @@ def load_dataset(name: str, *, download: bool = True, **options: Any) -> Dataset
 
 
 def fetch(name: str, *, downloader: Any = None) -> Copy | None:
-    """Make sure that a data set is complete on this machine; download it if it is not.
-
-    Args:
-        name: one of :func:`names`.
-        downloader: as :func:`pooch.retrieve` takes it.
-
-    Returns:
-        Where it lies; None if it needs no files.
-    """
+    """Make sure that a data set is complete on this machine; download it if it is not."""
     return _copy(_source(name), download=True, downloader=downloader)
 
 

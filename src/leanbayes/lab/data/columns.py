@@ -19,12 +19,7 @@ _MISSING = {"", "?", "-", "na", "n/a", "nan", "none", "null"}
 
 
 def is_missing(cell: str) -> bool:
-    """Return whether a cell says that nothing is known.
-
-    Example:
-        >>> [is_missing(cell) for cell in ("", " NA", "0")]
-        [True, True, False]
-    """
+    """Return whether a cell says that nothing is known."""
     return cell.strip().lower() in _MISSING
 
 
@@ -46,14 +41,6 @@ class InputColumn:
             column of numbers. A category that is not among them has zeros only.
         fill: stands for a missing number, with a second number 1 beside it; ``None`` where none
             may be missing.
-
-    Example:
-        >>> InputColumn("color", levels=("blue", "red")).encode(["red", "green"], "a.csv")
-        array([[0., 1.],
-               [0., 0.]])
-        >>> InputColumn("age", fill=40.0).encode(["31", ""], "a.csv")
-        array([[31.,  0.],
-               [40.,  1.]])
     """
 
     name: str

@@ -15,19 +15,7 @@ from leanbayes.lab.data.columns import InputColumn
 
 
 class Scaling:
-    """Turns raw numbers into what a network sees: ``(raw − shift) / scale``, in float32.
-
-    Args:
-        shift: a number, or a tensor that broadcasts with one example.
-        scale: the same, positive.
-
-    Example:
-        >>> symmetric = Scaling(127.5, 127.5)
-        >>> symmetric(torch.tensor([0, 255], dtype=torch.uint8))
-        tensor([-1.,  1.])
-        >>> symmetric.inverse(torch.tensor([-1.0, 1.0]))
-        tensor([  0., 255.])
-    """
+    """Turns raw numbers into what a network sees: ``(raw − shift) / scale``, in float32."""
 
     def __init__(self, shift: float | Tensor = 0.0, scale: float | Tensor = 1.0) -> None:
         self.shift = torch.as_tensor(shift, dtype=torch.float64)
@@ -128,13 +116,7 @@ TABLE_SCALINGS: dict[str, tuple[Callable[[Tensor], Scaling], str]] = {
 
 
 def split_last(examples: Examples, count: int) -> tuple[Examples, Examples | None]:
-    """Return the last ``count`` examples apart from the others.
-
-    Example:
-        >>> train, validation = split_last(Examples(torch.arange(10)), 3)
-        >>> validation.x
-        tensor([7, 8, 9])
-    """
+    """Return the last ``count`` examples apart from the others."""
     if not 0 <= count < len(examples):
         raise ValueError(
             f"validation={count} cannot be set apart from {len(examples)} training examples; "
@@ -178,12 +160,6 @@ class Examples:
         stored: inputs as they are kept, ``[examples, …]``: bytes, indices or finished floats.
         targets: what to predict, or None where the inputs are their own targets.
         scaling: applied to bytes when a batch is taken.
-
-    Example:
-        >>> digits = Examples(torch.tensor([[0], [255]], dtype=torch.uint8), torch.tensor([3, 7]),
-        ...                   Scaling(scale=255.0))
-        >>> digits.take(torch.tensor([1]))
-        (tensor([[1.]]), tensor([7]))
     """
 
     stored: Tensor

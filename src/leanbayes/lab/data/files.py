@@ -49,14 +49,7 @@ class File:
 
 @dataclass(frozen=True)
 class Form:
-    """One way a data set lies on a disk: all its files, and who reads them.
-
-    Args:
-        files: all must be there.
-        read: their paths to the content that the data set is made of.
-        folders: where they may be in a data folder; downloads go into the first.
-        system: absolute folders where a package of the system puts them.
-    """
+    """One way a data set lies on a disk: all its files, and who reads them."""
 
     files: tuple[File, ...]
     read: Callable[[tuple[Path, ...]], Any]
@@ -118,12 +111,7 @@ def opened(path: Path) -> io.BufferedReader:
 
 
 def check_unpacked(path: Path, size: int) -> None:
-    """Raise if a file unpacks to more than any honest one does.
-
-    Args:
-        path: the packed file.
-        size: of its content, or is said to come.
-    """
+    """Raise if a file unpacks to more than any honest one does."""
     limit = max(UNPACKED, RATIO * path.stat().st_size)
     if size > limit:
         raise TooLargeError(

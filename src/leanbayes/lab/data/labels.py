@@ -26,15 +26,6 @@ def read_targets(column: Array, task: str | None, where: str) -> tuple[Tensor, t
 
     Text is classes, and so are whole numbers of at most 20 different values, unless ``task`` says
     another thing. A target that is missing or infinite is refused, and so is a single class.
-
-    Args:
-        column: one target per example.
-        task: ``"classification"``, ``"regression"`` or None to let the targets tell.
-        where: which column of which file, for error messages.
-
-    Example:
-        >>> read_targets(np.array(["dog", "cat", "dog"]), None, "pets.csv")
-        (tensor([1, 0, 1]), ('cat', 'dog'))
     """
     values, text = _values(column, where)
     kinds = np.unique(values)

@@ -67,13 +67,7 @@ def load_csv(
 
 
 def load_like(path: Path, own: Dataset, options: Mapping[str, Any]) -> Dataset:
-    """Return another table, whose columns become numbers as those of a table that was learned from.
-
-    Args:
-        path: the file.
-        own: what was learned from.
-        options: those of :func:`load_csv` that it was loaded with.
-    """
+    """Return another table, with columns encoded as those of a table that was learned from."""
     table = read_table(path, delimiter=None, named=None)
     place = _place(options.get("target", -1), table.names, path)
     name, cells = table.names[place], table.columns[place]

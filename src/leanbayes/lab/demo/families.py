@@ -16,15 +16,7 @@ from leanbayes.lab.data import Dataset
 
 @dataclass(frozen=True)
 class Settings:
-    """What all methods have in common.
-
-    Attributes:
-        seed: First random seed (weights, batches, noise).
-        seeds: Number of seeds; every method is trained once with each.
-        epochs: Passes over the training images.
-        samples: Samples per prediction.
-        hidden: Units of both hidden layers.
-    """
+    """What all methods have in common."""
 
     seed: int = 42
     seeds: int = 2
@@ -48,18 +40,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Family:
-    """One row of the table.
-
-    Attributes:
-        name: Name of the row.
-        group: Rows of one group are next to each other.
-        posterior: Posterior; ``None`` for plain networks.
-        prior: Prior; by default that of :func:`leanbayes.convert`.
-        estimator: Name of the estimator.
-        include: Layers that are converted.
-        networks: Number of networks that are trained and averaged.
-        dropout: Dropout rates; the one with the lowest NLL on validation images is used.
-    """
+    """One row of the table."""
 
     name: str
     group: str

@@ -22,15 +22,7 @@ from leanbayes.metrics import Score, average, calibration_error, placements
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """One method after its training with every seed.
-
-    Attributes:
-        name: Name of the method.
-        values: Scores ``[seeds, images]`` of the same test images, by metric.
-        calibration_error: ECE, averaged over seeds.
-        parameters: Number of trained parameters.
-        seconds: Time of training and scoring.
-    """
+    """One method after its training with every seed."""
 
     name: str
     values: Mapping[str, Tensor]
@@ -52,10 +44,6 @@ def over_seeds(values: Tensor) -> Score:
 
     ``error² = var(means of seeds) / seeds + var(means of images) / images``: what another draw of
     seeds would change, and another draw of test images. One seed leaves the second term alone.
-
-    Example:
-        >>> over_seeds(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
-        1.5 ± 1.1
     """
     by_image = average(values.double().mean(0))
     by_seed = values.double().mean(1)
@@ -113,10 +101,6 @@ def auroc_by_image(inside: Tensor, outside: Tensor) -> Tensor:
     it (how many test images score below that), less the AUROC. The standard error of the average
     is then that of the AUROC over images [DeLong et al. 1988], and a paired one for the difference
     of two networks.
-
-    Example:
-        >>> auroc_by_image(torch.tensor([0.1, 0.2]), torch.tensor([0.3, 0.15]))
-        tensor([1.2500, 0.2500], dtype=torch.float64)
     """
     above, below = placements(outside, inside), placements(-inside, -outside)
     return below + above - above.mean()

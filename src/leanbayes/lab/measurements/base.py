@@ -21,16 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """Model in training, with its data and how predictions are drawn.
-
-    Args:
-        model: the network, converted or not.
-        likelihood: what its outputs mean.
-        dataset: the data of the run.
-        data_size: how many examples it is trained on.
-        seed: of the noise.
-        batch_size: how many examples run at once.
-    """
+    """Model in training, with its data and how predictions are drawn."""
 
     model: nn.Module
     likelihood: Likelihood
@@ -51,12 +42,7 @@ class Measurement(BaseModel):
     )
 
     def check(self, model: nn.Module, *, classes: bool) -> None:
-        """Raise before training if this model cannot be measured.
-
-        Args:
-            model: the network as it begins.
-            classes: whether the targets are classes.
-        """
+        """Raise before training if this model cannot be measured."""
 
     def after_epoch(self, subject: Subject) -> Mapping[str, float]:
         """Return columns of ``metrics.csv``, computed after every epoch without gradients."""

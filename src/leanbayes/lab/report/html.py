@@ -24,12 +24,7 @@ def join(parts: Iterable[str]) -> Html:
 
 
 def element(name: str, *children: str, **attributes: str) -> Html:
-    """Return one element; ``class_`` is the attribute ``class``.
-
-    Example:
-        >>> element("p", "1 < 2", class_="notice")
-        '<p class="notice">1 &lt; 2</p>'
-    """
+    """Return one element; ``class_`` is the attribute ``class``."""
     given = "".join(
         f' {key.rstrip("_")}="{html.escape(value)}"' for key, value in attributes.items()
     )
@@ -39,14 +34,7 @@ def element(name: str, *children: str, **attributes: str) -> Html:
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], caption: str, *, words: int = 1
 ) -> Html:
-    """Return a table that scrolls by itself on a narrow screen.
-
-    Args:
-        header: the first row; without one, the first column names what is in the second.
-        rows: the others.
-        caption: what stands above it.
-        words: how many columns hold words; the others hold numbers.
-    """
+    """Return a table that scrolls by itself on a narrow screen."""
 
     def cells(row: Sequence[str], scope: str) -> Html:
         return join(

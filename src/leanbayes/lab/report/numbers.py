@@ -36,12 +36,7 @@ _IN_UNITS_OF_TARGETS |= {"rmse", "crps", "width_90"}
 
 
 def target_units(dataset: Dataset | None) -> str:
-    """Return the units of a network's targets; an empty text for classes.
-
-    Example:
-        >>> target_units(None)
-        ''
-    """
+    """Return the units of a network's targets; an empty text for classes."""
     if dataset is None or dataset.task != "regression":
         return ""
     scaling = dataset.target_scaling
@@ -49,12 +44,7 @@ def target_units(dataset: Dataset | None) -> str:
 
 
 def metric_name(name: str, units: str = "") -> str:
-    """Return a metric in words, with the units of the targets where it depends on them.
-
-    Example:
-        >>> metric_name("squared_error", "standardized")
-        'squared error (standardized targets)'
-    """
+    """Return a metric in words, with the units of the targets where it depends on them."""
     words = METRICS.get(name, name)
     return f"{words} ({units} targets)" if units and name in _IN_UNITS_OF_TARGETS else words
 

@@ -22,15 +22,7 @@ MOST_OUTSIDE = 2_000
 
 @dataclass(frozen=True)
 class Study:
-    """The parts of a run that its model and its data give; None where they give none.
-
-    Attributes:
-        model: the trained model.
-        dataset: the data it was trained on.
-        test: predictions on test examples.
-        outside: the same on images made from them, by what was done to them.
-        problems: one sentence for each part that is missing.
-    """
+    """The parts of a run that its model and its data give; None where they give none."""
 
     model: nn.Module | None
     dataset: Dataset | None

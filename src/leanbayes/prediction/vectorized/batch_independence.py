@@ -47,12 +47,6 @@ class RowsApart(TorchFunctionMode):
     Args:
         constants: tensors that are the same for all rows: parameters and buffers.
         blocks: how many equal blocks of rows there are, each with separate constants: members.
-
-    Example:
-        >>> apart = RowsApart([])
-        >>> with apart.batch([torch.randn(3, 2)], [0]) as (x,):
-        ...     apart.dim(x.relu().flatten(1)), apart.dim(x.t())
-        (0, 1)
     """
 
     def __init__(self, constants: Iterable[Tensor], blocks: int = 1) -> None:

@@ -29,22 +29,12 @@ def shared_draws(examples: int) -> int:
 
 
 def repeated(draws: Tensor, examples: int) -> Tensor:
-    """Return draws in dimension 1, each for the examples that share it.
-
-    Example:
-        >>> repeated(torch.tensor([[1, 2]]), 13)
-        tensor([[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2]])
-    """
+    """Return draws in dimension 1, each for the examples that share it."""
     return draws.repeat_interleave(SHARED_BY, 1)[:, :examples]
 
 
 class SharedNoise(NoiseSource):
-    """Noise of the samples that one pass runs at once, as the vmapped axis of tensors behind it.
-
-    Args:
-        index: the number of the sample, which the vmap runs over.
-        apart: follows the rows of the pass.
-    """
+    """Noise of the samples that one pass runs at once, as the vmapped axis of tensors behind it."""
 
     question = "samples"
 
@@ -116,12 +106,7 @@ def _outputs(
 
 
 class _Windows(SharedNoise):
-    """Noise of all samples around a law that is known for all of them, or for one.
-
-    Args:
-        sharing: how many draws there are.
-        given: of how many samples the law is known.
-    """
+    """Noise of all samples around a law that is known for all of them, or for one."""
 
     def __init__(self, sharing: Sharing, given: int) -> None:
         self.sharing, self.given = sharing, (given, sharing.examples)
