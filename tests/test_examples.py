@@ -12,10 +12,14 @@ EXAMPLES = dict(block.rstrip("\n").split("\n", 1) for block in TEXT.split("\n\n"
 
 
 @pytest.mark.parametrize("path", EXAMPLES)
-def test_an_example(path, capsys):
+def test_an_example(path, doctest_namespace, capsys):
     thing = pkgutil.resolve_name(path)
-    names = dict(vars(sys.modules[getattr(thing, "__module__", None) or thing.fget.__module__]))
+    module = sys.modules[getattr(thing, "__module__", None) or thing.fget.__module__]
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    runner.run(doctest.DocTestParser().get_doctest(EXAMPLES[path], names, path, path, 0))
+    runner.run(
+        doctest.DocTestParser().get_doctest(
+            EXAMPLES[path], doctest_namespace | vars(module), path, path, 0
+        )
+    )
     assert runner.tries
     assert not runner.failures, capsys.readouterr().out

@@ -104,7 +104,6 @@ VALUES = TABLES | {
     "LayerAlpha": lambda: lb.analysis.alpha_report(model()).rows[0],
     "PruningPoint": lambda: TABLES["PruningCurve"]().points[0],
     "DeepEnsemble": lambda: lb.DeepEnsemble([network(), network()]),
-    "NaturalGradient": lambda: lb.training.NaturalGradient(model(), lr=0.1, data_size=100),
     "LayerSpec": lambda: lb.extend.LayerSpec(lb.KTied(), lb.priors.He()),
     "Stored": lambda: lb.extend.Stored(torch.randn(400, 784)),
     "Uncertain": lambda: lb.extend.Uncertain(torch.zeros(2, 3), torch.ones(2, 3)),

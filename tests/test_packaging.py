@@ -51,6 +51,7 @@ LAB_LEVELS = (
     {"data", "architectures"},
     {"measurements"},
     {"recipe"},
+    {"optimizers"},
     {"recipe_files", "from_recipe", "launch"},
     {"runs"},
     {"callbacks", "preflight", "evaluation", "predictions", "new_recipe"},

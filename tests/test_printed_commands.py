@@ -13,6 +13,7 @@ import research.__main__
 import research.lab
 from leanbayes.lab.architectures import ARCHITECTURES
 from leanbayes.lab.data.sources import SOURCES
+from leanbayes.lab.optimizers import OPTIMIZERS
 from leanbayes.lab.recipe_files import parse_yaml, recipe_to_train
 from leanbayes.lab.recipe_names import recipe_names
 from research.corruptions import CORRUPTIONS
@@ -123,6 +124,7 @@ def test_a_printed_command_is_accepted(program, arguments, whole):
         if program == ("leanbayes",):
             assert recipe.data.name not in SOURCES.checkout_only
             assert recipe.architecture.name not in ARCHITECTURES.checkout_only
+            assert recipe.optimizer.name not in OPTIMIZERS.checkout_only
     assert found.get("corrupt") in (None, "all", *CORRUPTIONS)
 
 

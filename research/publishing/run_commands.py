@@ -11,6 +11,7 @@ from typing import Any
 
 from leanbayes.lab.architectures import ARCHITECTURES
 from leanbayes.lab.data.sources import SOURCES
+from leanbayes.lab.optimizers import OPTIMIZERS
 from leanbayes.lab.recipe import Recipe, check_recipe
 from research.publishing.results import recipes_by_budget
 
@@ -145,6 +146,7 @@ def _command(folder: Path, recipe: Recipe) -> str:
         changed["data.name"] = recipe.data.name
     extended = recipe.data.name in SOURCES.checkout_only
     extended |= recipe.architecture.name in ARCHITECTURES.checkout_only
+    extended |= recipe.optimizer.name in OPTIMIZERS.checkout_only
     program = "python -m research.lab" if extended else "leanbayes"
     settings = (shlex.quote(f"{key}={_yaml(value)}") for key, value in changed.items())
     start = f"{program} train {folder.name}/{file.stem} --budget {budget}"

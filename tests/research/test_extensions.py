@@ -13,6 +13,7 @@ from leanbayes.errors import CheckoutOnlyError
 from leanbayes.lab.architectures import ARCHITECTURES
 from leanbayes.lab.data.sources import SOURCES
 from leanbayes.lab.measurements import MEASUREMENTS
+from leanbayes.lab.optimizers import OPTIMIZERS
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.recipe_files import parse_yaml, read_recipe, recipe_to_train
 from leanbayes.lab.recipe_names import recipe_names
@@ -30,7 +31,7 @@ PHASES = {"kind": "phases", "examples": 50, "samples": 2}
 @pytest.fixture
 def wheel(monkeypatch):
     """The registries as the installed package has them."""
-    for registry in (ARCHITECTURES, MEASUREMENTS, SOURCES):
+    for registry in (ARCHITECTURES, MEASUREMENTS, OPTIMIZERS, SOURCES):
         things = {n: t for n, t in registry.items() if n not in registry.checkout_only}
         monkeypatch.setattr(registry, "_things", things)
 
@@ -51,13 +52,18 @@ def recipe(**changes):
 
 def test_a_checkout_registers_every_name_that_the_package_says_it_does():
     assert extensions.__all__
-    for registry in (ARCHITECTURES, MEASUREMENTS, SOURCES):
+    for registry in (ARCHITECTURES, MEASUREMENTS, OPTIMIZERS, SOURCES):
         assert registry.checkout_only <= set(registry)
 
 
 @pytest.mark.parametrize(
     ("registry", "name"),
-    [(SOURCES, "mimic-iii"), (ARCHITECTURES, "ehr-rnn"), (MEASUREMENTS, "phases")],
+    [
+        (SOURCES, "mimic-iii"),
+        (ARCHITECTURES, "ehr-rnn"),
+        (MEASUREMENTS, "phases"),
+        (OPTIMIZERS, "natural"),
+    ],
 )
 def test_the_package_alone_says_that_a_name_needs_a_checkout(wheel, registry, name):
     with pytest.raises(CheckoutOnlyError, match=f"{name}' needs a checkout of leanbayes; there, i"):

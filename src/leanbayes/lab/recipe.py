@@ -165,7 +165,7 @@ class LikelihoodSection(_Section):
 class Optimizer(_Section):
     """The optimizer and its parameter groups.
 
-    ``natural`` moves posteriors by :class:`~leanbayes.training.NaturalGradient` with steps of
+    ``natural``, which needs a checkout, moves posteriors by their natural gradient with steps of
     length ``lr`` within ``trust``, and everything else by Adam with the rate ``other_lr``.
     """
 

@@ -10,6 +10,7 @@ from yaml.composer import ComposerError
 
 from leanbayes.lab.architectures import ARCHITECTURES
 from leanbayes.lab.data.sources import SOURCES
+from leanbayes.lab.optimizers import OPTIMIZERS
 from leanbayes.lab.recipe import Budget, Recipe, check_recipe
 from leanbayes.lab.recipe_names import recipe_path
 
@@ -83,6 +84,7 @@ def recipe_to_train(
     published = read_recipe(recipe, settings=settings).data.name
     SOURCES.require_installed(published)
     ARCHITECTURES.require_installed(chosen.architecture.name)
+    OPTIMIZERS.require_installed(chosen.optimizer.name)
     if chosen.data.name != published:
         raise ValueError(
             f"recipe {str(recipe)!r} is for the data set {published!r}, and the budget {budget!r} "

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import lightning as L
-import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import nn
-from torch.optim import Optimizer
 
 from leanbayes.lab.callbacks import FollowLearningRate, KeepBest, Record, RunData
 from leanbayes.lab.checkpoints import epoch_of
@@ -21,9 +19,9 @@ from leanbayes.lab.interrupts import interruptible
 from leanbayes.lab.launch import build_trainer, is_first, processes, quiet_lightning
 from leanbayes.lab.measurements import MissingMeasurement, Subject
 from leanbayes.lab.measurements.result_callback import ResultCallback
+from leanbayes.lab.optimizers import OPTIMIZERS
 from leanbayes.lab.preflight import check_run
 from leanbayes.lab.provenance import environment_facts
-from leanbayes.lab.recipe import Optimizer as OptimizerSection
 from leanbayes.lab.recipe import Recipe
 from leanbayes.lab.recipe_files import parse_yaml
 from leanbayes.lab.runs import Run
@@ -34,14 +32,9 @@ from leanbayes.lightning import (
     StopOnNonFinite,
 )
 from leanbayes.likelihoods import Likelihood
-from leanbayes.parameters.learned import Role
-from leanbayes.training.natural_gradient import NaturalGradient
 from leanbayes.training.parameter_groups import count_parameters, parameter_groups
 
 Kind = TypeVar("Kind", bound=L.Callback)
-
-_NATURAL: tuple[Role, ...] = ("means", "scales")
-"""What a natural gradient moves."""
 
 
 def train(
@@ -207,7 +200,7 @@ def build_module(
         schedule=recipe.kl.make(),
         count=recipe.kl.unit,
         lr=spec.other_lr if spec.name == "natural" else spec.lr,
-        optimizer=partial(_optimizer, spec, model, data_size),
+        optimizer=partial(OPTIMIZERS[spec.name], spec, model, data_size),
         groups=partial(
             parameter_groups,
             multipliers=dict(spec.multipliers),
@@ -218,25 +211,6 @@ def build_module(
         loss=recipe.training.loss,
         validation_samples=recipe.evaluation.validation_samples,
         seed=recipe.seed,
-    )
-
-
-def _optimizer(
-    spec: OptimizerSection, model: nn.Module, data_size: int, groups: list[dict[str, Any]]
-) -> Optimizer:
-    if spec.name == "sgd":
-        return torch.optim.SGD(groups, momentum=spec.momentum, nesterov=spec.nesterov)
-    if spec.name == "adam":
-        return torch.optim.Adam(groups, betas=spec.betas)
-    means, scales = (spec.multipliers.get(role, 1.0) for role in _NATURAL)
-    return NaturalGradient(
-        model,
-        groups,
-        data_size=data_size,
-        lr=spec.lr * means,
-        scale_lr=spec.lr * scales,
-        trust=spec.trust,
-        others=partial(torch.optim.Adam, betas=spec.betas),
     )
 
 

@@ -1,4 +1,4 @@
-"""Training: objectives, KL schedules, parameter groups, natural gradients, diagnosis."""
+"""Training: objectives, KL schedules, parameter groups, diagnosis."""
 
 from leanbayes.models.random_maps import update_priors
 from leanbayes.training import schedules
@@ -7,7 +7,6 @@ from leanbayes.training.diagnose import Diagnosis, diagnose
 from leanbayes.training.fit import fit
 from leanbayes.training.history import History
 from leanbayes.training.laplace import laplace
-from leanbayes.training.natural_gradient import NaturalGradient
 from leanbayes.training.objective import (
     Elbo,
     average_nll,
@@ -27,7 +26,6 @@ __all__ = [
     "Diagnosis",
     "Elbo",
     "History",
-    "NaturalGradient",
     "ParameterCounts",
     "average_nll",
     "calibrate",

@@ -1,6 +1,7 @@
 """NaturalGradient: posteriors by their natural gradient, everything else by another optimizer."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, overload
 
 import torch
@@ -10,8 +11,10 @@ from torch.optim import LBFGS, Optimizer
 from leanbayes.conversion.convert import select
 from leanbayes.distributions import Delta
 from leanbayes.errors import require, require_count, require_positive
+from leanbayes.lab.optimizers import OPTIMIZERS
+from leanbayes.lab.recipe import Optimizer as OptimizerSection
 from leanbayes.models.random_maps import random_maps
-from leanbayes.training.natural_gradient_rules import Rule, Step, rule_of
+from research.papers.matrix_normal.natural_gradient_rules import Rule, Step, rule_of
 
 _NATURAL = 2
 """How many parameter groups move by natural gradients: means, and scales."""
@@ -212,4 +215,21 @@ def _check_others(others: object) -> None:
         not isinstance(others, LBFGS),
         "L-BFGS takes several steps at once, which a step along a natural gradient is not; give "
         "for example torch.optim.Adam",
+    )
+
+
+@OPTIMIZERS.register(name="natural")
+def natural(
+    spec: OptimizerSection, model: nn.Module, data_size: int, groups: list[dict[str, Any]]
+) -> NaturalGradient:
+    """Return the optimizer of a recipe, with Adam for everything but means and scales."""
+    means, scales = (spec.multipliers.get(role, 1.0) for role in ("means", "scales"))
+    return NaturalGradient(
+        model,
+        groups,
+        data_size=data_size,
+        lr=spec.lr * means,
+        scale_lr=spec.lr * scales,
+        trust=spec.trust,
+        others=partial(torch.optim.Adam, betas=spec.betas),
     )

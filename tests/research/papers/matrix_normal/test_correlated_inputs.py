@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import leanbayes as lb
+from research.papers.matrix_normal.natural_gradient import NaturalGradient
 
 EXAMPLES, INPUTS, CLASSES, DRAWS = 150, 8, 3, 400
 
@@ -25,7 +26,7 @@ def fitted(posterior, x, y):
     with torch.no_grad():
         net.weight.zero_(), net.bias.zero_()
     model = lb.convert(net, posterior, lb.priors.Normal(1.0))
-    optimizer = lb.training.NaturalGradient(model, data_size=EXAMPLES, lr=0.1)
+    optimizer = NaturalGradient(model, data_size=EXAMPLES, lr=0.1)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, total_iters=300)
     for _ in range(300):
         optimizer.zero_grad()

@@ -16,7 +16,8 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 import leanbayes as lb
 from leanbayes.distributions import KroneckerNormal, WeightDistribution
-from leanbayes.training.natural_gradient_rules import quadratic_exp
+from research.papers.matrix_normal.natural_gradient import NaturalGradient
+from research.papers.matrix_normal.natural_gradient_rules import quadratic_exp
 
 NOISE = 0.5
 EXACT = {"lr": 1.0, "trust": 0.25, "mean_trust": math.inf}  # for gradients without noise
@@ -105,7 +106,7 @@ def test_a_step_is_the_inverse_fisher_matrix_times_the_gradient(name, shape):
     loss, lr = any_loss(layer), 1e-7
     loss.backward()
     gradient = torch.cat([p.grad.flatten() for p in layer.posterior.parameters()])
-    lb.training.NaturalGradient(layer, data_size=1, lr=lr).step()
+    NaturalGradient(layer, data_size=1, lr=lr).step()
     direction = (stored(layer)[0] - before) / lr
     torch.testing.assert_close(matrix @ direction, -gradient, rtol=1e-5, atol=1e-5)
     least = torch.linalg.pinv(matrix, hermitian=True, rtol=1e-10) @ -gradient
@@ -117,14 +118,14 @@ def test_the_trace_of_the_columns_step_is_free_only_where_rows_are_frozen():
     layer = layer_of(SERVED["matrix_normal"], 3, 2)
     before = layer.posterior.column_scale.sum().item()
     any_loss(layer).backward()
-    lb.training.NaturalGradient(layer, data_size=1, lr=1e-6).step()
+    NaturalGradient(layer, data_size=1, lr=1e-6).step()
     assert layer.posterior.column_scale.sum().item() == pytest.approx(before, abs=1e-12)
     layer.zero_grad()
     layer.posterior.row_scale.requires_grad_(False)
     layer.posterior.row_factor.requires_grad_(False)
     rows = layer.posterior().rows.lower.clone()
     any_loss(layer).backward()
-    lb.training.NaturalGradient(layer, data_size=1, lr=1e-6).step()
+    NaturalGradient(layer, data_size=1, lr=1e-6).step()
     assert torch.equal(layer.posterior().rows.lower, rows)
     assert abs(layer.posterior.column_scale.sum().item() - before) > 1e-8
 
@@ -138,7 +139,7 @@ def test_how_scales_are_stored_does_not_matter():
     ]
     for layer in layers:
         layer.posterior.assign(loc=torch.arange(6.0).view(3, 2))
-        optimizer = lb.training.NaturalGradient(layer, data_size=1, lr=0.3)
+        optimizer = NaturalGradient(layer, data_size=1, lr=0.3)
         for _ in range(5):
             optimizer.zero_grad()
             any_loss(layer).backward()
@@ -154,7 +155,7 @@ def test_how_scales_are_stored_does_not_matter():
 @over_served
 def test_covariances_stay_positive_definite_whatever_the_step(name, trust, length):
     layer = layer_of(SERVED[name], 4, 3)
-    optimizer = lb.training.NaturalGradient(layer, data_size=1, lr=length, trust=trust)
+    optimizer = NaturalGradient(layer, data_size=1, lr=length, trust=trust)
     for p in layer.posterior.parameters():
         p.grad = torch.randn_like(p)
     optimizer.step()
@@ -183,7 +184,7 @@ def test_a_step_goes_no_further_than_trusted(trust, rank):
     old = dense(layer.posterior())
     for p in layer.posterior.parameters():
         p.grad = 1e3 * torch.randn_like(p)
-    lb.training.NaturalGradient(layer, data_size=1, lr=1.0, trust=trust).step()
+    NaturalGradient(layer, data_size=1, lr=1.0, trust=trust).step()
     new = dense(layer.posterior())
     whole = kl_divergence(new, old).item()
     assert whole == pytest.approx(trust * (12 + 3 + 4), rel=10 * math.sqrt(trust))
@@ -194,7 +195,7 @@ def test_means_may_have_a_trust_of_their_own():
     old = dense(layer.posterior())
     for p in layer.posterior.parameters():
         p.grad = 1e3 * torch.randn_like(p)
-    lb.training.NaturalGradient(layer, data_size=1, lr=1.0, trust=1e-6, mean_trust=1e-2).step()
+    NaturalGradient(layer, data_size=1, lr=1.0, trust=1e-6, mean_trust=1e-2).step()
     whole = kl_divergence(dense(layer.posterior()), old).item()
     assert whole == pytest.approx(12 * 1e-2, rel=0.01)
 
@@ -205,7 +206,7 @@ def test_a_step_of_independent_weights_goes_no_further_than_trusted():
     old = Normal(old.loc.detach().clone(), old.scale.detach().clone())
     for p in layer.posterior.parameters():
         p.grad = 1e3 * torch.randn_like(p)
-    lb.training.NaturalGradient(layer, data_size=1, lr=1.0, trust=trust).step()
+    NaturalGradient(layer, data_size=1, lr=1.0, trust=trust).step()
     new = layer.posterior()
     each = kl_divergence(Normal(new.loc, new.scale), old)
     torch.testing.assert_close(each, torch.full((3, 4), 2 * trust), rtol=0.05, atol=0)
@@ -254,7 +255,7 @@ class Regression:
         return lb.elbo(nll, lb.kl(layer), data_size=size).loss
 
     def train(self, layer, steps, **options):
-        optimizer = lb.training.NaturalGradient(layer, data_size=len(self.x), **options)
+        optimizer = NaturalGradient(layer, data_size=len(self.x), **options)
         for _ in range(steps):
             optimizer.zero_grad()
             self.loss(layer).backward()
@@ -370,7 +371,7 @@ def run(model, optimizer, steps, scheduler=None, first=0):
 
 
 def optimizer_of(model, **options):
-    return lb.training.NaturalGradient(model, data_size=100, **{"lr": 0.1, **options})
+    return NaturalGradient(model, data_size=100, **{"lr": 0.1, **options})
 
 
 @pytest.mark.parametrize(
@@ -498,7 +499,7 @@ def test_pruned_weights_stay_where_they_are():
     before = layer.posterior.loc.detach().clone()
     loss = layer.posterior().mean.square().sum() + layer.kl()
     loss.backward()
-    lb.training.NaturalGradient(layer, data_size=1, lr=0.1).step()
+    NaturalGradient(layer, data_size=1, lr=0.1).step()
     assert torch.equal(layer.posterior.loc[0], before[0])
     assert (layer.posterior.loc[1:] != before[1:]).all()
 
@@ -510,8 +511,8 @@ def test_a_posterior_that_is_not_served_is_named_with_a_remedy(name):
     overrides = {"2": {"posterior": REFUSED[name], "prior": prior}}
     model = lb.convert(net, lb.MeanField(), lb.priors.Normal(1.0), overrides=overrides)
     with pytest.raises(ValueError, match=r"layer '2' has the posterior .*exclude=\('2',\)"):
-        lb.training.NaturalGradient(model, data_size=10)
-    optimizer = lb.training.NaturalGradient(model, data_size=10, exclude=("2",))
+        NaturalGradient(model, data_size=10)
+    optimizer = NaturalGradient(model, data_size=10, exclude=("2",))
     given = {p for group in optimizer.param_groups[2:] for p in group["params"]}
     assert {*model[2].parameters(), model[0].bias} == given
 
@@ -520,7 +521,7 @@ def test_point_estimates_go_to_the_other_optimizer():
     net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     overrides = {"1": {"posterior": lb.posteriors.Point()}}
     model = lb.convert(net, lb.MeanField(), lb.priors.Normal(1.0), overrides=overrides)
-    optimizer = lb.training.NaturalGradient(model, data_size=10)
+    optimizer = NaturalGradient(model, data_size=10)
     assert model[1].posterior.loc in set(optimizer.param_groups[2]["params"])
 
 
@@ -531,7 +532,7 @@ def test_groups_keep_their_settings_and_lose_what_moves_naturally():
         {"role": "means", "params": [model[0].posterior.loc], "lr": 0.6},
         {"role": "likelihood", "params": [noise], "lr": 0.7},
     ]
-    optimizer = lb.training.NaturalGradient(model, groups, data_size=10, scale_lr=0.03)
+    optimizer = NaturalGradient(model, groups, data_size=10, scale_lr=0.03)
     assert [(g["role"], g["lr"]) for g in optimizer.param_groups] == [
         ("means", 0.2),
         ("scales", 0.03),
@@ -555,7 +556,7 @@ def test_more_parameters_can_be_added():
         optimizer.add_param_group({"params": model[0].posterior.loc})
     alone = lb.convert(nn.Linear(2, 2, bias=False), lb.MeanField(), lb.priors.Normal(1.0))
     with pytest.raises(ValueError, match="make a new NaturalGradient"):
-        lb.training.NaturalGradient(alone, data_size=1).add_param_group({"params": [more]})
+        NaturalGradient(alone, data_size=1).add_param_group({"params": [more]})
 
 
 @pytest.mark.parametrize(
@@ -576,13 +577,13 @@ def test_more_parameters_can_be_added():
 def test_wrong_arguments_get_a_sentence(options, sentence):
     model = lb.convert(nn.Linear(2, 2), lb.MeanField(), lb.priors.Normal(1.0))
     with pytest.raises(ValueError, match=sentence):
-        lb.training.NaturalGradient(model, **{"data_size": 10, **options})
+        NaturalGradient(model, **{"data_size": 10, **options})
 
 
 def test_a_factor_is_frozen_whole_or_not():
     model = lb.convert(nn.Linear(3, 2), lb.posteriors.MatrixNormal(), lb.priors.Normal(1.0))
     model.posterior.row_factor.requires_grad_(False)
     with pytest.raises(ValueError, match="row_scale and row_factor are one factor"):
-        lb.training.NaturalGradient(model, data_size=10)
+        NaturalGradient(model, data_size=10)
     with pytest.raises(ValueError, match="no posterior with a natural gradient"):
-        lb.training.NaturalGradient(nn.Linear(2, 2), data_size=10)
+        NaturalGradient(nn.Linear(2, 2), data_size=10)

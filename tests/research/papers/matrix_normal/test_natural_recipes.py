@@ -12,6 +12,7 @@ from leanbayes.lab.from_recipe import build_model, likelihood_of
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.train import build_module, train
 from leanbayes.lightning import BayesianModule
+from research.papers.matrix_normal.natural_gradient import NaturalGradient
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
 
@@ -76,7 +77,7 @@ def test_groups_follow_the_recipe():
     )
     model, likelihood = build_model(chosen), likelihood_of(chosen)
     optimizer = build_module(chosen, model, likelihood, 77).configure_optimizers()
-    assert isinstance(optimizer, lb.training.NaturalGradient)
+    assert isinstance(optimizer, NaturalGradient)
     means, scales, other = optimizer.param_groups
     assert (means["lr"], scales["lr"], other["lr"]) == pytest.approx((0.2, 0.1, 0.03))
     assert (means["trust"], means["data_size"]) == (0.02, 77)
@@ -96,7 +97,7 @@ def module(clip):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     model = lb.convert(net, lb.posteriors.MatrixNormal(0.05), lb.priors.Normal(1.0, learn="layer"))
-    natural = partial(lb.training.NaturalGradient, model, data_size=96, lr=0.3)
+    natural = partial(NaturalGradient, model, data_size=96, lr=0.3)
     rates = partial(torch.optim.lr_scheduler.StepLR, step_size=2)
     likelihood = lb.likelihoods.Gaussian(1.0, noise="learned")
     made = BayesianModule(
