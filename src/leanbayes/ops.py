@@ -135,11 +135,6 @@ class Linear(LinearOp):
 
     Args:
         batch_dim: which dimension counts examples: 0, or 1 for inputs ``[time, batch, in]``.
-
-    Example:
-        >>> x, a = torch.randn(5, 3), torch.randn(2, 3)
-        >>> torch.allclose(Linear()(x, a), torch.nn.functional.linear(x, a), atol=1e-6)
-        True
     """
 
     batch_dim: int = field(default=0, kw_only=True, repr=False)
@@ -247,12 +242,6 @@ class Conv(_Convolution):
         dilation: Dilation by dimension; 1 if empty.
         groups: Number of groups of channels.
         padding_mode: Padding mode of ``torch.nn.Conv2d``.
-
-    Example:
-        >>> x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
-        >>> op = Conv(kernel_size=(3, 3))
-        >>> torch.equal(op(x, op.matrix(w)), torch.nn.functional.conv2d(x, w))
-        True
     """
 
     padding_mode: str = "zeros"
@@ -292,13 +281,6 @@ class ConvTranspose(_Convolution):
         dilation: Dilation by dimension; 1 if empty.
         groups: Number of groups of channels.
         output_padding: Extra size of the output by dimension.
-
-    Example:
-        >>> x, w = torch.randn(2, 3, 8), torch.randn(3, 4, 5)
-        >>> op = ConvTranspose(kernel_size=(5,), stride=(2,))
-        >>> y = torch.nn.functional.conv_transpose1d(x, w, stride=2)
-        >>> torch.equal(op(x, op.matrix(w)), y)
-        True
     """
 
     output_padding: tuple[int, ...] = ()
@@ -345,12 +327,6 @@ class Lookup(LinearOp):
     Args:
         padding_index: Index whose row is zero.
         batch_dim: Dimension that counts examples.
-
-    Example:
-        >>> table = torch.randn(10, 4)
-        >>> op = Lookup()
-        >>> torch.equal(op(torch.tensor([1, 7]), op.matrix(table)), table[[1, 7]])
-        True
     """
 
     padding_index: int | None = None

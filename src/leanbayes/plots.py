@@ -40,12 +40,6 @@ def reliability(bins: Bins, axes: Axes | None = None) -> Axes:
 
     Returns:
         The axes.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> bins = lb.metrics.calibration_bins(torch.rand(100), torch.rand(100) < 0.5)
-        >>> reliability(bins).get_ylabel()
-        'accuracy'
     """
     axes = style(axes, "confidence", "accuracy")
     count = bins.examples
@@ -127,11 +121,6 @@ def entropies(groups: Mapping[str, Prediction | Tensor], axes: Axes | None = Non
 
     Returns:
         The axes.
-
-    Example:
-        >>> familiar, ood = Prediction(5 * torch.randn(20, 50, 3)), torch.ones(50)
-        >>> entropies({"test images": familiar, "OOD images": ood}).get_xlabel()
-        'entropy (nats)'
     """
     values = {n: g.entropy if isinstance(g, Prediction) else g for n, g in groups.items()}
     return densities(values, "entropy (nats)", axes)
@@ -193,12 +182,6 @@ def spectra(
 
     Raises:
         ValueError: If there are no spectra.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> model = lb.convert(torch.nn.Linear(6, 5), lb.KTied(2), lb.priors.Normal(1.0))
-        >>> spectra(lb.analysis.spectrum(model)).get_yscale()
-        'log'
     """
     require(bool(values), "there are no spectra to draw; give lb.analysis.spectrum(model)")
     axes = style(axes, "index of the singular value", "share of the sum of squares")

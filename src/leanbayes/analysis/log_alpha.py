@@ -214,18 +214,6 @@ def alpha_report(model: nn.Module, *, thresholds: Sequence[float] = (0.0, 3.0, 8
 
     Raises:
         ValueError: If a threshold is NaN.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-        >>> overrides = {"2": {"posterior": lb.posteriors.VariationalDropout(log_alpha=12.0)}}
-        >>> q, p = lb.posteriors.VariationalDropout(), lb.priors.LogUniform()
-        >>> model = lb.convert(net, q, p, overrides=overrides)
-        >>> report = lb.analysis.alpha_report(model)
-        >>> report.variance_layers
-        ('2',)
-        >>> print(f"{report['2'].distance:.4f} ≤ {report['2'].bound:.4f}")
-        0.0177 ≤ 0.0177
     """
     values = tuple(float(threshold) for threshold in thresholds)
     require(not any(map(math.isnan, values)), "a threshold of log α is NaN; give numbers")

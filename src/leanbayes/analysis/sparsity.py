@@ -145,17 +145,6 @@ def sparsity_report(model: nn.Module, example: Tensor | None = None) -> Sparsity
 
     Raises:
         ValueError: If the model has no weight matrix.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> net = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 2))
-        >>> model = lb.convert(net, lb.MeanField(), lb.priors.ARD())
-        >>> model = lb.prune(model, groups="row", keep=0.5)
-        >>> print(lb.analysis.sparsity_report(model, torch.randn(4, 10)))
-        layer   weights  dropped     rows  dropped   columns  dropped  multiply-adds
-        0      40 of 80     50%   4 of 8     50%  10 of 10      0%             80
-        2       8 of 16     50%   1 of 2     50%    8 of 8      0%             16
-        all    48 of 96     50%  5 of 10     50%  18 of 18      0%             96
     """
     counts = {} if example is None else multiply_adds(model, example)
     layers = tuple(

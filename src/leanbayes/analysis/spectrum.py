@@ -68,13 +68,6 @@ def spectrum(model: nn.Module, *, most: int | None = None) -> dict[str, Spectrum
 
     Raises:
         ValueError: If the model has no random matrix.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(6, 5), lb.KTied(2), lb.priors.Normal(1.0))
-        >>> shares = lb.analysis.spectrum(model)[""]
-        >>> bool(shares.scale[:2].sum() > 0.999), len(shares.mean)
-        (True, 5)
     """
     spectra = {}
     for name, layer in random_maps(model):

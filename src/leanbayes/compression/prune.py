@@ -234,12 +234,6 @@ def density(model: nn.Module) -> dict[str, float]:
 
     Returns:
         Shares by the names of ``named_kl``.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.priors.Normal(1.0))
-        >>> density(model)
-        {'': 1.0}
     """
     laws = {name: layer.posterior() for name, layer in random_maps(model)}
     return {

@@ -91,14 +91,6 @@ def pruning_curve(
 
     Raises:
         ValueError: If ``keep`` or the data are empty.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(10, 8), lb.posteriors.ZeroMean(), lb.priors.LogUniform())
-        >>> data = [(torch.randn(50, 10), torch.randint(8, (50,)))]
-        >>> curve = lb.compression.pruning_curve(model, data, keep=(1.0, 0.5))
-        >>> [point.kept for point in curve.points]
-        [1.0, 0.5]
     """
     require(len(keep) > 0, "keep is empty; give shares of the weights, such as (1.0, 0.1)")
     batches = list(data)

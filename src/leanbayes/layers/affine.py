@@ -30,15 +30,6 @@ class Affine(RandomMap, Layer):
         bias: ``None``; a vector ``[out]`` (each member of a mixture gets its own copy); or a
             random map of one column, which is applied to the constant 1.
         estimator: how far noise is shared.
-
-    Example:
-        >>> from leanbayes import KTied
-        >>> from leanbayes.priors import Normal
-        >>> from leanbayes.ops import Linear
-        >>> w = torch.randn(4, 3)
-        >>> layer = Affine(Linear(), KTied(2)(w, Linear()), Normal(1.0)(w))
-        >>> layer(torch.randn(5, 3)).shape
-        torch.Size([5, 4])
     """
 
     bias: nn.Parameter | RandomMap | None

@@ -26,17 +26,6 @@ class Likelihood(nn.Module, ABC):
     One of your own defines :meth:`distribution`; all else follows from that, where torch's
     distribution has it, and says in one sentence where it has not. Means, variances, quantiles,
     probabilities and metrics are those of the mixture of outputs ``[samples, batch, …]``.
-
-    Example:
-        >>> class Laplace(Likelihood):
-        ...     def distribution(self, outputs):
-        ...         return torch.distributions.Laplace(outputs, 1.0)
-        >>> outputs = torch.tensor([[0.0], [2.0]])
-        >>> Laplace().variance(outputs)
-        tensor([3.])
-        >>> Laplace().answers(outputs)
-        ('mean', 'aleatoric', 'epistemic', 'variance', 'cdf', 'quantiles', 'interval',
-        'log_likelihood')
     """
 
     @abstractmethod

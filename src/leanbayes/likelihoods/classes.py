@@ -25,10 +25,6 @@ class Categorical(Likelihood):
 
     Raises:
         ValueError: If the temperature is not positive.
-
-    Example:
-        >>> float(Categorical().nll(torch.zeros(1, 4), torch.tensor([2])).exp())
-        4.0
     """
 
     def __init__(self, temperature: float = 1.0) -> None:
@@ -79,12 +75,7 @@ def _over_classes(softmax: Callable[[Tensor, int], Tensor], outputs: Tensor) -> 
 
 @register_likelihood("bernoulli")
 class Bernoulli(Likelihood):
-    """Independent binary targets; outputs are logits of the same shape.
-
-    Example:
-        >>> Bernoulli().mean(torch.zeros(5, 2))
-        tensor([0.5000, 0.5000])
-    """
+    """Independent binary targets; outputs are logits of the same shape."""
 
     def check(self, outputs: Tensor, y: Tensor) -> None:
         super().check(outputs, y)

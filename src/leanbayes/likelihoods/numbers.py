@@ -78,10 +78,6 @@ class Gaussian(Likelihood):
         noise: ``"fixed"``; ``"learned"``, one number that is a parameter of this module; or
             ``"predicted"``: outputs then hold means and raw scales, side by side in the last
             dimension, and a raw scale of zero means ``scale``.
-
-    Example:
-        >>> Gaussian(0.5).distribution(torch.zeros(3)).scale
-        tensor([0.5000, 0.5000, 0.5000])
     """
 
     def __init__(self, scale: float = 1.0, noise: Noise = "fixed") -> None:
@@ -121,10 +117,6 @@ class StudentTNoise(Likelihood):
         noise: how it goes on, as in :class:`Gaussian`.
         df: degrees of freedom, or where they start; the fewer, the heavier the tails.
         learn_df: make them a parameter of this module.
-
-    Example:
-        >>> StudentTNoise(2.0, df=4.0).variance(torch.zeros(5, 1))
-        tensor([8.])
     """
 
     def __init__(
@@ -187,12 +179,7 @@ class _Poisson(distributions.Poisson):
 
 @register_likelihood("poisson")
 class Poisson(_Counts):
-    """Counts whose variance is their mean; outputs are log rates.
-
-    Example:
-        >>> Poisson().quantiles(torch.zeros(5, 1), [0.1, 0.5, 0.99]).flatten()
-        tensor([0., 1., 4.])
-    """
+    """Counts whose variance is their mean; outputs are log rates."""
 
     def distribution(self, outputs: Tensor) -> Distribution:
         return _Poisson(outputs)
@@ -236,10 +223,6 @@ class NegativeBinomial(_Counts):
         dispersion: how much more, or where it starts; toward zero it is :class:`Poisson`.
         noise: how the dispersion goes on: ``"fixed"``, ``"learned"`` or ``"predicted"`` beside the
             log mean, as the scale of :class:`Gaussian`.
-
-    Example:
-        >>> NegativeBinomial(0.5, "fixed").variance(torch.full((3, 1), 4.0).log())
-        tensor([12.])
     """
 
     def __init__(self, dispersion: float = 1.0, noise: Noise = "learned") -> None:

@@ -70,10 +70,6 @@ def calibration_bins(confidence: Tensor, right: Tensor, bins: int = 15) -> Bins:
 
     Returns:
         The bins.
-
-    Example:
-        >>> calibration_bins(torch.tensor([0.5, 0.75]), torch.tensor([True, False]), 2).accuracy
-        tensor([0.0000, 0.5000], dtype=torch.float64)
     """
     edges = torch.linspace(0, 1, bins + 1, dtype=confidence.dtype, device=confidence.device)
     index = torch.bucketize(confidence.contiguous(), edges, right=True) - 1
@@ -101,10 +97,6 @@ def calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> Score:
     Note:
         The standard error is bootstrapped. The error of few examples is biased upwards: bins of
         a perfectly calibrated model have gaps by chance.
-
-    Example:
-        >>> calibration_error(torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
-        0.25 ± 0
     """
     confidence, right = _confidence(probs, y, bins)
     return bootstrap(lambda c, r: calibration_bins(c, r, bins).calibration_error, confidence, right)
@@ -127,11 +119,6 @@ def adaptive_calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> Scor
     Note:
         The standard error is bootstrapped. Examples of equal confidence count as equally right,
         so that their order changes nothing.
-
-    Example:
-        >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
-        >>> round(adaptive_calibration_error(probs, torch.tensor([0, 0]), 2).value, 4)
-        0.25
     """
     confidence, right = _confidence(probs, y, bins)
 

@@ -21,10 +21,6 @@ def nll(log_probs: Tensor, y: Tensor) -> Score:
 
     Raises:
         ValueError: If the shapes do not fit.
-
-    Example:
-        >>> nll(torch.full((2, 4), 0.25).log(), torch.tensor([3, 0]))
-        1.386 ± 0
     """
     check_classes(log_probs, y)
     return average(-log_probs.gather(-1, y.unsqueeze(-1)).squeeze(-1))
@@ -45,10 +41,6 @@ def brier(probs: Tensor, y: Tensor) -> Score:
 
     Raises:
         ValueError: If the shapes do not fit.
-
-    Example:
-        >>> brier(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([0, 1]))
-        1.25 ± 0.53
     """
     check_classes(probs, y)
     truth = torch.nn.functional.one_hot(y, probs.shape[-1])
@@ -68,10 +60,6 @@ def accuracy(probs: Tensor, y: Tensor) -> Score:
 
     Raises:
         ValueError: If the shapes do not fit.
-
-    Example:
-        >>> accuracy(torch.eye(4), torch.tensor([0, 1, 2, 0]))
-        0.75 ± 0.22
     """
     check_classes(probs, y)
     return average((probs.argmax(-1) == y).double())

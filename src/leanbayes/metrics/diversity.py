@@ -19,10 +19,6 @@ def disagreement(log_probs: Tensor) -> Score:
 
     Returns:
         The share, with its standard error.
-
-    Example:
-        >>> disagreement(torch.eye(2).repeat(1, 3, 1).view(3, 2, 2))
-        0 ± 0
     """
     return average(disagreements(log_probs))
 
@@ -40,11 +36,6 @@ def member_log_probs(log_probs: Tensor, members: int) -> Tensor:
 
     Raises:
         ValueError: If the samples are not a multiple of the members.
-
-    Example:
-        >>> samples = torch.tensor([0.5, 0.1, 0.7, 0.1]).log().view(4, 1, 1)
-        >>> member_log_probs(samples, 2).exp().flatten()
-        tensor([0.6000, 0.1000])
     """
     require(
         members >= 1 and len(log_probs) % members == 0,
@@ -117,10 +108,6 @@ def disagreements(log_probs: Tensor) -> Tensor:
 
     Raises:
         ValueError: If there are fewer than 2 samples.
-
-    Example:
-        >>> disagreements(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[1.0, 0.0]]]))
-        tensor([0.6667], dtype=torch.float64)
     """
     _check_samples(log_probs)
     count, labels = len(log_probs), log_probs.argmax(-1).mT

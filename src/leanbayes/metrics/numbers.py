@@ -25,10 +25,6 @@ def rmse(mean: Tensor, y: Tensor) -> Score:
 
     Raises:
         ValueError: If the shapes do not fit.
-
-    Example:
-        >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 5.0]))
-        3 ± 0
     """
     check_alike(mean, y)
     square = average(of_examples((mean - y).square()))
@@ -53,10 +49,6 @@ def crps(draws: Tensor, y: Tensor) -> Score:
 
     Raises:
         ValueError: If there are no draws or the shapes do not fit.
-
-    Example:
-        >>> crps(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0])).value
-        0.0
     """
     count = len(draws)
     require(count > 0, "there are no draws; give [draws, examples, …]")
@@ -85,10 +77,6 @@ def of_examples(values: Tensor) -> Tensor:
 
     Returns:
         The averages, in float64.
-
-    Example:
-        >>> of_examples(torch.tensor([[1.0, 3.0], [0.0, 1.0]]))
-        tensor([2.0000, 0.5000], dtype=torch.float64)
     """
     return values.detach().double().reshape(len(values), -1).mean(-1)
 
@@ -132,10 +120,6 @@ def coverage_curve(u: Tensor, levels: Sequence[float] = _LEVELS) -> Coverage:
 
     Raises:
         ValueError: If there are no targets.
-
-    Example:
-        >>> coverage_curve(torch.tensor([0.5, 0.99]), [0.5, 0.9]).observed
-        tensor([0.5000, 0.5000], dtype=torch.float64)
     """
     require(u.numel() > 0, "there are no targets to cover; give at least one")
     nominal = torch.tensor(levels, dtype=torch.float64, device=u.device)
@@ -157,11 +141,6 @@ def interval_coverage(low: Tensor, high: Tensor, y: Tensor) -> Score:
 
     Raises:
         ValueError: If the shapes do not fit.
-
-    Example:
-        >>> low, high = torch.zeros(4), torch.ones(4)
-        >>> interval_coverage(low, high, torch.tensor([0.5, 0.0, 2.0, 1.0])).value
-        0.75
     """
     check_alike(low, y)
     return average(of_examples((low <= y) & (y <= high)))
@@ -180,10 +159,6 @@ def interval_width(low: Tensor, high: Tensor) -> Score:
 
     Raises:
         ValueError: If the shapes do not fit.
-
-    Example:
-        >>> interval_width(torch.zeros(2), torch.tensor([1.0, 3.0]))
-        2.00 ± 0.71
     """
     check_alike(low, high)
     return average(of_examples(high - low))

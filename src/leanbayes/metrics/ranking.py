@@ -25,10 +25,6 @@ def auroc(scores: Tensor, positive: Tensor) -> Score:
 
     Returns:
         The area, with its standard error.
-
-    Example:
-        >>> auroc(torch.tensor([0.1, 0.2, 0.3, 0.15]), torch.tensor([0, 0, 1, 1]))
-        0.75 ± 0.25
     """
     chosen, scores = _positives(scores, positive), scores.double()
     if bool(scores.isnan().any()):
@@ -48,10 +44,6 @@ def placements(scores: Tensor, others: Tensor) -> Tensor:
 
     Returns:
         The shares ``[examples]``, in float64.
-
-    Example:
-        >>> placements(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0]))
-        tensor([0.2500, 1.0000], dtype=torch.float64)
     """
     ordered = others.detach().sort().values
     below, reached = (
@@ -73,10 +65,6 @@ def average_precision(scores: Tensor, positive: Tensor) -> Score:
 
     Returns:
         The area, with its standard error.
-
-    Example:
-        >>> average_precision(torch.tensor([0.9, 0.8, 0.7]), torch.tensor([1, 0, 1])).value
-        0.8333333333333333
     """
     chosen = _positives(scores, positive)
     if bool(scores.isnan().any()):
@@ -144,10 +132,6 @@ def rejection_curve(uncertainty: Tensor, values: Tensor) -> Rejection:
 
     Raises:
         ValueError: If the shapes do not fit.
-
-    Example:
-        >>> rejection_curve(torch.tensor([0.9, 0.1]), torch.tensor([False, True])).kept
-        tensor([0.5000, 1.0000], dtype=torch.float64)
     """
     require(
         uncertainty.ndim == 1 and uncertainty.shape == values.shape and len(values) > 0,
@@ -173,9 +157,5 @@ def aurc(uncertainty: Tensor, loss: Tensor) -> Score:
 
     Returns:
         The area, with its standard error.
-
-    Example:
-        >>> aurc(torch.tensor([0.1, 0.9]), torch.tensor([0.0, 1.0])).value
-        0.25
     """
     return bootstrap(lambda u, v: rejection_curve(u, v).kept.mean(), uncertainty, loss)

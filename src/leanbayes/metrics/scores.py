@@ -17,12 +17,6 @@ class Score(NamedTuple):
         value: the average.
         error: the standard deviation over examples divided by √examples; of an accuracy ``p``
             it is ``√(p (1 − p) / examples)``.
-
-    Example:
-        >>> Score(2.3171, 0.0352)
-        2.317 ± 0.035
-        >>> float(Score(0.9759, 0.0048))
-        0.9759
     """
 
     value: float
@@ -49,10 +43,6 @@ def average(values: Tensor) -> Score:
 
     Raises:
         ValueError: If there are no values.
-
-    Example:
-        >>> average(torch.tensor([0.0, 1.0, 1.0, 0.0]))
-        0.50 ± 0.25
     """
     require(
         values.ndim == 1 and len(values) > 0,
@@ -84,10 +74,6 @@ def bootstrap(
 
     Raises:
         ValueError: If there are fewer than 2 draws or no examples.
-
-    Example:
-        >>> bootstrap(torch.median, torch.ones(10))
-        1 ± 0
     """
     require(draws >= 2, f"draws is {draws}; a spread needs at least 2")
     require(
@@ -114,10 +100,6 @@ def average_over_ties(key: Tensor, values: Tensor) -> Tensor:
 
     Returns:
         The sorted values, in float64.
-
-    Example:
-        >>> average_over_ties(torch.tensor([2, 1, 2]), torch.tensor([0.0, 5.0, 1.0]))
-        tensor([5.0000, 0.5000, 0.5000], dtype=torch.float64)
     """
     _, group, count = key.unique(return_inverse=True, return_counts=True)
     sums = torch.zeros(len(count), dtype=torch.float64, device=key.device)

@@ -38,11 +38,6 @@ class Scale(Spec):
 
     Raises:
         ValueError: If an option is unknown or out of range.
-
-    Example:
-        >>> first = Scale(0.5).initial((2, 2), like=torch.zeros(1))
-        >>> float(first.transform(first.tensor)[0, 0])
-        0.5
     """
 
     start: float | Literal["fan_in"] = 0.01

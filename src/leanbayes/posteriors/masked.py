@@ -32,14 +32,6 @@ class Pruned(Posterior):
 
     Raises:
         ValueError: If the posterior cannot be pruned.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> q = lb.posteriors.Pruned(lb.MeanField())
-        >>> model = lb.convert(nn.Linear(3, 2), q, lb.priors.Normal(1.0))
-        >>> model.posterior.mask[0] = False
-        >>> int((model.mean_weight != 0).sum())
-        3
     """
 
     base: Posterior = MeanField()  # noqa: RUF009 (a frozen value)

@@ -116,10 +116,6 @@ class Hierarchical(Prior):
 
     Raises:
         ValueError: If a scale is not positive.
-
-    Example:
-        >>> Hierarchical()(torch.zeros(2, 4))().scale
-        tensor(0.5000)
     """
 
     scale: float = 1.0

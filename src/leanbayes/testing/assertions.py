@@ -24,10 +24,6 @@ def threshold(comparisons: int) -> float:
 
     Returns:
         The number of standard errors.
-
-    Example:
-        >>> round(threshold(1), 2)
-        4.89
     """
     return NormalDist().inv_cdf(1 - FAILURE_RATE / (2 * max(comparisons, 1)))
 

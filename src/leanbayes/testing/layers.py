@@ -37,9 +37,6 @@ def check_layer(
 
     Raises:
         AssertionError: If a part of the contract does not hold.
-
-    Example:
-        >>> check_layer(nn.Conv1d(2, 4, 3), torch.randn(5, 2, 7))
     """
     name = type(net).__name__
     assert is_convertible(net), f"{name} has no kind of layer; call lb.extend.register_layer"

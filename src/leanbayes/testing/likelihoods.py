@@ -37,10 +37,6 @@ def check_likelihood(
 
     Raises:
         AssertionError: If a part of the contract does not hold.
-
-    Example:
-        >>> from leanbayes.likelihoods import Poisson
-        >>> check_likelihood(Poisson(), torch.randn(3, 2).double(), torch.tensor([0, 4]))
     """
     with seeded(seed):
         likelihood = copy.deepcopy(likelihood).to(outputs.dtype)

@@ -18,10 +18,6 @@ def check_op(op: LinearOp, x: Tensor, columns: int, rows: int = 4) -> None:
 
     Raises:
         AssertionError: If a part of the contract does not hold.
-
-    Example:
-        >>> from leanbayes.ops import Linear
-        >>> check_op(Linear(), torch.randn(5, 3, dtype=torch.float64), columns=3)
     """
     with seeded(0):
         a = torch.randn(rows, columns, dtype=torch.float64)

@@ -38,10 +38,6 @@ def check_posterior(
 
     Raises:
         AssertionError: If a part of the contract does not hold.
-
-    Example:
-        >>> from leanbayes import MeanField
-        >>> check_posterior(MeanField())
     """
     _check_spec(spec, POSTERIORS)
     with seeded(seed):
@@ -65,10 +61,6 @@ def check_prior(spec: Prior, *, samples: int = SAMPLES, seed: int = 0) -> None:
 
     Raises:
         AssertionError: If a part of the contract does not hold.
-
-    Example:
-        >>> from leanbayes.priors import Normal
-        >>> check_prior(Normal(0.5))
     """
     name = type(spec).__name__
     _check_spec(spec, PRIORS)

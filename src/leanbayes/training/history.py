@@ -20,11 +20,6 @@ class History(Sequence[dict[str, float]]):
     Attributes:
         likelihood: What the outputs mean; pass it to :func:`leanbayes.predict`.
         interrupted: Whether the training was stopped by Ctrl-C.
-
-    Example:
-        >>> history = History([{"epoch": 1, "nll": 0.5, "validation_nll": 0.625}])
-        >>> history.best_epoch
-        1
     """
 
     def __init__(

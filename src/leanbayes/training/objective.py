@@ -136,12 +136,6 @@ def mixture_nll(
 
     Returns:
         The NLL per example, a scalar.
-
-    Example:
-        >>> import torch
-        >>> logits = torch.tensor([[[1000.0, -1000.0]], [[-1000.0, 1000.0]]])
-        >>> round(float(mixture_nll(logits, torch.tensor([0]))), 4)
-        0.6931
     """
     log_probs = log_mean((likelihood or Categorical()).log_prob(outputs, y))
     return -(log_probs if weight is None else weight * log_probs).mean()

@@ -84,10 +84,6 @@ class ParameterCounts(NamedTuple):
         means: Number of means.
         scales: Number of scales.
         other: Number of deterministic parameters.
-
-    Example:
-        >>> ParameterCounts(means=477_600, scales=4_788, other=810)
-        478,410 → 483,198 (+1.0%): means 477,600, scales 4,788, other 810
     """
 
     means: int

@@ -82,10 +82,6 @@ class LinearRamp:
 
     Raises:
         ValueError: If ``steps`` is not positive.
-
-    Example:
-        >>> [LinearRamp(10)(t) for t in (0, 5, 20)]
-        [0.0, 0.5, 1.0]
     """
 
     steps: float
@@ -112,10 +108,6 @@ class Stepwise:
 
     Raises:
         ValueError: If ``rate`` or ``every`` is not positive.
-
-    Example:
-        >>> [round(Stepwise(rate=5e-5, every=100)(t), 4) for t in (99, 100, 1050, 20000)]
-        [0.0, 0.005, 0.05, 1.0]
     """
 
     rate: float = 5e-5
@@ -142,10 +134,6 @@ class Exponential:
 
     Raises:
         ValueError: If an argument is not positive.
-
-    Example:
-        >>> [round(Exponential(300, start=0.01)(t), 4) for t in (0, 150, 300, 400)]
-        [0.01, 0.1, 1.0, 1.0]
     """
 
     steps: float
@@ -177,12 +165,6 @@ def recommended_kl_weight(model: nn.Module, data_size: float) -> float:
 
     Raises:
         ValueError: If the data size is not positive.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(100, 10))
-        >>> recommended_kl_weight(model, 500), recommended_kl_weight(model, 50_000)
-        (0.25, 1.0)
     """
     require(data_size > 0, f"data_size must be positive, got {data_size}. Give the number of "
             "training examples")  # fmt: skip

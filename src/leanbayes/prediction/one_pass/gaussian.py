@@ -91,11 +91,6 @@ class Uncertain:
     Attributes:
         loc: The means.
         variance: The variances, in the shape of the means.
-
-    Example:
-        >>> x = Uncertain(torch.zeros(1), torch.ones(1))
-        >>> (2 * x + 1).variance, round(float(torch.relu(x).loc), 4)
-        (tensor([4.]), 0.3989)
     """
 
     def __init__(self, loc: Tensor, variance: Tensor) -> None:
