@@ -133,11 +133,8 @@ def test_a_schedule(added):
 def test_a_criterion_of_pruning(added):
     mine = added("criterion", CRITERIA, "second_moment")
     model = lb.convert(nn.Linear(10, 4), lb.MeanField(0.1), lb.priors.Normal(1.0))
-    data = [(torch.randn(8, 10), torch.randint(4, (8,)))]
-    curve = lb.compression.pruning_curve(
-        model, data, by="second_moment", keep=(1.0, 0.5), samples=2
-    )
-    assert [point.kept for point in curve.points] == [1.0, 0.5]
+    pruned = lb.prune(model, by="second_moment", keep=0.5)
+    assert lb.compression.density(pruned) == {"": 0.5}
     assert mine.second_moment(model.posterior(), model.prior()).shape == (4, 10)
 
 

@@ -413,51 +413,6 @@ def test_a_layer_that_loses_everything_is_named():
     assert lb.kl(pruned).isfinite()
 
 
-# what it costs
-
-
-def test_a_curve_is_what_predictions_of_pruned_models_give():
-    model = shaken(lb.convert(nn.Linear(6, 4), lb.posteriors.ZeroMean(), lb.priors.LogUniform()))
-    x, y = torch.randn(50, 6), torch.randint(4, (50,))
-    state = torch.get_rng_state()
-    curve = lb.compression.pruning_curve(model, [(x, y)], keep=(1.0, 0.25), samples=5, seed=3)
-    assert torch.equal(state, torch.get_rng_state())
-    assert [(point.keep, point.kept) for point in curve.points] == [(1.0, 1.0), (0.25, 0.25)]
-    for point in curve.points:
-        p = lb.predict(lb.prune(model, keep=point.keep), x, samples=5, seed=3)
-        assert point.metrics == p.metrics(y)
-    table = str(curve).splitlines()
-    assert table[0] == "pruned by scale"
-    assert table[1].split() == ["kept", "accuracy", "nll"]
-    assert table[3].split()[0] == "25.00%"
-    batches = ((x[i : i + 10], y[i : i + 10]) for i in range(0, 50, 10))
-    assert (
-        lb.compression.pruning_curve(model, batches, keep=(0.5, 0.25), samples=2).points[1].kept
-        == 0.25
-    )
-
-
-def test_a_curve_of_a_regression():
-    model, x = converted(), torch.randn(20, 6).double()
-    y = torch.randn(20, 5).double()
-    curve = lb.compression.pruning_curve(
-        model, [(x, y)], keep=[0.5], likelihood=lb.likelihoods.Gaussian(0.5), samples=3
-    )
-    assert str(curve).splitlines()[1].split() == ["kept", "squared_error", "nll"]
-
-
-@pytest.mark.parametrize(
-    ("data", "options", "sentence"),
-    [
-        ([], {}, "data has no examples"),
-        ([(torch.zeros(1, 6), torch.zeros(1))], {"keep": ()}, "keep is empty"),
-    ],
-)
-def test_a_curve_of_nothing_is_refused(data, options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        lb.compression.pruning_curve(converted(), data, **options)
-
-
 # a trained variance layer
 
 
@@ -493,8 +448,8 @@ def accuracy(model, digits):
 
 @pytest.mark.checklist("VN15")
 def test_most_of_a_variance_layer_is_pruned_by_scale(variance_layer, digits):
-    curve = lb.compression.pruning_curve(variance_layer, [digits[2:]], keep=(1.0, 0.2, 0.05))
-    whole, fifth, twentieth = (point.metrics["accuracy"].value for point in curve.points)
+    pruned = (lb.prune(variance_layer, keep=share) for share in (1.0, 0.2, 0.05))
+    whole, fifth, twentieth = (accuracy(model, digits) for model in pruned)
     assert whole > 0.9
     assert fifth > whole - 0.01
     assert twentieth > whole - 0.03

@@ -258,15 +258,6 @@ def test_groups_are_ranked_over_the_model_and_stay_pruned():
     assert masks[0][0].any() != masks[0][0].all()
 
 
-def test_a_curve_prunes_groups():
-    model = lb.convert(nn.Linear(6, 4), lb.MeanField(0.3), lb.priors.Normal(1.0))
-    data = [(torch.randn(8, 6), torch.randint(4, (8,)))]
-    curve = lb.compression.pruning_curve(
-        model, data, by="snr", groups="column", keep=(1.0, 0.5), samples=2
-    )
-    assert [point.kept for point in curve.points] == [1.0, 0.5]
-
-
 # bad input
 
 
