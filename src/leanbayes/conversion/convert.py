@@ -182,7 +182,8 @@ def choose_layers(
         if not included.isdisjoint(names) and excluded.isdisjoint(names):
             with _naming(names[0], module):
                 check_convertible(module)
-            choice = replace(default, batch_dim=_batch_dim(model, names[0]))
+            batch_dim = _batch_dim(model, names[0])
+            choice = replace(default, batch_dim=batch_dim) if batch_dim else default
             for changed, change in changes:
                 if not changed.isdisjoint(names):
                     choice = replace(choice, **change)

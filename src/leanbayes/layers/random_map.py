@@ -99,17 +99,27 @@ class RandomMap(nn.Module):
             return estimator(None, op, usage)
         current = current_pass()
         if current.draws is None:
-            return self.fresh(estimator, usage, op)
+            return self._drawn(self.posterior, estimator, usage, op)
         usage = usage._replace(noise=current.noise)
         return current.draws.draw(self, self.fresh, estimator, usage, op)
 
     def fresh(self, estimator: Estimator, usage: Usage, op: LinearOp) -> Map:
-        """Return a new draw: made in full precision, for inputs of the parameters' dtype."""
+        """Return a new draw, of the law that all samples of a prediction share."""
+        return self._drawn(self._law, estimator, usage, op)
+
+    def _drawn(
+        self,
+        law: Callable[[], WeightDistribution],
+        estimator: Estimator,
+        usage: Usage,
+        op: LinearOp,
+    ) -> Map:
+        """Return a draw: made in full precision, for inputs of the parameters' dtype."""
         stored = self.posterior.like
         if _is_single(stored):
-            return _rounded(estimator(self._law(), op, usage), stored.dtype)
+            return _rounded(estimator(law(), op, usage), stored.dtype)
         with full_precision(stored.device):
-            drawn = estimator(self._law(), op, usage)
+            drawn = estimator(law(), op, usage)
         return _rounded(drawn, stored.dtype)
 
     def draws_for_all(self, estimator: Estimator, usage: Usage, op: LinearOp) -> bool:

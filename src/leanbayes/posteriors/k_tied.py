@@ -46,7 +46,8 @@ class KTied(Posterior):
         start = math.sqrt(scale.start / self.rank)
         factor = replace(scale, start=start)
         logs = factor.stored == "log"
-        u, v = (factor.initial((self.rank, size), weight) for size in (rows, columns))
+        u = factor.initial((self.rank, rows), weight)
+        v = factor.initial((self.rank, columns), weight)
         return self.learned(
             partial(KTiedNormal, log_unit=math.log(start) if logs else None),
             loc=Stored.means(weight, op),
