@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from typing import Any
 import leanbayes as lb
 from leanbayes.lab.files import write_json
 from leanbayes.lab.provenance import sources_hash
+from research.benchmarks import networks_run, one_pass, prediction
+from research.benchmarks.networks import SETUPS
 from research.benchmarks.peers import environment
 from research.benchmarks.step import Options
 from research.benchmarks.worker import BENCHMARKS
@@ -31,6 +33,15 @@ WITH_PEERS = (*PURE, "networks")
 work differs more between processes than within one."""
 TWICE = ("networks",)
 """Benchmarks that run in at most two processes, because one takes minutes."""
+PARTS = {
+    "step": tuple(SETUPS),
+    "prediction": tuple(prediction.EXAMPLES),
+    "one_pass": tuple(one_pass.NETWORKS),
+    "networks": networks_run.PARTS,
+}
+"""What of a benchmark runs in separate processes: a stopped run resumes at the next one."""
+PLAIN_PARTS = ("readme", "mixture", "large")
+"""Parts that no peer is measured on."""
 KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 """What glibc frees stays with the process, so that page faults are not part of the figures."""
 
@@ -70,8 +81,13 @@ def measure_everything(
         parts = Parts(results / f"{name}.partial", [asdict(options), threads, keep_memory])
         for number in range(count):  # branches take turns, as methods do
             for branch, how in branches.items():
-                run = partial(_apart, name, options, threads, {**memory, **how})
-                runs[branch].append(parts.once(f"{branch} {number}", run))
+                found = []
+                for part in PARTS.get(name, ("",)):
+                    chosen = replace(options, part=part)
+                    run = partial(_apart, name, chosen, threads, {**memory, **how})
+                    if branch != "peers" or part not in PLAIN_PARTS:
+                        found.append(parts.once(f"{branch} {number} {part}", run))
+                runs[branch].append(networks_run.merged(found))
         config = {"rounds": options.rounds, "processes": count, "clock": options.clock}
         result = {
             "config": config | {"quick": options.quick, "keep_memory": keep_memory},

@@ -82,13 +82,13 @@ def _failures(branches: Mapping[str, Any]) -> list[str]:
 
 def _others(native: Mapping[str, Any], cell: Callable[[Cost | None], str]) -> str:
     steps, passes = native["setups"], native["predictions"]
-    rows: list[Sequence[str]] = [
-        [f"{method}, learned prior scale, batch 128", cell(cost), "–"]
-        for method, cost in steps["readme"].items()
-    ]
-    for method, cost in steps["mixture"].items():
-        rows.append([f"{method}, batch 1024", cell(cost), cell(passes["mixture"][method])])
-    return markdown_table(("method", "step", "prediction, a sample of each member"), rows, text=1)
+    rows: list[Sequence[str]] = []
+    for part, batch, draws in (("readme", 128, native["samples"]), ("mixture", 1024, 1)):
+        for method, cost in steps[part].items():
+            predicted = passes.get(part, {}).get(method)
+            rows.append([method, str(batch), cell(cost), str(draws), cell(predicted)])
+    header = ("method", "batch", "step", "samples of each member", "prediction")
+    return markdown_table(header, rows, text=1)
 
 
 def _large(large: Mapping[str, Any], cell: Callable[[Cost | None], str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,31 +55,52 @@ METHODS: dict[str, Builder] = {
 HEAD_TO_HEAD = ("k-tied 2", "mean field")
 """Measured in the process of the peers too."""
 LEARNED_SCALES: dict[str, Builder] = {
-    "k-tied 2": ours(lb.KTied(2), LEARNED),
-    "mean field": ours(lb.MeanField(), LEARNED),
+    "k-tied 2, default prior": ours(lb.KTied(2), lb.priors.He()),
+    "mean field, default prior": ours(lb.MeanField(), lb.priors.He()),
+    "k-tied 2, learned prior scale": ours(lb.KTied(2), LEARNED),
+    "mean field, learned prior scale": ours(lb.MeanField(), LEARNED),
 }
 MIXTURE: dict[str, Builder] = {
     "rank-1, 4 members, batch split": ours(lb.Rank1(4), FACTORS, split=True)
 }
 
 
+PARTS = (*NETWORKS, "readme", "mixture", "large")
+"""What is measured in separate processes, so that a stopped run resumes."""
+
+
 def run(options: Options) -> dict[str, Any]:
-    """All networks; the large transformer in our own process alone."""
-    methods = {**available(), **{name: METHODS[name] for name in HEAD_TO_HEAD}}
-    methods = methods if options.peers else METHODS
-    failures: dict[str, dict[str, str]] = {}
-    steps, predictions = {}, {}
-    for name, setup in NETWORKS.items():
-        failures[name] = {}
-        steps[name], predictions[name] = _costs(setup, methods, options, failures[name])
-    found = {**facts(*PACKAGES.values()), "setups": steps, "predictions": predictions}
-    found |= {"samples": SAMPLES, "failures": failures}
-    if not options.peers:
-        steps["readme"] = _costs(README, LEARNED_SCALES, options, {})[0]
-        mixed = replace(README, batch=1024)
-        steps["mixture"], predictions["mixture"] = _costs(mixed, MIXTURE, options, {}, samples=1)
-        found["large"] = large(options)
-    return found
+    """One part of the networks, or all of them."""
+    found: dict[str, Any] = {**facts(*PACKAGES.values()), "samples": SAMPLES}
+    return merged([found, *(_part(name, options) for name in options.chosen(PARTS))])
+
+
+def merged(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge what parts of a benchmark found; dictionaries of the same name are united."""
+    together: dict[str, Any] = {}
+    for part in found:
+        for name, value in part.items():
+            is_dict = isinstance(value, dict) and isinstance(together.get(name), dict)
+            together[name] = {**together[name], **value} if is_dict else value
+    return together
+
+
+def _part(name: str, options: Options) -> dict[str, Any]:
+    """Return costs of a network or of other settings."""
+    if name == "large":
+        return {"large": large(options)}
+    failures: dict[str, str] = {}
+    if name == "readme":
+        steps, passes = _costs(README, LEARNED_SCALES, options, failures)
+    elif name == "mixture":
+        setup = replace(README, batch=1024)
+        steps, passes = _costs(setup, MIXTURE, options, failures, samples=1)
+    else:
+        peers = {**available(), **{of: METHODS[of] for of in HEAD_TO_HEAD}}
+        methods = peers if options.peers else METHODS
+        steps, passes = _costs(NETWORKS[name], methods, options, failures)
+    found = {"setups": {name: steps}, "predictions": {name: passes}, "failures": {name: failures}}
+    return {key: value for key, value in found.items() if value[name]}
 
 
 def _costs(
@@ -104,7 +125,7 @@ def _costs(
             print(f"{setup.title}: {name} cannot run: {failures[name]}", file=sys.stderr)
         else:
             works[name] = made
-    few = {**options.timing, "rounds": max(2, options.rounds // 3)}
+    few = {"most": 2, **options.timing, "rounds": max(2, options.rounds // 3)}
     steps = _measured(lambda: base.step(x, y), works, lambda w: lambda: w.step(x, y), few)
     for network in (base, *works.values()):
         network.model.eval()

@@ -36,7 +36,7 @@ NETWORKS = {
 
 def run(options: Options) -> dict[str, Any]:
     """Measure every posterior on every network."""
-    setups = {name: costs(name, options) for name in NETWORKS}
+    setups = {name: costs(name, options) for name in options.chosen(NETWORKS)}
     examples = {name: options.examples(count) for name, (_, count, _) in NETWORKS.items()}
     return {**facts(), "samples": SAMPLES, "examples": examples, "setups": setups}
 
@@ -61,5 +61,5 @@ def costs(name: str, options: Options) -> dict[str, Any]:
     works = {n: (lambda model=model: one_pass(model)) for n, model in models.items()}
     sampled = models["k-tied 2, one pass"]
     works[SAMPLED] = lambda: lb.predict(sampled, x, samples=SAMPLES).probs
-    rounds = max(2, options.rounds // 2)
-    return as_json(measure(plain, works, rounds=rounds, **options.timing))
+    timing = {"most": 2, **options.timing, "rounds": max(2, options.rounds // 3)}
+    return as_json(measure(plain, works, repeats=1 if name in REAL else 2, **timing))

@@ -22,7 +22,7 @@ SHARE = {"mlp_1024": 3, "cnn_256": 6}
 
 def run(options: Options) -> dict[str, Any]:
     """Return every method, on the perceptron and on the convolutional network."""
-    setups = {name: predictions(name, options) for name in EXAMPLES}
+    setups = {name: predictions(name, options) for name in options.chosen(EXAMPLES)}
     examples = {name: options.examples(count) for name, count in EXAMPLES.items()}
     known = facts(*PACKAGES.values())
     return {**known, "samples": SAMPLES, "examples": examples, "setups": setups}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,17 +24,23 @@ class Options:
         clock: ``wall``, or ``cpu`` for a busy machine with one thread.
         quick: smaller sizes, to try it out.
         peers: whether to measure other libraries instead of our methods.
+        part: what of the benchmark to measure; all of it if empty.
     """
 
     rounds: int = 12
     clock: str = "wall"
     quick: bool = False
     peers: bool = False
+    part: str = ""
 
     @property
     def timing(self) -> dict[str, Any]:
         """For :func:`measure`; a trial takes no turn again."""
         return {"clock": CLOCKS[self.clock], **({"most": 1} if self.quick else {})}
+
+    def chosen(self, parts: Iterable[str]) -> tuple[str, ...]:
+        """Return the parts to measure."""
+        return (self.part,) if self.part else tuple(parts)
 
     def examples(self, count: int) -> int:
         """So many, or few in a trial."""
@@ -55,7 +61,7 @@ def chosen(options: Options, **more: Builder) -> dict[str, Builder]:
 def run(options: Options) -> dict[str, Any]:
     """Return every method on every network."""
     methods = chosen(options, **({} if options.quick else COMPILED))
-    setups = {name: steps(setup, methods, options) for name, setup in SETUPS.items()}
+    setups = {name: steps(SETUPS[name], methods, options) for name in options.chosen(SETUPS)}
     return {**facts(*PACKAGES.values()), "setups": setups}
 
 

@@ -6,11 +6,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-_POINTS = 10
+POINTS = 10
 
 
 @cache
-def _rule(points: int) -> list[tuple[float, float]]:
+def quadrature(points: int) -> list[tuple[float, float]]:
     """Return nodes and weights for a standard normal: eigenvalues of the Jacobi matrix of Hermite's
     polynomials, and squares of the first components of its eigenvectors (Golub and Welsch, 1969).
     """
@@ -20,7 +20,7 @@ def _rule(points: int) -> list[tuple[float, float]]:
 
 
 def normal_moments(
-    function: Callable[[Tensor], Tensor], loc: Tensor, variance: Tensor, points: int = _POINTS
+    function: Callable[[Tensor], Tensor], loc: Tensor, variance: Tensor, points: int = POINTS
 ) -> tuple[Tensor, Tensor]:
     """Return the mean and variance of ``function(x)`` for ``x ~ N(loc, variance)``, elementwise.
 
@@ -34,8 +34,8 @@ def normal_moments(
     """
     center, std = function(loc), variance.sqrt()
     first, second = torch.zeros_like(loc), torch.zeros_like(loc)
-    for node, weight in _rule(points):
-        deviation = function(loc + node * std) - center
-        first = first + weight * deviation
-        second = second + weight * deviation.square()
+    for node, weight in quadrature(points):
+        deviation = function(torch.add(loc, std, alpha=node)) - center
+        first = torch.add(first, deviation, alpha=weight)
+        second = torch.addcmul(second, deviation, deviation, value=weight)
     return center + first, (second - first.square()).clamp_min(0.0)

@@ -19,7 +19,7 @@ from leanbayes.kernels.independent import (
 from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_local, k_tied_samples
 from leanbayes.kernels.k_tied_kl import TiedFromNormal
 from leanbayes.kernels.lstm import factored_lstm
-from leanbayes.kernels.moments import relu_moments
+from leanbayes.kernels.moments import add_k_tied_variance, relu_moments, sigmoid_moments
 from leanbayes.kernels.native import without_native
 from leanbayes.kernels.noise import add_noise
 from leanbayes.kernels.products import product
@@ -51,6 +51,7 @@ __all__ = [
     "ScaledFromNormal",
     "Sharing",
     "TiedFromNormal",
+    "add_k_tied_variance",
     "add_mixed_noise",
     "add_noise",
     "draw_k_tied",
@@ -72,6 +73,7 @@ __all__ = [
     "scaled_local",
     "scaled_samples",
     "shared_noise",
+    "sigmoid_moments",
     "to_packed",
     "windows",
     "without_native",

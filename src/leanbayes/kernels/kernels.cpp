@@ -84,7 +84,7 @@ static const int LEVEL = level();
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // Raise it, here and in native.py, with every change of a signature: a library may be older.
-EXPORT int interface() { return 11; }
+EXPORT int interface() { return 12; }
 
 EXPORT const char* instructions() {
     return LEVEL == 2 ? "AVX-512" : LEVEL == 1 ? "AVX2" : "baseline instructions";
@@ -178,6 +178,10 @@ EXPORT void relu_moments(const f32* loc, const f32* var, f32* mean, f32* spread,
                          int threads) {
     BEST(relu_moments(loc, var, mean, spread, n, slope, threads));
 }
+EXPORT void sigmoid_moments(const f32* loc, const f32* var, f32* mean, f32* spread, i64 n,
+                            const f32* nodes, const f32* weights, i64 points, int threads) {
+    BEST(sigmoid_moments(loc, var, mean, spread, n, nodes, weights, points, threads));
+}
 // The rank k of a k-tied scale is known when compiling, for 1 … 4.
 #define RANKS(name, ...)                             \
     switch (k) {                                     \
@@ -195,6 +199,10 @@ EXPORT void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* bias, 
                         i64 in, i64 k, u64 seed, int threads) {
     Fold fold = {samples, examples, n, given, sharing, seed, threads};
     RANKS(k_tied_fold, y, x, mean, bias, u, v, in, fold)
+}
+EXPORT void k_tied_variance(const f32* x, const f32* var, const f32* u, const f32* v, f32* out,
+                            i64 rows, i64 n, i64 m, i64 k, int threads) {
+    RANKS(k_tied_variance, x, var, u, v, out, rows, n, m, threads)
 }
 EXPORT void k_tied_backward(const f32* g, const f32* x, const f32* u, const f32* v,
                             const f32* shared, f32* gx, f32* gbias, f32* gu, f32* gv, i64 rows,
@@ -305,6 +313,25 @@ static inline f32 logarithm(f32 x) {
     Logarithm log(x);
     return log.m + (log.curve + (f32)log.exponent * 0.693147180559945f);
 }
+
+// e^x to 2e-7, for |x| up to 87.
+static inline f32 exponential(f32 x) {
+    x = x > 87.0f ? 87.0f : x < -87.0f ? -87.0f : x;
+    f32 whole = std::floor(x * 1.44269504f + 0.5f);
+    f32 r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    f32 p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    int32_t bits = ((int32_t)whole + 127) << 23;
+    f32 power;
+    memcpy(&power, &bits, 4);
+    return p * power;
+}
+static inline f32 sigmoid(f32 x) { return 1.0f / (1.0f + exponential(-x)); }
 
 // sin(2 pi a) for |a| <= 1/4, to 1e-8 before rounding.
 static inline f32 quarter_sine(f32 a) {
@@ -559,6 +586,31 @@ static void relu_moments(const f32* loc, const f32* var, f32* mean, f32* spread,
     }
 }
 
+// Mean and variance of a sigmoid by quadrature: deviations from its value at loc are summed.
+static void sigmoid_moments(const f32* loc, const f32* var, f32* mean, f32* spread, i64 n,
+                            const f32* nodes, const f32* weights, i64 points, int threads) {
+    const i64 block = 1024;
+    PARALLEL for (i64 first = 0; first < n; first += block) {
+        i64 end = first + block < n ? first + block : n;
+        f32 sums[block] = {}, squares[block] = {}, centers[block], std[block];
+        SIMD for (i64 j = first; j < end; j++) {
+            centers[j - first] = sigmoid(loc[j]);
+            std[j - first] = root(var[j]);
+        }
+        for (i64 p = 0; p < points; p++)
+            SIMD for (i64 j = first; j < end; j++) {
+                f32 apart = sigmoid(loc[j] + nodes[p] * std[j - first]) - centers[j - first];
+                sums[j - first] += weights[p] * apart;
+                squares[j - first] += weights[p] * apart * apart;
+            }
+        SIMD for (i64 j = first; j < end; j++) {
+            f32 sum = sums[j - first], left = squares[j - first] - sum * sum;
+            mean[j] = centers[j - first] + sum;
+            spread[j] = left > 0.0f ? left : 0.0f;
+        }
+    }
+}
+
 static inline f32 over_root(f32 var) {  // 1 / sqrt(var), zero where the variance is
     return var > FLT_MIN ? 1.0f / std::sqrt(var) : 0.0f;
 }
@@ -690,14 +742,16 @@ struct Pairs {
     }
 };
 
-// What the variances of a row's outputs are made of: t_r = sum_j x_j^2 p_rj.
+// What the variances of a row's outputs are made of: t_r = sum_j (x_j^2 + var_j) p_rj, where inputs
+// may have variances too.
 template <int k>
-static inline void meet(const Pairs<k>& p, const f32* x, i64 n, f32* t) {
+static inline void meet(const Pairs<k>& p, const f32* x, i64 n, f32* t, const f32* var = nullptr) {
     const int K = Pairs<k>::K;
     Lanes acc[K] = {};
     for (i64 j = 0; j < n; j += L) {
         Lanes in = at_end(x, j, n, 0.0f);
         in *= in;
+        if (var) in += at_end(var, j, n, 0.0f);
         for (int r = 0; r < K; r++) acc[r] += in * at(p.row(r) + j);
     }
     for (int r = 0; r < K; r++) t[r] = sum(acc[r]);
@@ -753,6 +807,23 @@ static void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* bias, 
         }
     });
     free(shared);
+}
+
+// out += (x^2 + var) (u^T v)^2^T: the variances of outputs m of uncertain inputs n; var may be missing.
+template <int k>
+static void k_tied_variance(const f32* x, const f32* var, const f32* u, const f32* v, f32* out, i64 rows,
+                            i64 n, i64 m, int threads) {
+    const int K = Pairs<k>::K;
+    Pairs<k> p(v, n, false), q(u, m, true);
+    PARALLEL for (i64 i = 0; i < rows; i++) {
+        f32 t[K], *o = out + i * m;
+        meet<k>(p, x + i * n, n, t, var ? var + i * n : nullptr);
+        SIMD for (i64 j = 0; j < m; j++) {
+            f32 total = t[0] * q.row(0)[j];
+            for (int r = 1; r < K; r++) total += t[r] * q.row(r)[j];
+            o[j] += total;
+        }
+    }
 }
 
 // What a row adds to the gradients, from that of its outputs, g: dq += t h^T, dbias += g, and of its

@@ -79,24 +79,6 @@ static void scale_rows_backward(const f32* g, const f32* x, const f32* f, f32* g
 
 // ---- one step of an LSTM whose products meet factors of their own for every example
 
-// e^x to 2e-7, for |x| up to 87.
-static inline f32 exponential(f32 x) {
-    x = x > 87.0f ? 87.0f : x < -87.0f ? -87.0f : x;
-    f32 whole = std::floor(x * 1.44269504f + 0.5f);
-    f32 r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-    f32 p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    int32_t bits = ((int32_t)whole + 127) << 23;
-    f32 power;
-    memcpy(&power, &bits, 4);
-    return p * power;
-}
-static inline f32 sigmoid(f32 x) { return 1.0f / (1.0f + exponential(-x)); }
 static inline f32 hyperbolic(f32 x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
 
 // Gates a = input_factor x + bias + state_factor p in torch's order i, f, g, o; any of the three

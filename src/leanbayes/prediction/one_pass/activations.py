@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.distributions.gauss_hermite import normal_moments
-from leanbayes.kernels import relu_moments
+from leanbayes.distributions.gauss_hermite import POINTS, normal_moments
+from leanbayes.kernels import relu_moments, sigmoid_moments
 from leanbayes.prediction.one_pass.arithmetic import mul
 from leanbayes.prediction.one_pass.gaussian import Uncertain, named, need, register_moments
 
-_SMOOTH = "elu selu celu gelu silu mish tanh sigmoid softplus logsigmoid erf exp sin cos"
+_SMOOTH = "elu selu celu gelu silu mish softplus logsigmoid erf exp sin cos"
 
 
 def smooth(function: Callable[..., Tensor]) -> Callable[..., Uncertain]:
@@ -36,6 +36,20 @@ def _with_arguments(
 
 for _function in named(_SMOOTH):
     register_moments(_function)(smooth(_function))
+
+
+@register_moments(*named("sigmoid"))
+def sigmoid(x: Uncertain, *, points: int = POINTS) -> Uncertain:
+    """Take means of the quadrature's nodes, by one kernel where there is one."""
+    found = sigmoid_moments(x.loc, x.variance, points)
+    return Uncertain(*(found or normal_moments(torch.sigmoid, x.loc, x.variance, points)))
+
+
+@register_moments(*named("tanh"))
+def tanh(x: Uncertain) -> Uncertain:
+    """Return ``2 sigmoid(2x) − 1``."""
+    y = sigmoid(Uncertain(2 * x.loc, 4 * x.variance))
+    return Uncertain(2 * y.loc - 1, 4 * y.variance)
 
 
 def _standardized(x: Uncertain) -> tuple[Tensor, Tensor]:
@@ -133,7 +147,7 @@ def clamp_min(x: Uncertain, min: float) -> Uncertain:
 def glu(x: Uncertain, dim: int = -1) -> Uncertain:
     """Return the first half times the sigmoid of the second."""
     first, second = x.each(Tensor.chunk, 2, dim)
-    return mul(first, smooth(torch.sigmoid)(second))
+    return mul(first, sigmoid(second))
 
 
 @register_moments(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.distributions.gauss_hermite import normal_moments
+from leanbayes.prediction.one_pass.activations import sigmoid
 from leanbayes.prediction.one_pass.arithmetic import add, matmul, mul
 from leanbayes.prediction.one_pass.gaussian import Uncertain, need, register_moments
 from leanbayes.prediction.one_pass.shapes import as_gaussian
@@ -29,7 +29,8 @@ def softmax(
     of_others = torch.minimum(of_others.clamp_min(0.0), v.amax(dim, keepdim=True))
     shift = ((p * v).sum(dim, keepdim=True) - p * v) / others - of_others
     odds = x.loc - x.loc.logsumexp(dim, keepdim=True) - others.log() - shift / 2
-    mean, variance = normal_moments(torch.sigmoid, odds, v + of_others, points=5)
+    logistic = sigmoid(Uncertain(odds, v + of_others), points=5)
+    mean, variance = logistic.loc, logistic.variance
     mean = mean / mean.sum(dim, keepdim=True)
     return Uncertain(mean, torch.minimum(variance, mean * (1 - mean)))
 

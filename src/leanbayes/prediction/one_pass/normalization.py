@@ -47,9 +47,12 @@ def batch_norm(
         "batch norm with statistics of the batch has no rule",
     )
     mean, variance = _channels(running_mean, x), _channels(running_var, x)
+    assert mean is not None
     assert variance is not None
-    factor, scale = (variance + eps).rsqrt(), _channels(weight, x)
-    return _scaled(x, factor if scale is None else factor * scale, mean, _channels(bias, x))
+    factor, scale, shift = (variance + eps).rsqrt(), _channels(weight, x), _channels(bias, x)
+    factor = factor if scale is None else factor * scale
+    shift = -mean * factor if shift is None else shift - mean * factor
+    return _scaled(x, factor, None, shift)
 
 
 @register_moments(*named("layer_norm"))

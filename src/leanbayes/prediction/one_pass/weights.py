@@ -18,6 +18,7 @@ from torch.distributions import Cauchy, Distribution, HalfCauchy
 from leanbayes.distributions import (
     Delta,
     FixedMap,
+    KTiedNormal,
     LocalMap,
     LowRankProduct,
     Map,
@@ -26,7 +27,7 @@ from leanbayes.distributions import (
     WeightDistribution,
 )
 from leanbayes.estimators import Estimator, mean
-from leanbayes.kernels import EAGER, mode_of, product
+from leanbayes.kernels import EAGER, add_k_tied_variance, mode_of, product
 from leanbayes.layers.forward_pass import Draws
 from leanbayes.ops import Linear, LinearOp, Lookup, Usage
 from leanbayes.precision import full_precision, wide
@@ -50,10 +51,7 @@ def output_moments(
     )
     m, v = (x.loc, x.variance) if isinstance(x, Uncertain) else (x, None)
     if q.independent:
-        squares = op.square(m) if v is None else torch.addcmul(v, m, m)
-        skinny = isinstance(op, Linear | Lookup)  # a convolution to few channels is slower
-        second = q.output_variance(squares, op) if skinny else op(squares, q.variance)
-        return _of_means(q, op, m, v, second, bias)
+        return _of_independent(q, op, m, v, bias)
     law = _marginals(q.moments(m, op), op)
     loc = law.loc if bias is None else op.add_bias(law.loc, bias)
     if v is None:
@@ -61,27 +59,35 @@ def output_moments(
     return Uncertain(loc, law.variance + op(v, q.variance + q.mean.square()))
 
 
-def _of_means(
-    q: WeightDistribution,
-    op: LinearOp,
-    m: Tensor,
-    v: Tensor | None,
-    second: Tensor,
-    bias: Tensor | None,
+def _of_independent(
+    q: WeightDistribution, op: LinearOp, m: Tensor, v: Tensor | None, bias: Tensor | None
 ) -> Uncertain:
-    """Add what the means of the weights make of the inputs; zero means make nothing."""
-    if getattr(q, "loc", q) is None:
+    if getattr(q, "loc", q) is None:  # zero means
+        second = _of_variances(q, op, m, v)
         loc = torch.zeros_like(second)
         return Uncertain(loc if bias is None else op.add_bias(loc, bias), second)
-    means = q.mean
-    loc = _affine(op, m, means, bias)
-    return Uncertain(loc, second if v is None else second + _affine(op, v, means.square()))
+    loc = _affine(op, m, q.mean, bias)
+    second = None if v is None else _affine(op, v, q.mean.square())
+    if type(q) is KTiedNormal and type(op) is Linear and loc.is_contiguous():
+        total = torch.zeros_like(loc) if second is None else second
+        flat = [None if t is None else t.reshape(-1, t.shape[-1]) for t in (m, v)]
+        if add_k_tied_variance(total.view(-1, total.shape[-1]), q, *flat):
+            return Uncertain(loc, total)
+    own = _of_variances(q, op, m, v)
+    return Uncertain(loc, own if second is None else own.add_(second))
+
+
+def _of_variances(q: WeightDistribution, op: LinearOp, m: Tensor, v: Tensor | None) -> Tensor:
+    """Return what the variances of the weights add to those of outputs."""
+    squares = op.square(m) if v is None else torch.addcmul(v, m, m)
+    skinny = isinstance(op, Linear | Lookup)  # a convolution to few channels is slower
+    return q.output_variance(squares, op) if skinny else op(squares, q.variance)
 
 
 def _affine(op: LinearOp, x: Tensor, a: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``op(x, a) + bias`` by the faster of torch's libraries."""
-    if type(op) is Linear and x.ndim == 2 and mode_of(x, a) == EAGER:
-        return product(x, a, bias)
+    if type(op) is Linear and mode_of(x, a) == EAGER:
+        return product(x.flatten(0, -2), a, bias).view(*x.shape[:-1], len(a))
     return op.affine(x, a, bias)
 
 
