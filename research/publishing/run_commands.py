@@ -117,7 +117,7 @@ def training_commands(folder: Path, runs: Iterable[Recipe]) -> list[str]:
         commands = seeds.setdefault(recipe.name, {})
         commands.setdefault(_command(folder, recipe), []).append(recipe.seed)
     return [
-        _with_seeds(command, known)
+        with_seeds(command, known)
         for commands in seeds.values()
         for command, known in _unchanged(commands).items()
     ]
@@ -128,7 +128,8 @@ def _unchanged(commands: dict[str, list[int]]) -> dict[str, list[int]]:
     return {c: seeds for c, seeds in commands.items() if " --set " not in c} or commands
 
 
-def _with_seeds(command: str, seeds: list[int]) -> str:
+def with_seeds(command: str, seeds: Iterable[int]) -> str:
+    """Return a training command with one seed, and the others in a comment."""
     first, *others = sorted(set(seeds), reverse=True)
     comment = f"  # and seed {', '.join(map(str, sorted(others)))}" if others else ""
     return f"{command} --set seed={first}{comment}"

@@ -24,8 +24,8 @@ def command(settings: Mapping[str, Any]) -> str:
     """Return the command that trains an auto-encoder; options are where it is not the paper's.
 
     Example:
-        >>> command({"encoder": "mn", "latent": [20, 2], "epochs": 200, "seed": 1})
-        'python -m research papers vae --encoder mn --latent 20x2 --epochs 200 --seed 1 --out runs/vae-mn-20x2-1'
+        >>> command({"encoder": "mv", "latent": [9], "seed": 1})
+        'python -m research papers vae --encoder mv --latent 9 --seed 1 --out runs/vae-mv-9-1'
     """
     published = VaeSettings().to_json()
     shape = "x".join(map(str, settings["latent"]))

@@ -139,7 +139,9 @@ def test_the_table_stands_beside_the_printed_one_and_says_the_order(tmp_path):
     lines = makers["vae"]("all").splitlines()
     rows = [line for line in lines if line.startswith("|")]
     assert len(rows) == 2 + len(PUBLISHED)
-    assert "papers vae --encoder mn --latent 40 --epochs 5 --out runs/vae-mn-40-42" in "".join(lines)
+    assert "papers vae --encoder mn --latent 40 --epochs 5 --out runs/vae-mn-40-42" in "".join(
+        lines
+    )
     assert lines[3].startswith("| 40 | MN 20 × 2 | 80 | −89.50 (−88.80) | −94.00 (−94.03) | 0.01 |")
     assert "100 × 50 | seed 42, 5 epochs, best after 4" in lines[3]
     assert rows[-1].endswith("| not run |")
@@ -222,4 +224,6 @@ def test_latent_numbers_whose_mean_never_moves_are_not_used(tmp_path):
     blocks, makers = blocks_of(tmp_path)
     assert blocks.cell("latent/4-diag used").ours == part["used"]
     assert blocks.cell("latent/4-diag share").ours == part["used"] / 4
-    assert f"| 4-diag | seed 42, 2 epochs | 4 | {part['used']} | 0 and " in makers["latent-use"]("all")
+    assert f"| 4-diag | seed 42, 2 epochs | 4 | {part['used']} | 0 and " in makers["latent-use"](
+        "all"
+    )
