@@ -45,7 +45,7 @@ class ArchivedRuns:
         ran = max((recipe.training.epochs for recipe in self.by_name.get(name, ())), default=0)
         file = self.recipes / f"{name}.yaml"
         planned = recipes_by_budget(file)["paper"].training.epochs if file.is_file() else ran
-        return f"{ran} of {planned}" if ran < planned else str(ran or "")
+        return f"{ran} of {planned}" if 0 < ran < planned else str(ran or "")
 
     @cached_property
     def _files(self) -> list[tuple[Path, Any]]:

@@ -63,7 +63,7 @@ def latent_use_blocks(results: Path) -> OwnBlocks:
         return found
 
     def cell(name: str, column: str) -> Cell:
-        parts = by_row()[name]
+        parts = by_row().get(name, [])
         used = [float(part["used"]) for part in parts]
         numbers = [float(len(part["variances"])) for part in parts]
         return averaged({"used": used, "share": _ratios(used, numbers)}[column])
