@@ -141,6 +141,8 @@ class Blocks:
             return Cell(shares[kind][0], seeds=1)
         rows = {row.title: row for row in self._truncations(name)} if part else {}
         row = choose("row", part, rows) if part else self._row(name)
+        if not row.seeds and column not in row.cells:
+            return Cell()
         cell = choose("metric", column, row.cells)
         return replace(cell, seeds=len(row.seeds)) if row.seeds else cell
 
@@ -192,7 +194,10 @@ class Blocks:
 
         Printed numbers are in brackets; their ratio is beside the pooled one.
         """
-        lines = (line for name in names.split(", ") for line in _probed(name, self._runs(name)))
+        runs = {name: self._runs(name) for name in names.split(", ")}
+        if not any(runs.values()):
+            return NOT_RUN
+        lines = (line for name, known in runs.items() for line in _probed(name, known))
         return markdown_table(["run", "step", "−ELBO", *_RATIOS.values()], lines)
 
     def spectra(self, argument: str) -> Iterator[Picture]:

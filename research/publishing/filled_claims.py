@@ -85,7 +85,8 @@ def _percent(value: float, whole: float = 1.0) -> str:
 
 
 def _change(value: float, other: float) -> str:
-    return f"{100 * (value / other - 1):+.1f}%".replace("-", "−")
+    change = round(100 * (value / other - 1), 1) + 0.0
+    return f"{change:+.1f}%".replace("-", "−")
 
 
 _KINDS: Mapping[str, Callable[..., str]] = {

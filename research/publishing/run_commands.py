@@ -46,7 +46,7 @@ class ArchivedRuns:
         ran = max((recipe.training.epochs for recipe in self.by_name.get(name, ())), default=0)
         file = self.recipes / f"{name}.yaml"
         planned = recipes_by_budget(file)["paper"].training.epochs if file.is_file() else ran
-        return f"{ran} of {planned}" if ran < planned else str(ran or "")
+        return f"{ran} of {planned}" if 0 < ran < planned else str(ran or "")
 
     @cached_property
     def _files(self) -> list[tuple[Path, Any]]:
@@ -118,7 +118,7 @@ def training_commands(folder: Path, runs: Iterable[Recipe]) -> list[str]:
         commands = seeds.setdefault(recipe.name, {})
         commands.setdefault(_command(folder, recipe), []).append(recipe.seed)
     return [
-        _with_seeds(command, known)
+        with_seeds(command, known)
         for commands in seeds.values()
         for command, known in _unchanged(commands).items()
     ]
@@ -129,7 +129,8 @@ def _unchanged(commands: dict[str, list[int]]) -> dict[str, list[int]]:
     return {c: seeds for c, seeds in commands.items() if " --set " not in c} or commands
 
 
-def _with_seeds(command: str, seeds: list[int]) -> str:
+def with_seeds(command: str, seeds: Iterable[int]) -> str:
+    """Return a training command with one seed, and the others in a comment."""
     first, *others = sorted(set(seeds), reverse=True)
     comment = f"  # and seed {', '.join(map(str, sorted(others)))}" if others else ""
     return f"{command} --set seed={first}{comment}"

@@ -29,6 +29,7 @@ from research.papers.matrix_normal.sparse.files import COMPACTION, SPARSITY
 from research.papers.matrix_normal.sparse.study import study_sparsity
 from research.papers.matrix_normal.vae import judge
 from research.papers.matrix_normal.vae.blocks import FOLDER
+from research.papers.matrix_normal.vae.latent_use import FILE, study_latent_use
 from research.papers.matrix_normal.vae.likelihood import LogLikelihood
 from research.papers.matrix_normal.vae.settings import VaeSettings, latent_shape
 from research.papers.matrix_normal.vae.train import train_vae
@@ -156,3 +157,10 @@ def _tell_judged(so_far: LogLikelihood) -> None:
         f"{so_far.bound.value:.3f}, {so_far.effective:.0f} effective samples",
         flush=True,
     )
+
+
+@app.command(epilog="Example: python -m research papers latent-use runs/vae-*")
+def latent_use(runs: RunFolders, out: Out = _RESULTS / FILE) -> None:
+    """Measure which latent numbers trained auto-encoders use, on all test images."""
+    study_latent_use(runs, out, tell=show("used"))
+    print(f"Written to {out}")

@@ -5,6 +5,7 @@ from pathlib import Path
 from research.papers.matrix_normal.natural_blocks import natural_blocks
 from research.papers.matrix_normal.sparse.blocks import sparse_blocks
 from research.papers.matrix_normal.vae.blocks import vae_blocks
+from research.papers.matrix_normal.vae.latent_use import latent_use_blocks
 from research.publishing.paper import Paper, Work, read_checklist, read_claims
 from research.publishing.paper_blocks import where_run
 
@@ -26,5 +27,5 @@ PAPER = Paper(
             "Preprint",
         ),
     ),
-    blocks=tuple(map(where_run, (natural_blocks, sparse_blocks, vae_blocks))),
+    blocks=tuple(map(where_run, (natural_blocks, sparse_blocks, vae_blocks, latent_use_blocks))),
 )

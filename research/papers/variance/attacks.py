@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,6 +22,7 @@ from leanbayes.lab.runs import Run
 from leanbayes.prediction.eval_mode import dropping_out, evaluating
 from research.papers.variance.sign_attack import fast_sign_attack
 from research.publishing.cells import with_error
+from research.publishing.run_commands import folded, with_seeds
 from research.publishing.study_file import StudyFile, Tell
 from research.publishing.tables import markdown_table
 
@@ -312,7 +314,20 @@ def attacks_table(study: Mapping[str, Any]) -> str:
                 PUBLISHED.get(name, "3–5"),
             ]
         )
-    return markdown_table(header, lines, text=len(header))
+    return "\n\n".join((markdown_table(header, lines, text=len(header)), _commands(study)))
+
+
+def _commands(study: Mapping[str, Any]) -> str:
+    """Return what trains the attacked runs and attacks them, folded."""
+    seeds: dict[str, list[int]] = {}
+    for run in chain.from_iterable(study["settings"]["runs"].values()):
+        seeds.setdefault(run["recipe"], []).append(run["seed"])
+    lines = [
+        with_seeds(f"python -m research.lab train variance/{recipe} --budget paper", known)
+        for recipe, known in seeds.items()
+    ]
+    attack = "python -m research papers attack runs/cifar10-attack-* --out attack.json"
+    return folded([*lines, attack])
 
 
 def _success(part: Mapping[str, Any], iteration: int) -> str:

@@ -17,7 +17,12 @@ from research.papers.variance.four_classes import (
     seeds_table,
     spreads_of,
 )
-from research.papers.variance.policies import curves_of_policies, read_policy, table_of_policies
+from research.papers.variance.policies import (
+    commands_of_policies,
+    curves_of_policies,
+    read_policy,
+    table_of_policies,
+)
 from research.publishing.cells import Cell, averaged
 from research.publishing.paper_blocks import OwnBlocks, Picture
 from research.publishing.study_file import read_study
@@ -41,7 +46,7 @@ def study_blocks(results: Path) -> OwnBlocks:
         tables={
             "toy": lambda _: seeds_table(of.study("toy")),
             "attacks": lambda _: attacks_table(of.study("attack")),
-            "policies": lambda names: table_of_policies(of.policies(names)),
+            "policies": of.policies_table,
         },
         pictures={
             "toy-clouds": of.clouds,
@@ -63,6 +68,10 @@ class _Studies:
 
     def policies(self, names: str) -> list[Mapping[str, Any]]:
         return [self._policy(name) for name in names.split(", ")]
+
+    def policies_table(self, names: str) -> str:
+        studies = self.policies(names)
+        return "\n\n".join((table_of_policies(studies), commands_of_policies(studies)))
 
     def _policy(self, name: str) -> Mapping[str, Any]:
         return read_policy(self.results / "policies" / f"{name}.json")

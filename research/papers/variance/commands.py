@@ -70,12 +70,15 @@ def variance(
     draws: Annotated[int, typer.Option(min=1, help="Single draws of the histogram.")] = 200,
     images: Images = None,
     out: Annotated[
-        Path | None, typer.Option(help="JSON file; after/NAME.json in the paper's results.")
+        Path | None,
+        typer.Option(help="JSON file; after/NAME-seedSEED.json in results."),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Measure what a trained variance network has in its means, its noise and its scales."""
-    file = out_file(out or _RESULTS / FOLDER / f"{Run(run).recipe.name}.json", overwrite)
+    recipe = Run(run).recipe
+    name = f"{recipe.name}-seed{recipe.seed}.json"
+    file = out_file(out or _RESULTS / FOLDER / name, overwrite)
     study = study_run(run, samples=samples, draws=draws, images=images, progress=True)
     for title, score in study["accuracy"].items():
         print(f"{title:<8} {score['value']:.4f} ± {score['error']:.4f}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,7 +14,9 @@ from leanbayes.errors import require
 from leanbayes.lab import plots
 from leanbayes.lab.files import read_object, write_json
 from leanbayes.lab.path_names import path_name
+from research.papers.variance.reinforce import PolicyGradient
 from research.publishing.cells import with_error
+from research.publishing.run_commands import folded
 from research.publishing.tables import markdown_table
 
 _POINTS = 50
@@ -68,6 +71,26 @@ def _line(study: Study) -> list[str]:
     numbers = mean, f"{min(seeds):.1f}", f"{max(seeds):.1f}"
     signed = (number.replace("-", "−") for number in numbers)
     return [study["environment"], study["settings"]["policy"], *signed, str(len(seeds))]
+
+
+def commands_of_policies(studies: Sequence[Study]) -> str:
+    """Return what trains the policies again, folded; options are where a study is not the default.
+
+    Args:
+        studies: of policies, as they are kept.
+    """
+    return folded([*map(_command, studies), "python -m research papers policies runs/*-v?-*.json"])
+
+
+def _command(study: Study) -> str:
+    settings = study["settings"]
+    defaults = asdict(PolicyGradient(settings["policy"]))
+    words = ["python -m research.lab explore", study["environment"], "--policy", settings["policy"]]
+    words += ["--seeds", str(len(study["runs"]))]
+    for name in ("episodes", "environments", "lr", "steps"):
+        if settings[name] != defaults[name]:
+            words += [f"--{name}", f"{settings[name]:g}"]
+    return " ".join(words)
 
 
 def curves_of_policies(studies: Sequence[Study]) -> bytes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from research.papers.variance.published import TABLE_1, TABLE_2, TABLE_3, printed
-from research.publishing.cells import Cell, count
+from research.publishing.cells import Cell, averaged, count, seeds_of
 from research.publishing.sorted_slices import CLASSES, classes_seen, slice_note
 from research.publishing.tables import markdown_table
 
@@ -35,11 +36,20 @@ def numbers(study: Study) -> dict[str, Cell]:
     ``.bound``, ``.kl`` and ``.kl_of_log_alpha``. On CIFAR-100 ``classes`` are those of the tested
     images.
     """
-    cells = dict(_cells(study))
+    cells = _over_seeds(study)
     for column, value in printed(study["name"]).items():
-        known = cells.get(column, Cell())
-        cells[column] = Cell(known.ours, known.error, value)
+        cells[column] = replace(cells.get(column, Cell()), published=value)
     return cells
+
+
+def _over_seeds(study: Study) -> dict[str, Cell]:
+    """Return the numbers that all seeds have: means with their errors over seeds."""
+    by_seed = [dict(_cells(each)) for each in (study, *study.get("others", ()))]
+    return {
+        column: averaged([of[column].ours for of in by_seed], [cell.error])
+        for column, cell in by_seed[0].items()
+        if all(column in of for of in by_seed)
+    }
 
 
 def _cells(study: Study) -> Iterator[tuple[str, Cell]]:
@@ -156,7 +166,7 @@ def _rows(
 ) -> Iterator[tuple[str, Study | None, dict[str, Cell]]]:
     """Studies with their numbers, next to what this table prints of them."""
     for name, study in studies.items():
-        cells = dict(_cells(study)) if study else {}
+        cells = _over_seeds(study) if study else {}
         row = table.get(name, {})
         known = {column: cells.get(column, Cell()) for column in {*cells, *row}}
         yield (
@@ -170,7 +180,8 @@ def _begin(name: str, study: Study | None) -> list[str]:
     if study is None:
         return [name, "not run"]
     published = study.get("recipe", {}).get("published") or {}
-    return [published.get("row", name), f"{study.get('epochs')} epochs, seed {study['seed']}"]
+    seeds = [each["seed"] for each in (study, *study.get("others", ()))]
+    return [published.get("row", name), f"{study.get('epochs')} epochs, {seeds_of(seeds)}"]
 
 
 def _percent(cells: Mapping[str, Cell], columns: tuple[str, ...]) -> list[str]:
@@ -260,7 +271,7 @@ def controls(studies: Studies) -> str:
 
 def _bare(study: Study, columns: tuple[str, ...]) -> list[str]:
     """Return numbers of ours alone, in per cent."""
-    cells = dict(_cells(study))
+    cells = _over_seeds(study)
     return [str(cells[column].percent(_DIGITS)) for column in columns]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from leanbayes.lab.files import read_object
 from research.papers.variance import pictures, tables
 from research.papers.variance.kl_over_alpha import draw_kls
 from research.papers.variance.published import TABLE_1, TABLE_2, TABLE_3
-from research.publishing.cells import Cell
+from research.publishing.cells import Cell, averaged
 from research.publishing.paper_blocks import OwnBlocks, Picture
 
 FOLDER = "after"
@@ -78,37 +77,35 @@ class _Studies:
     def named(self, argument: str, every: Mapping[str, Any]) -> tables.Studies:
         """Return ``NAME, NAME, …``; for ``all``, those of a printed table."""
         names = every if argument == "all" and every else argument.split(", ")
-        files = {name: self._file(name) for name in names}
-        return {
-            name: read_trained(file) if file.is_file() else None for name, file in files.items()
-        }
+        return {name: self._study(name) for name in names}
 
-    def _file(self, name: str) -> Path:
-        return self.results / FOLDER / f"{name}.json"
+    def _study(self, name: str) -> tables.Study | None:
+        """Return the study of the first seed, with those of the others; ``None`` without any."""
+        files = (self.results / FOLDER).glob(f"{name}-seed*.json")
+        studies = sorted(map(read_trained, files), key=lambda study: -study["seed"])
+        return {**studies[0], "others": studies[1:]} if studies else None
+
+    def _studied(self, name: str) -> tables.Study:
+        study = self._study(name)
+        if study is None:
+            raise FileNotFoundError(f"{self.results / FOLDER} has no study of {name}")
+        return study
 
     def whole(self, name: str, part: str) -> tables.Study:
-        """Return a study that has a part."""
-        study = read_trained(self._file(name))
+        """Return a study that has a part; where several seeds have it, that of the first."""
+        study = self._studied(name)
         if not study.get(part):
             raise ValueError(f"the study of {name} has no {part}: no layer has standard deviations")
         return study
 
     def cell(self, name: str, column: str) -> Cell:
         """Return a number that a sentence names."""
-        known = tables.numbers(read_trained(self._file(name)))
-        return replace(choose("number", column, known), seeds=1)
+        return choose("number", column, tables.numbers(self._studied(name)))
 
     def phase_cell(self, name: str, column: str) -> Cell:
-        """Return the most or the last of an accuracy, or the last log α of a layer."""
-        known: dict[str, Cell] = {}
-        for key, values in self._history(name).items():
-            numbers = [value for value in values if value is not None]
-            if key.startswith("accuracy/") and numbers:
-                kind = key.removeprefix("accuracy/")
-                known |= {f"{kind}.most": Cell(max(numbers)), f"{kind}.last": Cell(numbers[-1])}
-            elif key.startswith("log_alpha/") and numbers:
-                known[f"{key.rpartition('.')[2]}.log_alpha"] = Cell(numbers[-1])
-        return replace(choose("number", column, known), seeds=1)
+        """Return the most or the last of an accuracy, or the last log α of a layer, over seeds."""
+        by_seed = [_of_phases(history) for history in self._histories(name)]
+        return averaged([choose("number", column, known) for known in by_seed])
 
     def histogram(self, argument: str) -> Iterator[Picture]:
         """``NAME | caption``: accuracies of single draws, and of all averaged."""
@@ -133,21 +130,35 @@ class _Studies:
         """``NAME, … | caption``: four accuracies and log α over epochs, a picture a run."""
         names, _, caption = argument.partition(" | ")
         for name in names.split(", "):
-            history = self._history(name)
+            history = self._histories(name)[0]
             png = pictures.draw_phases(history)
             yield Picture(f"phases-{name}", f"{caption} {name}." if "," in names else caption, png)
 
-    def _history(self, name: str) -> Mapping[str, list[float | None]]:
-        files = sorted(self.results.glob(f"{name}-seed*.json"))
+    def _histories(self, name: str) -> list[Mapping[str, list[float | None]]]:
+        """Return the curves of every seed."""
+        files = sorted(self.results.glob(f"{name}-seed*.json"), reverse=True)
         if not files:
             raise FileNotFoundError(
                 f"{self.results} has no run of {name}; run and archive it first"
             )
-        run = read_object(files[0], {"history"}, "an archived run", "archive it again")
-        history: Mapping[str, list[float | None]] = run["history"]
-        if "accuracy/mean" not in history:
-            raise ValueError(
-                f"{files[0]} has no column accuracy/mean; train its recipe with the accuracies of "
-                "every epoch recorded, and archive it again"
-            )
-        return history
+        again = "an archived run", "archive it again"
+        histories = [read_object(file, {"history"}, *again)["history"] for file in files]
+        for file, history in zip(files, histories, strict=True):
+            if "accuracy/mean" not in history:
+                raise ValueError(
+                    f"{file} has no column accuracy/mean; train its recipe with the accuracies of "
+                    "every epoch recorded, and archive it again"
+                )
+        return histories
+
+
+def _of_phases(history: Mapping[str, list[float | None]]) -> dict[str, float]:
+    known = {}
+    for key, values in history.items():
+        numbers = [value for value in values if value is not None]
+        if key.startswith("accuracy/") and numbers:
+            kind = key.removeprefix("accuracy/")
+            known |= {f"{kind}.most": max(numbers), f"{kind}.last": numbers[-1]}
+        elif key.startswith("log_alpha/") and numbers:
+            known[f"{key.rpartition('.')[2]}.log_alpha"] = numbers[-1]
+    return known

@@ -13,6 +13,7 @@ from leanbayes.lab.files import read_object
 from research.papers.matrix_normal.vae.judge import judged, unpacked
 from research.papers.matrix_normal.vae.likelihood import LogLikelihood
 from research.papers.matrix_normal.vae.pictures import sheet
+from research.papers.matrix_normal.vae.run_again import commands
 from research.publishing.cells import Cell, seeds_of
 from research.publishing.paper_blocks import OwnBlocks, Picture
 from research.publishing.plots import paths
@@ -133,7 +134,12 @@ class _Rows:
     def table(self) -> str:
         header = ["size of z", "encoder", "outputs", "log likelihood", "ELBO", "sampling error"]
         header += ["images × samples", "run"]
-        return markdown_table(header, (row.line() for row in self.rows().values()))
+        rows = self.rows().values()
+        trained = [part["settings"] for row in rows for part in row.trained]
+        again = commands(trained, "papers judge-vae runs/vae-*")
+        return "\n\n".join(
+            filter(None, (markdown_table(header, (row.line() for row in rows)), again))
+        )
 
     def conclusions(self) -> str:
         """Return a sentence for each size of the latent vector."""

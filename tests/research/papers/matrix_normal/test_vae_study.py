@@ -15,6 +15,7 @@ from research.papers.matrix_normal.vae import judge, train
 from research.papers.matrix_normal.vae.blocks import PUBLISHED
 from research.papers.matrix_normal.vae.folder import VaeFolder
 from research.papers.matrix_normal.vae.judge import file_name, judge_vae, judged, unpacked
+from research.papers.matrix_normal.vae.latent_use import study_latent_use
 from research.papers.matrix_normal.vae.settings import VaeSettings
 from research.publishing.blocks import Blocks
 from research.publishing.filled_claims import filled
@@ -29,6 +30,11 @@ def images(count, seed):
         4, 5
     )
     return Examples(drawn.to(torch.uint8), None, Scaling())
+
+
+def noise(count):
+    """Patterns that differ in every pixel, so that what a weight reads moves."""
+    return Examples(torch.randint(2, (count, 1, 4, 5), dtype=torch.uint8), None, Scaling())
 
 
 @pytest.fixture(autouse=True)
@@ -131,10 +137,14 @@ def test_the_table_stands_beside_the_printed_one_and_says_the_order(tmp_path):
         write_json(tmp_path / "vae" / f"{name}-seed42.json", study(name, likelihood, bound))
     blocks, makers = blocks_of(tmp_path)
     lines = makers["vae"]("all").splitlines()
-    assert len(lines) == 2 + len(PUBLISHED)
+    rows = [line for line in lines if line.startswith("|")]
+    assert len(rows) == 2 + len(PUBLISHED)
+    assert "papers vae --encoder mn --latent 40 --epochs 5 --out runs/vae-mn-40-42" in "".join(
+        lines
+    )
     assert lines[3].startswith("| 40 | MN 20 × 2 | 80 | −89.50 (−88.80) | −94.00 (−94.03) | 0.01 |")
     assert "100 × 50 | seed 42, 5 epochs, best after 4" in lines[3]
-    assert lines[-1].endswith("| not run |")
+    assert rows[-1].endswith("| not run |")
     says = makers["vae-says"]("all").splitlines()
     assert "ELBO in the paper's order: DIAG −95.00, MN 20 × 2 −94.00, MV −93.50" in says[0]
     assert "not run yet" in says[1]
@@ -192,3 +202,28 @@ def test_the_study_is_two_commands(tmp_path):
         app, ["papers", "vae", "--out", str(run), "--encoder", "mn", "--latent", "4"]
     )
     assert "family 'mn' needs 2 positive numbers" in str(wrong.exception)
+
+
+@pytest.mark.checklist("MN19")
+def test_latent_numbers_whose_mean_never_moves_are_not_used(tmp_path):
+    settings = VaeSettings("diag", (4,), epochs=2, annealing=1, hidden=(6,), batch_size=20)
+    run = tmp_path / "run"
+    train.train_vae(settings, run)
+    weights = torch.load(run / "model.pt", weights_only=True)
+    state = weights["state_dict"]
+    last = state[[name for name in state if name.startswith("encoder") and "weight" in name][-1]]
+    last[:3] = torch.tensor([[5.0], [0.0], [0.0]])
+    torch.save(weights, run / "model.pt")
+    images = Dataset("patterns", "density", noise(40), noise(40))
+    file = tmp_path / "studies" / "latent_use.json"
+    part = study_latent_use([run], file, dataset=images)["parts"]["4-diag-seed42"]
+    expected = VaeFolder(run).load().posterior(images.test.x).mean.var(0)
+    assert part["variances"] == pytest.approx(sorted(expected.tolist(), reverse=True), rel=1e-3)
+    assert part["variances"][-1] == 0
+    assert part["used"] == int((expected > 0.01).sum()) <= 2
+    blocks, makers = blocks_of(tmp_path)
+    assert blocks.cell("latent/4-diag used").ours == part["used"]
+    assert blocks.cell("latent/4-diag share").ours == part["used"] / 4
+    assert f"| 4-diag | seed 42, 2 epochs | 4 | {part['used']} | 0 and " in makers["latent-use"](
+        "all"
+    )

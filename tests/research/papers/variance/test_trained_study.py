@@ -61,7 +61,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def results(folder, tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
-    out = results / "after" / f"{NAME}.json"
+    out = results / "after" / f"{NAME}-seed42.json"
     done = CliRunner().invoke(
         app, ["papers", "variance", str(folder), "--draws", "40", "--out", str(out)]
     )
@@ -71,7 +71,7 @@ def results(folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def study(results):
-    return read_trained(results / "after" / f"{NAME}.json")
+    return read_trained(results / "after" / f"{NAME}-seed42.json")
 
 
 @pytest.fixture(scope="module")
@@ -337,11 +337,11 @@ def test_a_study_says_where_it_is_from_and_is_compact(study, results):
     assert {"seed", "versions", "revision", "recipe", "seconds", "epochs"} <= study.keys()
     assert (study["noise"], study["images"], study["samples"]) == ("weights", 360, 20)
     assert study["batch_statistics"] is None
-    assert (results / "after" / f"{NAME}.json").stat().st_size < 100_000
+    assert (results / "after" / f"{NAME}-seed42.json").stat().st_size < 100_000
 
 
 def test_a_study_is_made_once_unless_it_is_to_be_replaced(folder, results, tmp_path):
-    out = results / "after" / f"{NAME}.json"
+    out = results / "after" / f"{NAME}-seed42.json"
     before = out.read_bytes()
     again = CliRunner().invoke(app, ["papers", "variance", str(folder), "--out", str(out)])
     assert isinstance(again.exception, FileExistsError)
@@ -363,7 +363,7 @@ def test_a_run_without_noise_has_accuracies_and_nothing_about_scales(tmp_path):
     assert study["accuracy"]["mean"] == study["accuracy"]["ensemble"]
     assert "kl" not in study["elbo"]
     assert "pruning" not in study
-    write_json(tmp_path / "after" / "mnist-lenet5-dropout.json", study)
+    write_json(tmp_path / "after" / "mnist-lenet5-dropout-seed42.json", study)
     makers = Blocks(PAPERS["variance"], tmp_path).makers(PAGE)
     for kind in ("alphas", "controls", "pruned", "levels", "pruning", "densities"):
         with pytest.raises(ValueError, match=r"mnist-lenet5-dropout has no [\w σα]+: .* layer"):
@@ -403,13 +403,12 @@ def test_tables_have_our_numbers_next_to_the_printed_ones(results, study):
 
 def test_both_modes_of_normalization_stand_side_by_side(results, study):
     known = {**study, "batch_statistics": {"batch_size": 200, **study["accuracy"]}}
-    write_json(
-        results / "after" / "mnist-lenet5-layer.json", {**known, "name": "mnist-lenet5-layer"}
-    )
+    file = results / "after" / "mnist-lenet5-layer-seed42.json"
+    write_json(file, {**known, "name": "mnist-lenet5-layer"})
     shown = Blocks(PAPERS["variance"], results).makers(PAGE)["batch-statistics"](
         "mnist-lenet5-layer"
     )
-    (results / "after" / "mnist-lenet5-layer.json").unlink()
+    file.unlink()
     first, second = shown.splitlines()[2:]
     assert "| running averages |" in first
     assert first.split("|")[4:] == second.split("|")[4:]
@@ -458,10 +457,25 @@ def test_claims_name_numbers_of_studies(results, study):
         blocks.cell(f"after/{NAME} accuracy.means")
 
 
+def test_seeds_are_averaged_with_errors_over_seeds(results, study, tmp_path):
+    other = json.loads(json.dumps({**study, "seed": 1}))
+    value = study["accuracy"]["ensemble"]["value"]
+    other["accuracy"]["ensemble"]["value"] = value - 0.02
+    for each in (study, other):
+        write_json(tmp_path / "after" / f"{NAME}-seed{each['seed']}.json", each)
+    blocks = Blocks(PAPERS["variance"], tmp_path)
+    cell = blocks.cell(f"after/{NAME} accuracy.ensemble")
+    assert (cell.seeds, cell.ours) == (2, pytest.approx(value - 0.01))
+    assert cell.error == pytest.approx(0.01)
+    table = blocks.makers(PAGE)["variance-table-1"]("all")
+    assert f"| {NAME} | 25 epochs, 2 seeds |" in table
+    assert Blocks(PAPERS["variance"], results).cell(f"after/{NAME} accuracy.ensemble").seeds == 1
+
+
 def test_a_damaged_study_is_named(tmp_path):
-    path = tmp_path / "after" / f"{NAME}.json"
+    path = tmp_path / "after" / f"{NAME}-seed42.json"
     path.parent.mkdir()
     for content in ('{"na', json.dumps({"name": NAME})):
         path.write_text(content)
-        with pytest.raises(ValueError, match=rf"{NAME}\.json is .*; study its run again"):
+        with pytest.raises(ValueError, match=rf"{NAME}-seed42\.json is .*; study its run again"):
             Blocks(PAPERS["variance"], tmp_path).makers(PAGE)["variance-table-1"]("all")
