@@ -23,7 +23,7 @@ from research.trust.gold.study import study_methods, study_nuts
 from research.trust.mutation.study import AREAS, Choice
 from research.trust.mutation.study import study as study_mutants
 from research.trust.properties import Long
-from research.trust.properties import run as run_properties
+from research.trust.properties import study as study_properties
 
 app = typer.Typer(no_args_is_help=True, help="Long checks of posteriors.")
 
@@ -93,4 +93,4 @@ def fuzz(settings: Budget, out: Out = _TRUST / "fuzz.json") -> None:
 @with_settings(Long)
 def properties(settings: Long, out: Out = _TRUST / "properties.json") -> None:
     """Run the property tests with many examples."""
-    print(run_properties(settings, out)["outcome"])
+    study_properties(settings, out, show("examples", "passed", "problem", "duration"))
