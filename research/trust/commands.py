@@ -82,7 +82,7 @@ def cifar10_hmc(runs: RunFolders, out: Out = _TRUST / "cifar10_hmc.json") -> Non
     study_cifar10(runs, out, show("agreement", "total_variation", "accuracy"))
 
 
-@app.command(epilog="Example: python -m research trust fuzz --mutations 1000")
+@app.command(epilog="Example: python -m research trust fuzz --rounds 4")
 @with_settings(Budget)
 def fuzz(settings: Budget, out: Out = _TRUST / "fuzz.json") -> None:
     """Read files with seeded changes: models, recipes, tables, checkpoints, studies."""

@@ -198,12 +198,20 @@ def fuzz_table(study: Mapping[str, Any]) -> str:
     """Mutated files per kind, and findings."""
     if not study:
         return "The long run was not recorded."
-    rows = (
-        [name, f"{part['mutations']:,}", f"{part['accepted']:,}", str(len(part["findings"]))]
-        for name, part in study["parts"].items()
-    )
-    header = ["files", "mutations", "read all the same", "findings"]
+    kinds: dict[str, list[Part]] = defaultdict(list)
+    for name, part in study["parts"].items():
+        kinds[name.partition(" | ")[0]].append(part)
+    rows = [_fuzz_row(name, parts) for name, parts in kinds.items()]
+    rows.append(_fuzz_row("all", [*study["parts"].values()]))
+    header = ["files", "mutations", "read all the same", "findings", "slowest (s)"]
     return markdown_table(header, rows, text=1)
+
+
+def _fuzz_row(name: str, parts: list[Part]) -> list[str]:
+    tried, accepted = (sum(part[key] for part in parts) for key in ("mutations", "accepted"))
+    findings = sum(len(part["findings"]) for part in parts)
+    slowest = max(part["slowest"] for part in parts)
+    return [name, f"{tried:,}", f"{accepted:,}", str(findings), f"{slowest:.1f}"]
 
 
 def hmc_table(study: Mapping[str, Any]) -> str:
