@@ -211,7 +211,7 @@ def _fuzz_row(name: str, parts: list[Part]) -> list[str]:
     tried, accepted = (sum(part[key] for part in parts) for key in ("mutations", "accepted"))
     findings = sum(len(part["findings"]) for part in parts)
     slowest = max(part["slowest"] for part in parts)
-    return [name, f"{tried:,}", f"{accepted:,}", str(findings), f"{slowest:.1f}"]
+    return [name, f"{tried:,}", f"{accepted:,}", str(findings), f"{slowest:.2f}"]
 
 
 def hmc_table(study: Mapping[str, Any]) -> str:
