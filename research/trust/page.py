@@ -203,7 +203,7 @@ def fuzz_table(study: Mapping[str, Any]) -> str:
         kinds[name.partition(" | ")[0]].append(part)
     rows = [_fuzz_row(name, parts) for name, parts in kinds.items()]
     rows.append(_fuzz_row("all", [*study["parts"].values()]))
-    header = ["files", "mutations", "read all the same", "findings", "slowest (s)"]
+    header = ["files", "mutations", "read all the same", "findings", "slowest (ms)"]
     return markdown_table(header, rows, text=1)
 
 
@@ -211,7 +211,7 @@ def _fuzz_row(name: str, parts: list[Part]) -> list[str]:
     tried, accepted = (sum(part[key] for part in parts) for key in ("mutations", "accepted"))
     findings = sum(len(part["findings"]) for part in parts)
     slowest = max(part["slowest"] for part in parts)
-    return [name, f"{tried:,}", f"{accepted:,}", str(findings), f"{slowest:.2f}"]
+    return [name, f"{tried:,}", f"{accepted:,}", str(findings), f"{1000 * slowest:.0f}"]
 
 
 def hmc_table(study: Mapping[str, Any]) -> str:
