@@ -1,5 +1,9 @@
 """Doctest names, one seed for every test (``--seed N``) and tests by item (``--checklist ID``)."""
 
+import random
+from contextlib import contextmanager
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,9 +17,39 @@ def pytest_addoption(parser):
     parser.addoption("--checklist", metavar="ID", help="run the tests of an item, for example KT1")
 
 
+def _seed_all(config):
+    seed = config.getoption("--seed")
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
 def pytest_collectstart(collector):
     """Seed what a test module draws at import, so that no other module changes it."""
-    torch.manual_seed(collector.config.getoption("--seed"))
+    _seed_all(collector.config)
+
+
+@contextmanager
+def _seeded_apart(config):
+    """Seeded numbers, which leave the ones outside as they are."""
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    _seed_all(config)
+    try:
+        yield
+    finally:
+        for restore, state in zip(
+            (torch.set_rng_state, np.random.set_state, random.setstate), before, strict=True
+        ):
+            restore(state)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    """A fixture that tests share draws the same, whichever of them comes first."""
+    if fixturedef.scope == "function":
+        return (yield)
+    with _seeded_apart(request.config):
+        return (yield)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -28,7 +62,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True)
 def _seed(request):
-    torch.manual_seed(request.config.getoption("--seed"))
+    _seed_all(request.config)
 
 
 @pytest.fixture(autouse=True)

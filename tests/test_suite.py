@@ -1,6 +1,10 @@
 """The suite itself: tests mirror the package, and share helpers only through tests/support."""
 
 import ast
+import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +52,48 @@ def test_names_of_test_files_are_unique():
     """Folders of tests are not packages, so that two modules of one name would be one."""
     names = [path.name for path in TESTS.rglob("test_*.py")]
     assert sorted(set(names)) == sorted(names)
+
+
+DRAWING = """
+import json, random
+import numpy, pytest, torch
+
+def drawn():
+    return torch.rand(1).item(), numpy.random.rand(), random.random()
+
+AT_IMPORT = torch.rand(1).item()
+
+@pytest.fixture(scope="module")
+def shared():
+    return drawn()
+
+def test_one():
+    assert drawn()
+
+def test_two(request):
+    before = drawn()
+    shared = request.getfixturevalue("shared")
+    print("\\nDREW", json.dumps([AT_IMPORT, before, shared, drawn()]))
+
+def test_three(shared):
+    print("\\nDREW", json.dumps([AT_IMPORT, shared, drawn()]))
+"""
+"""Draws at import, in a fixture that tests share, and before and after one of them needs it."""
+
+
+def numbers_drawn(folder, *names):
+    """What the tests of these names print, with the suite's own conftest.py."""
+    command = [sys.executable, "-m", "pytest", "-sq", "-p", "no:cacheprovider", *names]
+    said = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    lines = (line for line in said.splitlines() if line.startswith("DREW"))
+    return [json.loads(line.removeprefix("DREW")) for line in lines]
+
+
+def test_numbers_depend_on_no_other_module_or_test(tmp_path):
+    """Neither on modules that were imported before, nor on who needs a shared fixture first."""
+    shutil.copy(TESTS.parent / "conftest.py", tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / f"test_{name}.py").write_text(DRAWING)
+    two, three = numbers_drawn(tmp_path, "test_b.py", "test_a.py")[2:]
+    assert numbers_drawn(tmp_path, "test_a.py::test_three", "test_a.py::test_two") == [three, two]
+    assert numbers_drawn(tmp_path, "test_a.py::test_two") == [two]

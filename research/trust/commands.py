@@ -23,7 +23,7 @@ from research.trust.gold.study import study_methods, study_nuts
 from research.trust.mutation.study import AREAS, Choice
 from research.trust.mutation.study import study as study_mutants
 from research.trust.properties import Long
-from research.trust.properties import run as run_properties
+from research.trust.properties import study as study_properties
 
 app = typer.Typer(no_args_is_help=True, help="Long checks of posteriors.")
 
@@ -82,7 +82,7 @@ def cifar10_hmc(runs: RunFolders, out: Out = _TRUST / "cifar10_hmc.json") -> Non
     study_cifar10(runs, out, show("agreement", "total_variation", "accuracy"))
 
 
-@app.command(epilog="Example: python -m research trust fuzz --mutations 1000")
+@app.command(epilog="Example: python -m research trust fuzz --rounds 4")
 @with_settings(Budget)
 def fuzz(settings: Budget, out: Out = _TRUST / "fuzz.json") -> None:
     """Read files with seeded changes: models, recipes, tables, checkpoints, studies."""
@@ -93,4 +93,4 @@ def fuzz(settings: Budget, out: Out = _TRUST / "fuzz.json") -> None:
 @with_settings(Long)
 def properties(settings: Long, out: Out = _TRUST / "properties.json") -> None:
     """Run the property tests with many examples."""
-    print(run_properties(settings, out)["outcome"])
+    study_properties(settings, out, show("examples", "passed", "problem", "duration"))

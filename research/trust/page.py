@@ -24,7 +24,7 @@ def trust_makers() -> Makers:
         "mutants": mutants_table,
         "survivors": survivors_table,
         "faults": faults_table,
-        "properties": long_run_sentence,
+        "properties": properties_table,
         "fuzz": fuzz_table,
         "cifar10-hmc": hmc_table,
     }
@@ -171,26 +171,47 @@ def faults_table(study: Mapping[str, Any]) -> str:
     return f"{said}\n{listed}\n{markdown_table(['fault', *commands], rows, text=1)}"
 
 
-def long_run_sentence(study: Mapping[str, Any]) -> str:
-    """How many examples the long run of the properties tried."""
+def properties_table(study: Mapping[str, Any]) -> str:
+    """How many examples of every property the long run tried."""
     if not study:
         return "The long run was not recorded."
-    return (
-        f"Recorded: {study['examples']:,} examples of {study['properties']} properties with seed "
-        f"{study['seed']} in {study['duration'] / 60:.0f} minutes; {study['outcome']}."
+    parts = study["parts"]
+    failed = [
+        f"{_title(name)}: {part['problem']}" for name, part in parts.items() if not part["passed"]
+    ]
+    total = sum(part["examples"] for part in parts.values())
+    minutes = sum(part["duration"] for part in parts.values()) / 60
+    said = (
+        f"{total:,} examples of {len(parts)} properties with seed {study['settings']['seed']}, in "
+        f"{minutes:.0f} minutes; {len(failed) or 'none'} of the properties failed."
     )
+    rows = ([_title(name), f"{part['examples']:,}"] for name, part in parts.items())
+    listed = "".join(f"\n- {' '.join(each.split())}" for each in failed)
+    return f"{said}\n{listed}\n{markdown_table(['property', 'examples'], rows, text=1)}"
+
+
+def _title(name: str) -> str:
+    return name.removeprefix("test_").replace("_", " ")
 
 
 def fuzz_table(study: Mapping[str, Any]) -> str:
     """Mutated files per kind, and findings."""
     if not study:
         return "The long run was not recorded."
-    rows = (
-        [name, f"{part['mutations']:,}", f"{part['accepted']:,}", str(len(part["findings"]))]
-        for name, part in study["parts"].items()
-    )
-    header = ["files", "mutations", "read all the same", "findings"]
+    kinds: dict[str, list[Part]] = defaultdict(list)
+    for name, part in study["parts"].items():
+        kinds[name.partition(" | ")[0]].append(part)
+    rows = [_fuzz_row(name, parts) for name, parts in kinds.items()]
+    rows.append(_fuzz_row("all", [*study["parts"].values()]))
+    header = ["files", "mutations", "read all the same", "findings", "slowest (ms)"]
     return markdown_table(header, rows, text=1)
+
+
+def _fuzz_row(name: str, parts: list[Part]) -> list[str]:
+    tried, accepted = (sum(part[key] for part in parts) for key in ("mutations", "accepted"))
+    findings = sum(len(part["findings"]) for part in parts)
+    slowest = max(part["slowest"] for part in parts)
+    return [name, f"{tried:,}", f"{accepted:,}", str(findings), f"{1000 * slowest:.0f}"]
 
 
 def hmc_table(study: Mapping[str, Any]) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leanbayes.lab.files import write_json
 from leanbayes.lab.provenance import environment_facts
 from research.publishing.paper import ROOT
+from research.publishing.study_file import StudyFile, Tell
 
 FILE = "tests/properties/test_properties.py"
 
@@ -30,27 +33,40 @@ class Long:
     seed: int = 1
 
 
-def run(settings: Long, out: Path) -> dict[str, Any]:
-    """Run the property tests with many examples and write what came of it."""
-    command = [sys.executable, "-m", "pytest", FILE, "-q", "-p", "no:cacheprovider", "--tb=short"]
+def properties() -> dict[str, int | None]:
+    """Names of the properties, with the number of examples of those that set it themselves."""
+    tree = ast.parse((ROOT / FILE).read_text(encoding="utf-8"))
+    found: dict[str, int | None] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            calls = [each for each in node.decorator_list if isinstance(each, ast.Call)]
+            own = [k.value for c in calls for k in c.keywords if k.arg == "max_examples"]
+            found[node.name] = ast.literal_eval(own[0]) if own else None
+    return found
+
+
+def study(settings: Long, out: Path, tell: Tell) -> dict[str, Any]:
+    """Try every property with many examples; a stopped study goes on."""
+    parts = {
+        name: partial(_tried, name, own or settings.examples, settings)
+        for name, own in properties().items()
+    }
+    return StudyFile(out, "properties", asdict(settings)).fill(parts, tell)
+
+
+def _tried(name: str, examples: int, settings: Long) -> Mapping[str, Any]:
+    command = [sys.executable, "-m", "pytest", f"{FILE}::{name}", "-q", "-p", "no:cacheprovider"]
     options = {"PROPERTIES": "long", "PROPERTIES_EXAMPLES": str(settings.examples)}
     started = time.monotonic()
     done = subprocess.run(
-        [*command, f"--hypothesis-seed={settings.seed}"],
+        [*command, "--tb=short", f"--hypothesis-seed={settings.seed}"],
         cwd=ROOT, env={**os.environ, **options}, capture_output=True, text=True,
     )  # fmt: skip
-    outcome = done.stdout.strip().splitlines()[-1]
-    if done.returncode:
-        print(done.stdout)
-    properties = (ROOT / FILE).read_text(encoding="utf-8").count("@given")
-    result = {
-        **asdict(settings),
-        "properties": properties,
-        "examples_per_property": settings.examples,
-        "examples": (properties - 1) * settings.examples + 3,
-        "outcome": outcome.partition(" in ")[0],
+    lines = [line for line in done.stdout.splitlines() if line.startswith("E  ")]
+    return {
+        "examples": examples,
+        "passed": done.returncode == 0,
+        "problem": " ".join(" ".join(lines).split())[:600] if done.returncode else "",
         "duration": time.monotonic() - started,
         **environment_facts("hypothesis"),
     }
-    write_json(out, result)
-    return result

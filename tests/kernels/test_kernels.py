@@ -670,11 +670,15 @@ def test_kernels_says_what_is_used():
 
 
 @native_only
-@pytest.mark.parametrize("change", ["missing", "broken", "older"])
+@pytest.mark.parametrize("change", ["missing", "broken", "older", 5, 70, -1, "half"])
 def test_a_library_that_does_not_fit_is_not_used(change, monkeypatch, tmp_path):
+    """A truncated one would end the process with a signal, so it is not loaded at all."""
     library = tmp_path / "libkernels.so"
     if change == "broken":
         library.write_bytes(b"no library")
+    elif change == "half" or isinstance(change, int):
+        whole = native.LIBRARY.read_bytes()
+        library.write_bytes(whole[: len(whole) // 2 if change == "half" else change])
     elif change == "older":
         shutil.copy(native.LIBRARY, library)
         monkeypatch.setattr(native, "_INTERFACE", 0)

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian
+from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, StudentTNoise
 from leanbayes.likelihoods.from_moments import FromMoments
 from leanbayes.likelihoods.mixtures import scores_of_classes
+from leanbayes.testing.assertions import assert_mean
 
 
 @pytest.mark.parametrize("classes", [2, 300])
@@ -39,3 +40,17 @@ def test_a_normal_of_moments_adds_variances():
     found = law.distribution(law.outputs(loc, variance))
     torch.testing.assert_close(found.mean, loc)
     torch.testing.assert_close(found.stddev, torch.tensor([[1.0, 0.6]]).double())
+
+
+@pytest.mark.parametrize("kind", [Gaussian, StudentTNoise])
+def test_predicted_noise_is_averaged_over_raw_scales(kind):
+    """Against draws of both outputs: the number beside is softplus of a raw one."""
+    law = kind(0.5, noise="predicted")
+    loc = torch.tensor([[0.3, -1.0, 0.8, -0.5]]).double()
+    variance = torch.tensor([[0.4, 0.1, 0.2, 1.5]]).double()
+    found = law.from_moments(loc, variance)
+    noise = torch.randn(100_000, 1, 4, dtype=torch.float64)
+    each = law.distribution(loc + variance.sqrt() * noise)
+    assert_mean(each.mean - found.mean, 0.0, "mean")
+    about = (each.mean - found.mean).square() + each.variance
+    assert_mean(about - found.variance, 0.0, "variance")

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import struct
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -86,6 +87,8 @@ class _State:
 
     def _load(self) -> None:
         try:
+            if _is_truncated(LIBRARY):
+                raise OSError("it is truncated")
             found = ctypes.CDLL(str(LIBRARY))
             found.instructions.restype = ctypes.c_char_p
             if found.interface() != _INTERFACE:
@@ -100,6 +103,19 @@ class _State:
             self.library = self.loaded = found
             self.is_native = True
             self.reason = found.instructions().decode()
+
+
+def _is_truncated(library: Path) -> bool:
+    """Return whether an ELF file ends before its last table; to load it ends the process."""
+    with library.open("rb") as file:
+        header = file.read(64)
+    if len(header) < 64 or not header.startswith(b"\x7fELF"):
+        return False  # not an ELF file, or one that is refused
+    start, size, count = (
+        *struct.unpack_from("<Q", header, 40),
+        *struct.unpack_from("<HH", header, 58),
+    )
+    return library.stat().st_size < start + size * count
 
 
 _STATE = _State()

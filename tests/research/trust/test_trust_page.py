@@ -3,9 +3,10 @@
 from research.trust.page import (
     calibration_table,
     faults_table,
+    fuzz_table,
     gold_tables,
-    long_run_sentence,
     mutants_table,
+    properties_table,
     survivors_table,
     trust_makers,
 )
@@ -50,8 +51,28 @@ def test_cases_that_ended_otherwise_are_listed():
     assert "- fit, full disk: another result" in text
 
 
+def test_parts_of_the_fuzz_are_added_up():
+    def part(findings):
+        return {"mutations": 5000, "accepted": 2, "findings": findings, "slowest": 0.31}
+
+    text = fuzz_table({"parts": {"CSV | 0": part([]), "CSV | 1": part(["7: KeyError"])}})
+    assert "| CSV | 10,000 | 4 | 1 | 310 |" in text
+    assert "| all | 10,000 | 4 | 1 | 310 |" in text
+
+
+def test_properties_that_failed_are_named():
+    parts = {
+        "test_a_kl_is_finite": {"examples": 1250, "passed": True, "problem": "", "duration": 90.0},
+        "test_laws": {"examples": 3, "passed": False, "problem": "E  assert 1", "duration": 30.0},
+    }
+    text = properties_table({"settings": {"seed": 1}, "parts": parts})
+    assert "1,253 examples of 2 properties with seed 1, in 2 minutes; 1 of the properties" in text
+    assert "- laws: E assert 1" in text
+    assert "| a kl is finite | 1,250 |" in text
+
+
 def test_what_was_not_recorded_is_said():
-    assert long_run_sentence({}) == "The long run was not recorded."
+    assert properties_table({}) == "The long run was not recorded."
     for kind, make in trust_makers().items():
         if kind not in {"calibration", "gold-chains"}:
             assert isinstance(make("results/trust/no-such-file.json"), str)
