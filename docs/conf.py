@@ -30,6 +30,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_show_sourcelink = False
+html_show_copyright = False
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4

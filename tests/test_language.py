@@ -165,11 +165,12 @@ def user_pages():
     """Return README and the pages of the site before its results."""
     index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
     parts = re.findall(r":caption: ([^\n]+)\n.*?\n\n(.*?)\n:::", index, re.S)
-    assert {caption for caption, _ in parts} >= {"Get started", "How-to guides", "Explanation"}
+    guides = {"Get started", "Training guides", "Usage guides", "Explanation"}
+    assert {caption for caption, _ in parts} >= guides
     names = {
         f"docs/{name}.md"
         for caption, listed in parts
-        if caption in ("Get started", "How-to guides", "Explanation")
+        if caption in guides
         for name in listed.split()
     }
     return {"README.md", "docs/index.md", *names}

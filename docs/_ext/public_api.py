@@ -20,7 +20,7 @@ HOW_TO = {
     "leanbayes.training.schedules": "../train_well",
     "leanbayes.metrics": "../predictions",
     "leanbayes.plots": "../predictions",
-    "leanbayes.analysis": "../inspect_and_prune",
+    "leanbayes.analysis": "../sparsity",
     "leanbayes.compression": "../sparsity",
     "leanbayes.extend": "../architecture",
     "leanbayes.extend.ops": "../architecture",

@@ -12,7 +12,7 @@ def _shown(root, page, link):
     docs = root / "docs"
     if not target.partition("#")[0] or not file.is_relative_to(root):
         return link[0]
-    if file.is_relative_to(docs) and file.suffix == ".md":
+    if file.is_relative_to(docs) and (file.suffix == ".md" or file.parent.name == "tutorials"):
         return link[0]
     path = file.relative_to(root).as_posix()
     return f"`{path}`" if text.strip("`") in (path, file.name) else f"{text} (`{path}`)"

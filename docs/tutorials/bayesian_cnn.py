@@ -100,3 +100,4 @@ for name, curve in curves.items():
     (line,) = axes.plot(angles, curve)
     axes.annotate(name, (92, curve[-1]), color=line.get_color(), va="center")
 axes.set(xlabel="rotation (degrees)", ylabel="NLL (nats per image)", xlim=(0, 112))
+plt.show()

@@ -75,3 +75,4 @@ for within, color in ((True, "0.3"), (False, "C3")):
     at = np.flatnonzero(inside[order] == within)
     axes.plot(at, y_test[order][at], ".", color=color, markersize=4)
 axes.set(xlabel="test row (red: outside its interval)", ylabel="disease progression")
+plt.show()

@@ -101,3 +101,4 @@ for variance, name in ((p.aleatoric, "noise (aleatoric)"), (p.epistemic, "model 
     lower.annotate(name, (1.22, float(variance[-1].sqrt())), color=line.get_color(), va="center")
 lower.axvspan(-0.3, 0.5, color="0.92", zorder=0)
 lower.set(xlabel="x (gray: no data)", ylabel="standard deviation", xlim=(-1.25, 2.0))
+plt.show()

@@ -155,3 +155,4 @@ for name, entropy in (("known libraries", p.entropy), ("OOD texts", q.entropy)):
     at = (float(entropy.sort().values[middle]), float(share[middle]))
     axes.annotate(name, at, (8, -8), textcoords="offset points", color=line.get_color())
 axes.set(xlabel="largest entropy that is accepted (nats)", ylabel="texts accepted (%)")
+plt.show()

@@ -91,3 +91,4 @@ for name, entropy in entropies.items():
     at = (float(entropy.sort().values[middle]), float(share[middle]))
     axes.annotate(name, at, (8, -8), textcoords="offset points", color=line.get_color())
 axes.set(xlabel="largest entropy that is accepted (nats)", ylabel="OOD images accepted (%)")
+plt.show()

@@ -111,3 +111,4 @@ axes.annotate(
     "chosen", (sizes[chosen], accuracies[chosen]), (10, -14), textcoords="offset points", color="C0"
 )
 axes.set(xscale="log", xlabel="multiply-adds per image", ylabel="test accuracy (%)")
+plt.show()
