@@ -102,13 +102,11 @@ def test_rejection_of_numbers_keeps_small_variances():
 
 
 def test_shapes_that_do_not_fit_are_refused():
-    for ask in ("calibration", "rejection"):
-        with pytest.raises(ValueError, match="reshape one of them"):
-            getattr(lb.Prediction(CLASSES), ask)(torch.zeros(29, dtype=torch.long))
-        with pytest.raises(ValueError, match="reshape one of them"):
-            getattr(lb.Prediction(CLASSES[..., 0], lb.likelihoods.Gaussian()), ask)(
-                torch.zeros(30, 1)
-            )
+    numbers = lb.Prediction(CLASSES[..., 0], lb.likelihoods.Gaussian())
+    for ask in ("calibration", "rejection", "metrics", "log_likelihood"):
+        for p, y in ((lb.Prediction(CLASSES), torch.zeros(29)), (numbers, torch.zeros(30, 2))):
+            with pytest.raises(ValueError, match="Reshape one of them"):
+                getattr(p, ask)(y)
     with pytest.raises(ValueError, match="targets are shares"):
         lb.Prediction(CLASSES, lb.likelihoods.Bernoulli()).calibration(torch.full((30, 5), 0.5))
 
@@ -207,3 +205,34 @@ def test_a_table_needs_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="install it: pip install pandas"):
         lb.Prediction(CLASSES).to_pandas()
+
+
+@pytest.mark.parametrize("ask", ["metrics", "log_likelihood", "calibration", "rejection"])
+def test_targets_of_every_kind_score_alike(ask):
+    p = lb.Prediction(torch.randn(4, 9, 2))
+    y = torch.arange(9) % 2
+    expected = str(getattr(p, ask)(y))
+    kinds = (torch.uint8, torch.bool, torch.int32, torch.float64)
+    for same in (*map(y.to, kinds), y.reshape(-1, 1), y.numpy(), y.tolist()):
+        assert str(getattr(p, ask)(same)) == expected
+    outputs, numbers = torch.randn(4, 9, 1), torch.randn(9)
+    column = lb.Prediction(outputs, lb.likelihoods.Gaussian(0.5))
+    flat = lb.Prediction(outputs[..., 0], lb.likelihoods.Gaussian(0.5))
+    assert str(getattr(column, ask)(numbers)) == str(getattr(flat, ask)(numbers[:, None]))
+
+
+def test_flat_targets_train_a_column_of_outputs():
+    x = torch.randn(60, 3)
+    losses = []
+    for y in (x[:, 0], x[:, :1]):
+        net = torch.nn.Linear(3, 1)
+        torch.nn.init.zeros_(net.weight), torch.nn.init.zeros_(net.bias)
+        law = lb.likelihoods.Gaussian(0.5)
+        row = lb.fit(net, (x, y), (x, y), epochs=2, likelihood=law, progress=False)[-1]
+        losses.append((row["nll"], row["validation_nll"]))
+    assert losses[0] == losses[1]
+    rows = [
+        lb.fit(torch.nn.Linear(3, 2), (x, y), (x, y), epochs=1, progress=False)[-1]
+        for y in ((x[:, 0] > 0).long(), (x[:, :1] > 0).long())
+    ]
+    assert all(row["validation_accuracy"] <= 1 for row in rows)

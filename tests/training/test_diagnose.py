@@ -254,3 +254,14 @@ def test_numbers_are_judged_by_their_variance():
     found = lb.diagnose(model, history, (x, pure_noise))
     (finding,) = (each for each in found.findings if each.name == "explains little")
     assert "variance of these targets" in finding.says
+
+
+def test_a_short_training_is_judged_by_its_data():
+    x, y = images()
+    model = lb.convert(nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10)))
+    history = lb.fit(model, (x[:500], y[:500]), epochs=1, lr=1e-5, progress=False)
+    found = lb.diagnose(model, history, (x[:500], y[:500]))
+    assert "explains little" in {finding.name for finding in found.findings}
+    assert any("course of the training" in each for each in found.unjudged)
+    with pytest.raises(ValueError, match="history has 1 entries; give at least 8"):
+        lb.diagnose(model, history)

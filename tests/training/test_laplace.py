@@ -10,7 +10,7 @@ from torch.func import functional_call, jacrev, vmap
 import leanbayes as lb
 from leanbayes.prediction.linearized import linearized_samples
 from leanbayes.training.curvature import curvature
-from leanbayes.training.laplace import nearest_kronecker
+from leanbayes.training.laplace import _widest, nearest_kronecker
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
@@ -257,3 +257,41 @@ def test_the_last_layer_alone_is_random_by_default():
         torch.randn(30, 3), torch.randint(2, (30,)),
     )  # fmt: skip
     assert {name.split(".")[0] for name in lb.named_kl(lb.laplace(net, (x, y)))} == {"2"}
+
+
+def test_validation_rows_choose_the_widest_of_equally_good_precisions():
+    best = torch.tensor([1.0, 2.0, 1.0])
+    losses = {0.1: best + 2, 1.0: best + torch.tensor([0.5, -0.3, 0.1]), 10.0: best, 100.0: best}
+    assert _widest(losses) == 1.0
+    assert _widest(losses | {1.0: best + 0.5}) == 10.0
+
+
+def test_held_out_rows_choose_the_prior_and_never_a_worse_one_than_the_network():
+    torch.manual_seed(5)
+    x = torch.randn(400, 4)
+    y = (x[:, 0] + 1.5 * torch.randn(400) > 0).long()
+    net = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 2))
+    lb.fit(net, (x[:100], y[:100]), epochs=60, lr=0.02, batch_size=50, progress=False)
+    held_out = (x[100:], y[100:])
+    model = lb.laplace(net, (x[:100], y[:100]), validation=held_out)
+    ours, plain = (
+        -lb.predict(each, held_out[0], samples=30, seed=0).log_likelihood(y[100:]).mean()
+        for each in (model, net)
+    )
+    assert ours < plain
+
+
+def test_classes_have_a_measured_factor_and_numbers_the_evidence():
+    net, x, y = trained()
+    blocks = {}
+    for kind in ("kfac", "last-layer"):
+        model, numbers = (
+            lb.laplace(net, (x, target), kind, likelihood=law)
+            for target, law in ((y, None), (torch.zeros(200, 3), lb.likelihoods.Gaussian(0.5)))
+        )
+        blocks[kind] = [
+            dict(lb.extend.random_maps(m))["2"].prior.spec.scale for m in (model, numbers)
+        ]
+    assert blocks["kfac"][0] < blocks["last-layer"][0]
+    given = lb.laplace(net, (x, y), prior_precision=4.0)
+    assert dict(lb.extend.random_maps(given))["2"].prior.spec == lb.priors.Normal(0.5)

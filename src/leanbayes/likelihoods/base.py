@@ -110,8 +110,7 @@ class Likelihood(nn.Module, ABC):
         """Return the predictive probability of a target of at most ``y``, elementwise."""
         law = self.distribution(outputs)
         cdf = self._cdf(law, outputs)
-        mixtures.check_targets(law, y)
-        return cdf(y.to(outputs.dtype).unsqueeze(0))[0]
+        return cdf(mixtures.aligned(law, y).to(outputs.dtype).unsqueeze(0))[0]
 
     def quantiles(self, outputs: Tensor, levels: Sequence[float]) -> Tensor:
         """Return predictive quantiles ``[levels, batch, …]``: where the cdf reaches each level."""

@@ -63,19 +63,24 @@ def cdf(law: Distribution) -> Cdf | None:
     return lambda y: torch.stack([p * (value <= y) for value, p in pairs]).sum(0)
 
 
-def check_targets(law: Distribution, y: Tensor) -> None:
-    """Raise unless targets have the shape that a distribution speaks of; none is broadcast."""
-    shape = law.batch_shape + law.event_shape
-    if tuple(shape[len(shape) - y.ndim :]) != tuple(y.shape):
-        raise ValueError(
-            f"targets have shape {tuple(y.shape)} and the outputs speak of {tuple(shape)}; "
-            "reshape one of them"
-        )
+def aligned(law: Distribution, y: Tensor) -> Tensor:
+    """Return targets in the shape that a distribution describes; none is broadcast.
+
+    One number per example may be a column or flat.
+    """
+    shape = tuple(law.batch_shape + law.event_shape)
+    for form in (y, y.unsqueeze(-1), y.squeeze(-1)):
+        if shape[len(shape) - form.ndim :] == tuple(form.shape):
+            return form
+    raise ValueError(
+        f"targets must have the last dimensions of the outputs, {shape}, got {tuple(y.shape)}. "
+        "Reshape one of them"
+    )
 
 
 def example_log_prob(law: Distribution, y: Tensor) -> Tensor:
     """Return the log density of ``y`` summed over all but the batch dimension."""
-    check_targets(law, y)
+    y = aligned(law, y)
     value: Tensor = law.log_prob(y)
     kept = len(law.batch_shape + law.event_shape) - y.ndim + 1
     return value if value.ndim <= kept else value.flatten(kept).sum(-1)
@@ -144,7 +149,7 @@ def mixture_crps(law: Distribution, y: Tensor) -> Score:
     ``A(m, s) = 2 s φ(m / s) + m (2 Φ(m / s) − 1)``, it is ``E A(y − mᵢ, sᵢ) −
     ½ E A(mᵢ − mⱼ, √(sᵢ² + sⱼ²))``. Of other laws it is that of random targets, by a fixed seed.
     """
-    check_targets(law, y)
+    y = aligned(law, y)
     if not isinstance(law, Normal):
         devices = [] if y.device.type == "cpu" else [y.device]
         with torch.random.fork_rng(devices, device_type=y.device.type if devices else "cuda"):

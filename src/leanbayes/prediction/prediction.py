@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from functools import wraps
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,10 +16,17 @@ from leanbayes import metrics
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.likelihoods.from_moments import CLOSED, FromMoments
-from leanbayes.likelihoods.mixtures import entropy, log_mean
+from leanbayes.likelihoods.mixtures import aligned, entropy, log_mean
 from leanbayes.metrics import Bins, Coverage, Rejection, Score
-from leanbayes.metrics.arrays import takes_arrays
+from leanbayes.metrics.arrays import as_tensor
 from leanbayes.prediction.one_pass.gaussian import Uncertain
+
+R = TypeVar("R")
+
+
+def _takes_targets(method: Callable[[Any, Tensor], R]) -> Callable[[Any, Any], R]:
+    """Let a method take what :meth:`Prediction.targets` takes."""
+    return wraps(method)(lambda self, y: method(self, self.targets(y)))
 
 
 class Interval(NamedTuple):
@@ -187,7 +195,24 @@ class Prediction:
         """What this prediction can be asked for: names of its properties and methods."""
         return self._ask("answers")
 
-    @takes_arrays
+    def targets(self, y: Any) -> Tensor:
+        """Return targets as a tensor in the shape of the predictions.
+
+        Arrays, Series and lists become tensors, and classes whole numbers. One number per example
+        may be flat or a column.
+
+        Example:
+            >>> Prediction(torch.zeros(20, 2, 10)).targets([[3.0], [1.0]])
+            tensor([3, 1])
+        """
+        y = as_tensor(y)
+        whole = y.dtype in (torch.bool, torch.uint8) or (
+            isinstance(self.likelihood, Categorical) and bool((y == y.round()).all())
+        )
+        law = self.likelihood.distribution(self.samples[:1])
+        return aligned(law, y.long() if whole else y)
+
+    @_takes_targets
     def cdf(self, y: Tensor) -> Tensor:
         """Return the predictive probability of a target of at most ``y``, elementwise."""
         return self._ask("cdf", y)
@@ -219,7 +244,7 @@ class Prediction:
         """Return one random target for every sample, ``[samples, batch, …]``."""
         return self._ask("sample")
 
-    @takes_arrays
+    @_takes_targets
     def log_likelihood(self, y: Tensor) -> Tensor:
         """Return the log predictive density of every example: the log of the mean over samples."""
         return log_mean(self._ask("log_prob", y))
@@ -263,7 +288,7 @@ class Prediction:
                 columns[f"{name}_{place}" if several else name] = column.numpy()
         return pd.DataFrame(columns)
 
-    @takes_arrays
+    @_takes_targets
     def metrics(self, y: Tensor) -> dict[str, Score]:
         """Return how good the samples are: what the likelihood measures, with standard errors.
 
@@ -274,7 +299,7 @@ class Prediction:
         """
         return self._ask("metrics", y)
 
-    @takes_arrays
+    @_takes_targets
     def calibration(self, y: Tensor) -> Bins | Coverage:
         """Return whether probabilities are right: for ``plots.reliability`` or ``plots.coverage``.
 
@@ -293,7 +318,7 @@ class Prediction:
             return metrics.calibration_bins(self.confidence.flatten(), right.flatten())
         return metrics.coverage_curve(self.to(torch.float64).cdf(y))
 
-    @takes_arrays
+    @_takes_targets
     def rejection(self, y: Tensor) -> Rejection:
         """Return what is left when the most uncertain predictions are rejected.
 
@@ -311,23 +336,14 @@ class Prediction:
         if self.has_classes:
             right = self.labels == self._classes(y)
             return metrics.rejection_curve(self.entropy.flatten(), right.flatten())
-        off = (self.mean - self._like(self.mean, y)).square()
+        off = (self.mean - y).square()
         rejected, kept = metrics.rejection_curve(self.variance.flatten(), off.flatten())
         return Rejection(rejected, kept.sqrt())
 
     def _classes(self, y: Tensor) -> Tensor:
-        labels = self._like(self.labels, y)
         require(
-            bool((labels == labels.round()).all()),
+            not y.is_floating_point() or bool((y == y.round()).all()),
             "targets are shares, and calibration needs classes; give whole numbers",
-        )
-        return labels
-
-    def _like(self, predicted: Tensor, y: Tensor) -> Tensor:
-        require(
-            predicted.shape == y.shape,
-            f"targets have shape {tuple(y.shape)} and predictions {tuple(predicted.shape)}; "
-            "reshape one of them",
         )
         return y
 

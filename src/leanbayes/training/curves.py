@@ -37,9 +37,13 @@ class Curves:
         else:
             given = ", ".join(numbers) or "no numbers"
             raise ValueError(f"history has {given}; give nll and kl, or loss")
-        entries = len(objective)
-        require(entries >= FEWEST, f"history has {entries} entries; give at least {FEWEST} of them")
+        require(len(objective) > 0, f"history has 0 entries; give at least {FEWEST} of them")
         return cls(objective, nll, divergence, weight)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether there are enough entries to judge the course of the training."""
+        return len(self.objective) >= FEWEST
 
     @property
     def summary(self) -> str:

@@ -132,17 +132,19 @@ def diagnose(
     training = Curves.of(numbers)
     if broken := _is_broken(training):
         return Diagnosis(training.summary, (broken,))
+    entries, judged = len(training.objective), data is not None or validation is not None
+    require(
+        training.is_long or judged,
+        f"history has {entries} entries; give at least {FEWEST} of them, or data=(x, y)",
+    )
     law = likelihood or getattr(history, "likelihood", None) or Categorical()
     on_train, on_new = (
         None if given is None else goodness_of_fit(model, given, law, target, output)
         for given in (data, validation)
     )
     weights = _Weights.of(model)
-    unmoved = _has_not_moved(training)
     candidates = [
-        unmoved or _is_rising(training) or _has_not_converged(training),
-        None if unmoved else _is_stuck(training, weights),
-        _underfits(training, weights) or _is_heavy(training),
+        *(_of_the_course(training, weights) if training.is_long else ()),
         _has_collapsed(weights) or _is_light(training),
         _overfits(numbers.get("validation")) or _generalizes_badly(on_train, on_new),
         _is_noisy(on_new or on_train),
@@ -150,7 +152,18 @@ def diagnose(
     ]
     summary = " ".join([training.summary, *_seen(model, on_train, on_new)])
     findings = tuple(found for found in candidates if found)
-    return Diagnosis(summary, findings, tuple(_open(on_train, on_new)))
+    unjudged = list(_open(on_train, on_new))
+    if not training.is_long:
+        unjudged.append(f"the course of the training. {entries} entries are fewer than {FEWEST}.")
+    return Diagnosis(summary, findings, tuple(unjudged))
+
+
+def _of_the_course(training: Curves, weights: _Weights | None) -> Iterator[Finding | None]:
+    """Yield what curves of enough entries show."""
+    unmoved = _has_not_moved(training)
+    yield unmoved or _is_rising(training) or _has_not_converged(training)
+    yield None if unmoved else _is_stuck(training, weights)
+    yield _underfits(training, weights) or _is_heavy(training)
 
 
 def _seen(model: nn.Module, on_train: Goodness | None, on_new: Goodness | None) -> Iterator[str]:

@@ -272,15 +272,14 @@ class _Fitting:
     @torch.no_grad()
     def _validated(self, batches: Batches) -> dict[str, float]:
         nll, right, examples = 0.0, 0.0, 0
-        likelihood, settings = self.objective.likelihood, self.settings
+        settings = self.settings
         for batch in batches.epoch(None):
-            drawn = self.objective.predict(
-                batch, settings.validation_samples, seed=settings.seed
-            ).samples
-            y, size = self.objective.targets(batch), self.objective.size_of(batch)
-            nll += float(mixture_nll(drawn, y, likelihood, self.objective.weights(batch))) * size
-            if likelihood.has_classes(drawn):
-                right += float((likelihood.labels(drawn) == y).sum())
+            p = self.objective.predict(batch, settings.validation_samples, seed=settings.seed)
+            y, weight = p.targets(self.objective.targets(batch)), self.objective.weights(batch)
+            size = len(y)
+            nll += float(mixture_nll(p.samples, y, self.objective.likelihood, weight)) * size
+            if p.has_classes:
+                right += float((p.labels == y).sum())
             examples += size
         row = {"validation_nll": nll / examples}
         return row | ({"validation_accuracy": right / examples} if right else {})

@@ -58,6 +58,7 @@ def goodness_of_fit(
         return Prediction(torch.cat(parts, 1), likelihood)
 
     p = predicted(_SAMPLES)
+    y = p.targets(y)
     with using(model, mean):
         without = predicted(1)
     losses, others = (-each.log_likelihood(y) for each in (p, without))
