@@ -153,7 +153,7 @@ class _Studies:
 
 
 def _of_phases(history: Mapping[str, list[float | None]]) -> dict[str, float]:
-    known = {}
+    known: dict[str, float] = {}
     for key, values in history.items():
         numbers = [value for value in values if value is not None]
         if key.startswith("accuracy/") and numbers:

@@ -97,11 +97,9 @@ def laplace(
     if prior_precision is not None or validation is None:
         likely = prior_precision is not None or not isinstance(likelihood, Categorical | None)
         return made(evidence if likely else evidence * _OF_EVIDENCE[posterior])
-    options = {"target": target, "output": output, "linearized": posterior != "last-layer"}
-    losses = {
-        factor: _losses(made(evidence * factor), validation, likelihood, **options)
-        for factor in _TRIED
-    }
+    linearized = posterior != "last-layer"
+    judged = partial(_losses, target=target, output=output, linearized=linearized)
+    losses = {factor: judged(made(evidence * factor), validation, likelihood) for factor in _TRIED}
     return made(evidence * _widest(losses))
 
 

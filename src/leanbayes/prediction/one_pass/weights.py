@@ -63,15 +63,16 @@ def _of_independent(
     q: WeightDistribution, op: LinearOp, m: Tensor, v: Tensor | None, bias: Tensor | None
 ) -> Uncertain:
     if getattr(q, "loc", q) is None:  # zero means
-        second = _of_variances(q, op, m, v)
-        loc = torch.zeros_like(second)
-        return Uncertain(loc if bias is None else op.add_bias(loc, bias), second)
+        variance = _of_variances(q, op, m, v)
+        loc = torch.zeros_like(variance)
+        return Uncertain(loc if bias is None else op.add_bias(loc, bias), variance)
     loc = _affine(op, m, q.mean, bias)
     second = None if v is None else _affine(op, v, q.mean.square())
     if type(q) is KTiedNormal and type(op) is Linear and loc.is_contiguous():
         total = torch.zeros_like(loc) if second is None else second
-        flat = [None if t is None else t.reshape(-1, t.shape[-1]) for t in (m, v)]
-        if add_k_tied_variance(total.view(-1, total.shape[-1]), q, *flat):
+        rows = m.reshape(-1, m.shape[-1])
+        spread = None if v is None else v.reshape(rows.shape)
+        if add_k_tied_variance(total.view(-1, total.shape[-1]), q, rows, spread):
             return Uncertain(loc, total)
     own = _of_variances(q, op, m, v)
     return Uncertain(loc, own if second is None else own.add_(second))
