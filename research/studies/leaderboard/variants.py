@@ -94,6 +94,7 @@ VARIANTS: Mapping[str, Variant] = {
     "learned prior scale": replace(BEFORE, prior=Normal(0.3, learn="layer")),
     "noise per output": replace(BEFORE, conversion={"estimator": lb.estimators.local}),
 }
+EVERY = (*BASELINES, *VARIANTS)
 
 
 def one(name: str, method: str, seed: int, states: Path) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def study_variants(
         f"{name}; {method}; seed {seed}": partial(one, name, method, seed, states)
         for name in tasks
         for seed in range(FIRST_SEED, FIRST_SEED + seeds)
-        for method in (*BASELINES, *(methods or VARIANTS))
+        for method in methods or EVERY
     }
     return file.fill(parts, tell)
 
@@ -148,7 +149,7 @@ def table(study: Mapping[str, Any], score: str) -> str:
         by_seed[part["seed"]] = part["validation"][score]
     tasks = [name for name in TASKS if (name, "before") in found]
     lines = []
-    for method in (*BASELINES, *VARIANTS):
+    for method in EVERY:
         gaps = [_gap(found.get((t, method), {}), found[t, "before"]) for t in tasks]
         if method != "before" and any(gaps):
             lines.append([method, *gaps])
