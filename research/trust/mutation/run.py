@@ -25,7 +25,7 @@ import torch
 from research.publishing.paper import ROOT
 from research.trust.mutation.mutants import SOURCE, Mutant
 
-_BUDGET, _GRACE = 40.0, 4.0
+_BUDGET, _GRACE = 12.0, 4.0
 """CPU seconds of all tests of a mutant; of one test beyond ten times what it takes."""
 
 Key = tuple[str, int]

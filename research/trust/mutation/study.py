@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 from collections.abc import Mapping
@@ -27,6 +28,9 @@ AREAS: dict[str, list[str]] = {
 }
 """Folders of the package, and the tests that should notice errors there."""
 
+_ROUND = 30
+"""Mutants of a folder that are tried before those of the next one."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -46,8 +50,9 @@ def study(settings: Choice, areas: list[str], out: Path, tell: Tell) -> dict[str
     notes = Path(tempfile.gettempdir()) / "leanbayes-mutants"
     notes.mkdir(exist_ok=True)
     file = StudyFile(out, "planted errors", asdict(settings))
-    for area in areas:
-        mutants = chosen(area, settings.mutants, settings.seed)
+    rounds = range(0, settings.mutants, _ROUND)
+    for start, area in itertools.product(rounds, areas):
+        mutants = chosen(area, settings.mutants, settings.seed)[start : start + _ROUND]
         left = [m for m in mutants if _is_open(file.parts.get(m.name))]
         started = time.monotonic()
 
