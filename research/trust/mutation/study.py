@@ -16,8 +16,6 @@ from research.trust.mutation.mutants import chosen
 from research.trust.mutation.native import chosen_native, load_kernels
 from research.trust.mutation.run import AnyMutant, try_mutants
 
-_TRACED = "test_a_traced_model_computes_what_it_does_eagerly"
-_SHARED = ["tests/properties", f"--deselect=tests/properties/test_properties.py::{_TRACED}"]
 NATIVE = "kernels (C++)"
 _OWN = ("compile", "cost", "instructions")
 """Tests that start other processes, which load the installed library."""
@@ -67,7 +65,7 @@ def study(settings: Choice, areas: list[str], out: Path, tell: Tell) -> dict[str
             tell(mutant.name, found)
 
         if left:
-            tests = [*AREAS[area], *([] if area == NATIVE else [*_SHARED, f"src/leanbayes/{area}"])]
+            tests = [*AREAS[area], *([] if area == NATIVE else [f"src/leanbayes/{area}"])]
             place = notes / f"{sources_hash()[:12]}-{area}.jsonl"
             prepare = load_kernels if area == NATIVE else bool
             try_mutants(left, tests, place, keep, prepare)
