@@ -29,8 +29,6 @@ from leanbayes.kernels.shared_noise import Sharing, shared_noise, windows
 from leanbayes.kernels.triangular import (
     PackedTriangular,
     from_packed,
-    lower_gram,
-    lower_lower,
     lower_product,
     lower_quadratic,
     row_squares,
@@ -62,8 +60,6 @@ __all__ = [
     "k_tied_samples",
     "kernel",
     "kernels",
-    "lower_gram",
-    "lower_lower",
     "lower_product",
     "lower_quadratic",
     "mode_of",

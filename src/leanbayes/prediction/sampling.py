@@ -18,7 +18,7 @@ from leanbayes.layers import RandomMap
 from leanbayes.layers.dropout import MCDropout
 from leanbayes.layers.forward_pass import Draws, Held, draws_anew, forward_pass
 from leanbayes.layers.recurrent import Recurrent
-from leanbayes.models.mc_dropout import FunctionalDropout
+from leanbayes.models.baselines import FunctionalDropout
 from leanbayes.models.random_maps import held, members, tile
 from leanbayes.ops import Linear, LinearOp, Usage
 from leanbayes.posteriors import Rank1

@@ -18,9 +18,9 @@ from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import MatrixNormal, MeanField, Posterior
 from leanbayes.prediction.eval_mode import evaluating
 from leanbayes.priors import Normal
+from leanbayes.training.batches import batches_of
 from leanbayes.training.curvature import LayerCurvature, curvature, is_supported
 from leanbayes.training.objective import BatchObjective
-from leanbayes.training.training_data import batches_of
 
 Kind = Literal["kfac", "diagonal", "last-layer"]
 _ROUNDS = 100
