@@ -9,7 +9,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.layers.affine import OuterProduct
-from leanbayes.layers.hugging_face import TransposedLinear
+from leanbayes.layers.transformers import TransposedLinear
 from leanbayes.ops import Conv, ConvTranspose, Lookup
 
 VALUE = {"rtol": 1e-10, "atol": 1e-10}

@@ -20,9 +20,8 @@ from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_local,
 from leanbayes.kernels.k_tied_kl import TiedFromNormal
 from leanbayes.kernels.lstm import factored_lstm
 from leanbayes.kernels.moments import add_k_tied_variance, relu_moments, sigmoid_moments
-from leanbayes.kernels.native import without_native
+from leanbayes.kernels.native import product, without_native
 from leanbayes.kernels.noise import add_noise
-from leanbayes.kernels.products import product
 from leanbayes.kernels.rank1 import NormalFactor
 from leanbayes.kernels.report import Kernels, kernels
 from leanbayes.kernels.shared_noise import Sharing, shared_noise, windows

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.distributions import Triangular
-from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
-from leanbayes.kernels.dispatch import EAGER, mode_of
+from leanbayes.kernels.dispatch import EAGER, Computation, Saved, Tensors, Value, mode_of, run
 from leanbayes.kernels.native import library, pointer
 from leanbayes.ops import Linear, LinearOp
 

@@ -39,20 +39,6 @@ class Likelihood(nn.Module, ABC):
         """
         return None
 
-    def averaged(self, outputs: Tensor) -> Distribution:
-        """Return the distribution with parameters averaged over the first axis [rank-1, eq. 12]."""
-        law = self.distribution(outputs)
-        names = [name for name in law.arg_constraints if name in vars(law)]
-        if not names:
-            raise TypeError(
-                f"{type(self).__name__} has no parameters to average; define averaged, or use "
-                "mixture_nll"
-            )
-        make: Callable[..., Distribution] = type(law)
-        names = ["probs" if name == "logits" else name for name in names]
-        means = {name: getattr(law, name).mean(0) for name in names}
-        return make(**means, validate_args=False)
-
     def check(self, outputs: Tensor, y: Tensor) -> None:
         """Raise an error if targets do not fit outputs of this shape.
 
@@ -77,10 +63,6 @@ class Likelihood(nn.Module, ABC):
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the log likelihood of every example, ``[..., batch]``."""
         return self._log_prob(self.distribution(outputs), outputs, y)
-
-    def averaged_log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the log likelihood of every example under averaged parameters, ``[batch]``."""
-        return self._log_prob(self.averaged(outputs), outputs, y)
 
     def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the negative log likelihood, a mean over examples (and samples, if any)."""
@@ -284,11 +266,7 @@ CLOSED = ("distribution", "mean", "variance", "cdf", "quantiles", "interval", "l
 
 
 class FromMoments(Likelihood):
-    """A likelihood whose outputs are means and variances, stacked in a last dimension.
-
-    Args:
-        likelihood: One that has :meth:`~leanbayes.likelihoods.Likelihood.from_moments`.
-    """
+    """A likelihood whose outputs are means and variances, stacked in a last dimension."""
 
     def __init__(self, likelihood: Likelihood) -> None:
         super().__init__()

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from leanbayes.errors import require, require_count
-from leanbayes.layers.attention import settle_fused_path
 from leanbayes.layers.dropout import DROPOUT, FUNCTIONS, MCDropout
 from leanbayes.layers.forward_pass import batch_rows, set_batch_rows, warn_untiled
+from leanbayes.layers.transformers import settle_fused_path
 
 
 class DeepEnsemble(nn.Module):

@@ -24,9 +24,8 @@ from leanbayes.ops import Linear, LinearOp, Usage
 from leanbayes.posteriors import Rank1
 from leanbayes.prediction.eval_mode import is_compiled
 from leanbayes.prediction.inputs import Inputs
-from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.prediction.vectorized.batch_rules import UnprovenError
-from leanbayes.prediction.vectorized.samples import ApartMap, SharedNoise
+from leanbayes.prediction.vectorized.samples import ApartMap, RowsApart, SharedNoise
 from leanbayes.torch_private import hooks
 
 _ROWS = 4000

@@ -39,10 +39,6 @@ class Parts(NamedTuple):
 def parts_of(batch: Any, key: str) -> Parts:
     """Return the parts of a batch: a tensor, ``(x,)``, ``(x, y)`` or a dictionary; ``x`` may be
     any of these, or a tuple of tensors.
-
-    Args:
-        batch: what a data loader gives.
-        key: under which a dictionary has the target.
     """
     if isinstance(batch, Parts):
         return batch
@@ -144,12 +140,7 @@ class ArrayBatches:
 
 
 class LoaderBatches:
-    """The batches of a DataLoader, or of any iterable that can be run through again.
-
-    Args:
-        loader: gives pairs ``(x, y)`` or dictionaries.
-        data_size: number of examples; that of the loader's data set if not given.
-    """
+    """The batches of a DataLoader, or of any iterable that can be run through again."""
 
     def __init__(self, loader: Iterable[Any], data_size: float | None = None) -> None:
         require(

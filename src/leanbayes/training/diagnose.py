@@ -42,13 +42,7 @@ _ENOUGH = 0.5
 
 
 class Finding(NamedTuple):
-    """Something that is wrong with a training.
-
-    Attributes:
-        name: in a word or two.
-        says: what shows it.
-        advice: what to try.
-    """
+    """Something that is wrong with a training."""
 
     name: str
     says: str

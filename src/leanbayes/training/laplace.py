@@ -143,11 +143,7 @@ def _widest(losses: Mapping[float, Tensor]) -> float:
 
 
 class _Block:
-    """The curvature of one layer and the size of its weights.
-
-    Attributes:
-        eigenvalues: of the Gauss–Newton matrix of the weights.
-    """
+    """The curvature of one layer and the size of its weights."""
 
     def __init__(self, layer: nn.Module, sums: LayerCurvature, kind: Kind) -> None:
         self.sums, self.kind = sums, kind
