@@ -125,6 +125,16 @@ def seeds_of(seeds: Sequence[int | None]) -> str:
     return f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
 
 
+def differences(titles: Sequence[str]) -> list[str]:
+    """Return the parts of every title that not all of them have."""
+    parts = [title.split(", ") for title in titles]
+    common = set.intersection(*map(set, parts))
+    return [
+        ", ".join(part for part in own if part not in common) or title
+        for title, own in zip(titles, parts, strict=True)
+    ]
+
+
 def experiments(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """Return the rows of every experiment, which is what stands before the comma of a title.
 
