@@ -25,7 +25,7 @@ class KLTerm(ABC):
     """The KL of one matrix that some tensors describe.
 
     Attributes:
-        tensors: what it is a function of.
+        tensors: arguments of the function.
     """
 
     def __init__(self, tensors: Tensors) -> None:
@@ -90,7 +90,7 @@ class FromNormal(KLTerm):
     of the normal if it is learned.
 
     Args:
-        tensors: what it is a function of.
+        tensors: arguments of the function.
         loc: the mean of the normal.
         scale: its standard deviation.
         log_unit: for families whose tensors may be logarithms: that of their unit.

@@ -66,8 +66,8 @@ def bootstrap(
         metric: a function of tensors that gives one number.
         values: its arguments, each with one entry per example.
         strata: classes ``[examples]`` whose sizes every drawn test set keeps.
-        draws: how many test sets.
-        seed: of the draws.
+        draws: number of test sets.
+        seed: seed of the draws.
 
     Returns:
         The metric, with its standard error.
@@ -95,7 +95,7 @@ def average_over_ties(key: Tensor, values: Tensor) -> Tensor:
     """Return values in the order of a key, averaged where keys are equal.
 
     Args:
-        key: what to sort by, ``[examples]``.
+        key: sort keys, ``[examples]``.
         values: ``[examples]``.
 
     Returns:

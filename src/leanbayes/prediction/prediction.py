@@ -45,14 +45,14 @@ class Prediction:
 
     Attributes:
         samples: outputs ``[samples · members, batch, …]``.
-        likelihood: what they mean.
-        method: how they were drawn: all samples in one pass (``"vectorized"``), one after the
+        likelihood: likelihood of the outputs.
+        method: sampling method: all samples in one pass (``"vectorized"``), one after the
             other (``"looped"``), of the tangent (``"linearized"``), or from the mean and variance
             of every output (``"moments"``); ``None`` if that is not known.
-        reason: why they were not vectorized; ``None`` if they were.
+        reason: reason for not vectorizing them; ``None`` if they were.
         moments: mean and variance of every output, ``[members, batch, …]``, of one pass. Numbers
             are predicted from these in closed form where the likelihood has one.
-        fallback: why samples were drawn although ``method="moments"`` was asked for.
+        fallback: reason for drawing samples although ``method="moments"`` was asked for.
 
     Example:
         >>> print(Prediction(torch.zeros(20, 5, 10)))

@@ -33,7 +33,7 @@ def check_layer(
         net: a torch layer whose kind was registered, in any state.
         *inputs: what it is called with.
         refused: layers whose options the kind does not know.
-        seed: of the draws; the global generator is left as it was.
+        seed: seed of the draws; the global generator is left as it was.
 
     Raises:
         AssertionError: If a part of the contract does not hold.

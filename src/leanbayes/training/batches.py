@@ -14,8 +14,8 @@ class Parts(NamedTuple):
     Attributes:
         inputs: the tensors that the model is called with.
         names: the keywords of the last of them; the others come by position.
-        target: what the outputs are compared with, if it is there.
-        weight: how much every example counts; all the same if not given.
+        target: target of the outputs, if there is one.
+        weight: weight of every example; all the same if not given.
     """
 
     inputs: tuple[Tensor, ...]
@@ -38,7 +38,7 @@ def parts_of(batch: Any, key: str) -> Parts:
     any of these, or a tuple of tensors.
 
     Args:
-        batch: what a data loader gives.
+        batch: a batch of a data loader.
         key: under which a dictionary has the target.
     """
     if isinstance(batch, Parts):

@@ -19,7 +19,7 @@ class ArrayBatches:
         x: an array or tensor, or a tuple of them for several inputs.
         y: the targets.
         batch_size: number of examples per step.
-        weight: how much every example counts.
+        weight: weight of every example.
         data_size: number of examples that these stand for; the sum of their weights if not given.
     """
 
@@ -59,7 +59,7 @@ class LoaderBatches:
     """The batches of a DataLoader, or of any iterable that can be run through again.
 
     Args:
-        loader: gives pairs ``(x, y)`` or dictionaries.
+        loader: loader of pairs ``(x, y)`` or dictionaries.
         data_size: number of examples; that of the loader's data set if not given.
     """
 
