@@ -237,7 +237,7 @@ class Blocks:
             raise FileNotFoundError(
                 f"{self.results} has no run of {missing[0]}; run and archive it first"
             )
-        titles = differences([found[0]["recipe"]["published"]["row"] for found in runs.values()])
+        titles = differences([found[0]["recipe"] for found in runs.values()])
         for title, (name, found) in zip(titles, runs.items(), strict=True):
             histories = [run["history"] for run in found]
             if any(history["epoch"] != (epochs or history["epoch"]) for history in histories):

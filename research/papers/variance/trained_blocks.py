@@ -117,7 +117,7 @@ class _Studies:
         """``NAME, … | caption``: accuracies of pruned layers."""
         names, _, caption = argument.partition(" | ")
         studies = [self.whole(name, "pruning") for name in names.split(", ")]
-        titles = differences([study["recipe"]["published"]["row"] for study in studies])
+        titles = differences([study["recipe"] for study in studies])
         file = f"pruning-{names.replace(', ', '-')}"
         png = pictures.draw_pruning(dict(zip(titles, studies, strict=True)))
         yield Picture(file, caption, png)
