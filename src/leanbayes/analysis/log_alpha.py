@@ -105,8 +105,8 @@ class LayerAlpha(NamedTuple):
     diagonal added, and noise that is not normal around means that are not zero.
 
     Attributes:
-        name: as in ``named_kl``; the empty name is the model itself.
-        weights: how many there are that are not pruned.
+        name: name as in ``named_kl``; the empty name is the model itself.
+        weights: number of weights that are not pruned.
         log_alpha: quartiles of log α; ``inf`` where the mean is zero.
         above: shares of the weights with a log α above the report's thresholds.
         output_snr: no input gives any output a mean of more than so many standard deviations: the
@@ -149,8 +149,8 @@ class AlphaReport:
     """log α of every layer in the network's order; ``print`` shows a table.
 
     Attributes:
-        rows: one a layer.
-        thresholds: of log α, to which the shares ``above`` belong.
+        rows: one row per layer.
+        thresholds: values of log α, to which the shares ``above`` belong.
     """
 
     rows: tuple[LayerAlpha, ...]
@@ -206,8 +206,8 @@ def alpha_report(model: nn.Module, *, thresholds: Sequence[float] = (0.0, 3.0, 8
 
     Args:
         model: a converted model.
-        thresholds: of log α; 0 is as much noise as signal, 3 where sparse variational dropout
-            prunes.
+        thresholds: values of log α; 0 is as much noise as signal, 3 the threshold of sparse
+            variational dropout.
 
     Returns:
         The report, which prints as a table.

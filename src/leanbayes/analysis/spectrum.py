@@ -21,8 +21,8 @@ class Spectrum(NamedTuple):
     a first axis of members.
 
     Attributes:
-        scale: of the standard deviations (zeros for a point estimate).
-        mean: of the means (zeros for a variance layer).
+        scale: shares for the standard deviations (zeros for a point estimate).
+        mean: shares for the means (zeros for a variance layer).
     """
 
     scale: Tensor

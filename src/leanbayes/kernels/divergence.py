@@ -86,7 +86,7 @@ class FromNormal(KLTerm):
     of the normal if it is learned.
 
     Args:
-        tensors: what it is a function of.
+        tensors: arguments of the function.
         loc: the mean of the normal.
         scale: its standard deviation.
         log_unit: for families whose tensors may be logarithms: that of their unit.

@@ -26,7 +26,7 @@ class LookedUp(NamedTuple):
     Attributes:
         x: the input.
         entries: those of the input, sorted, each once.
-        place: where each of ``x`` is among them.
+        place: place of each of ``x`` among them.
         law: the law of these entries, as rows.
     """
 

@@ -173,7 +173,7 @@ def scaled_samples(
         loc: means ``[out, in]``; ``None`` for zero.
         variance: variances ``[out, in]``.
         bias: ``[out]``; ``None`` for zero.
-        sharing: how many draws there are.
+        sharing: number of draws.
     """
     y = narrow_samples(x, loc, variance, bias, sharing)
     if y is not None:

@@ -92,8 +92,8 @@ class _Pairs(NamedTuple):
     Attributes:
         first: every ``a``.
         second: every ``b``.
-        times: how often each counts in a square, ``[pairs, 1]``.
-        of: which pair each thing makes with each, ``[things²]``.
+        times: count of each in a square, ``[pairs, 1]``.
+        of: pair that each thing makes with each, ``[things²]``.
     """
 
     first: Tensor

@@ -36,7 +36,7 @@ class NormalFactor:
         loc: means ``[members, n]``.
         scale: standard deviations ``[members, n]``.
         clip: bound on the absolute value of a factor, or infinity.
-        batch: how many rows there are.
+        batch: number of rows.
         noise: the ε ``[batch, n]``, or a seed that gives them.
     """
 
@@ -237,7 +237,7 @@ def hashed_normals(by: int, example: Tensor, entry: Tensor, like: Tensor) -> Ten
         by: seed.
         example: numbers of examples.
         entry: numbers of entries; broadcasts with them.
-        like: gives the dtype.
+        like: source of the dtype.
     """
     bits = _mixed(_mixed(example * _ODD[0] + by) + entry * _ODD[0])
     first, second = ((bits >> shift & 0x7FFFFFFF).to(like.dtype) for shift in (0, 32))

@@ -29,12 +29,12 @@ class Affine(RandomMap, Layer):
     """A random linear map and a bias: what linear, convolutional and embedding layers become.
 
     Args:
-        op: how the matrix acts on an input.
+        op: action of the matrix on an input.
         posterior: the learned distribution of the matrix.
-        prior: what the posterior is compared with.
+        prior: distribution that the posterior is compared with.
         bias: ``None``; a vector ``[out]`` (each member of a mixture gets its own copy); or a
             random map of one column, which is applied to the constant 1.
-        estimator: how far noise is shared.
+        estimator: rule for sharing noise.
     """
 
     bias: nn.Parameter | RandomMap | None

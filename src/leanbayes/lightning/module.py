@@ -66,8 +66,8 @@ class BayesianModule(L.LightningModule):
 
     Args:
         model: a converted model.
-        data_size: how many training examples there are, over all ranks.
-        likelihood: what the outputs mean; categorical if not given.
+        data_size: number of training examples, over all ranks.
+        likelihood: likelihood of the outputs; categorical if not given.
         schedule: the weight of the KL.
         count: whether the schedule counts training steps or epochs.
         lr: learning rate, of the default Adam or as given to ``optimizer`` in parameter groups.
@@ -75,11 +75,11 @@ class BayesianModule(L.LightningModule):
         scheduler: makes a learning-rate schedule, stepped once an epoch.
         groups: makes the parameter groups from the model; by default one learning rate for all.
         train_samples: draws in each training step.
-        loss: what is taken of the NLLs of draws and members: their ``"average"`` [rank-1, eq. 13],
+        loss: summary of the NLLs of draws and members: their ``"average"`` [rank-1, eq. 13],
             of which the ELBO is made, or that of their ``"mixture"`` [rank-1, eq. 14].
         validation_samples: draws of which validation takes the mixture.
         samples: draws of a prediction and of a test.
-        batch_dim: which dimension of the inputs counts examples: 1 for ``[time, batch, …]``.
+        batch_dim: dimension of the inputs that counts examples: 1 for ``[time, batch, …]``.
         target: the key of targets in batches that are dictionaries.
         output: from what the model gives to the tensor that the likelihood is about; by default
             that tensor itself, or its ``logits``.
@@ -244,8 +244,8 @@ class BayesianModule(L.LightningModule):
         Args:
             net: the deterministic network that was converted, with any weights; it stays as it is.
             path: a checkpoint that Lightning wrote.
-            **options: of the module. Functions have to be given again, for a checkpoint does not
-                hold them; everything else is that of the checkpoint unless given.
+            **options: options of the module, by default those of the checkpoint. Give functions
+                again: a checkpoint does not hold them.
         """
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if _KEY not in checkpoint:

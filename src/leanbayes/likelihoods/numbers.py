@@ -113,7 +113,7 @@ class StudentTNoise(Likelihood):
 
     Args:
         scale: the scale, or where it starts.
-        noise: how it goes on, as in :class:`Gaussian`.
+        noise: kind of noise, as in :class:`Gaussian`.
         df: degrees of freedom, or where they start; the fewer, the heavier the tails.
         learn_df: make them a parameter of this module.
     """
@@ -216,8 +216,8 @@ class NegativeBinomial(_Counts):
     """Counts that vary more than their mean ``m``, by ``m + dispersion · m²``; outputs are log m.
 
     Args:
-        dispersion: how much more, or where it starts; toward zero it is :class:`Poisson`.
-        noise: how the dispersion goes on: ``"fixed"``, ``"learned"`` or ``"predicted"`` beside the
+        dispersion: excess variance, or its first value; toward zero it is :class:`Poisson`.
+        noise: kind of dispersion: ``"fixed"``, ``"learned"`` or ``"predicted"`` beside the
             log mean, as the scale of :class:`Gaussian`.
     """
 

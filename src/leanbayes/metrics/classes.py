@@ -90,7 +90,7 @@ class Bins(NamedTuple):
     Attributes:
         confidence: the average of every bin.
         accuracy: the share of right predictions in it.
-        examples: how many there are.
+        examples: number of examples.
         calibration_error: the expected calibration error: the average gap between the two, weighted
             by examples, where those of confidence 1 are a separate bin.
     """
@@ -135,7 +135,7 @@ def calibration_bins(confidence: Tensor, right: Tensor, bins: int = 15) -> Bins:
     Args:
         confidence: the probability of the predicted class, ``[examples]``.
         right: whether it is the true one.
-        bins: how many bins.
+        bins: number of bins.
 
     Returns:
         The bins.
@@ -158,7 +158,7 @@ def calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> Score:
     Args:
         probs: probabilities ``[examples, classes]``.
         y: the true classes ``[examples]``.
-        bins: how many equal bins of confidence.
+        bins: number of equal bins of confidence.
 
     Returns:
         The error, with its standard error.
@@ -180,7 +180,7 @@ def adaptive_calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> Scor
     Args:
         probs: probabilities ``[examples, classes]``.
         y: the true classes ``[examples]``.
-        bins: how many bins; no more than there are examples.
+        bins: number of bins; no more than examples.
 
     Returns:
         The error, with its standard error.

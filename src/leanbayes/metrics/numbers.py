@@ -81,9 +81,9 @@ class Coverage(NamedTuple):
     """How often central intervals of nominal levels hold the truth.
 
     Attributes:
-        nominal: what the intervals promise.
+        nominal: nominal coverage of the intervals.
         observed: the share of targets inside.
-        examples: how many targets there are.
+        examples: number of targets.
     """
 
     nominal: Tensor

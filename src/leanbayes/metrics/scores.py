@@ -96,8 +96,8 @@ def bootstrap(
         metric: a function of tensors that gives one number.
         values: its arguments, each with one entry per example.
         strata: classes ``[examples]`` whose sizes every drawn test set keeps.
-        draws: how many test sets.
-        seed: of the draws.
+        draws: number of test sets.
+        seed: seed of the draws.
 
     Returns:
         The metric, with its standard error.

@@ -25,7 +25,7 @@ class DeepEnsemble(nn.Module):
 
     Args:
         networks: the members, which share nothing; trained already or not, converted or not.
-        batch_dim: which dimension of inputs and outputs counts examples.
+        batch_dim: dimension of inputs and outputs that counts examples.
 
     Raises:
         ValueError: If there are no networks, or they are not apart.
@@ -55,9 +55,9 @@ class DeepEnsemble(nn.Module):
         """Make every network by a separate call.
 
         Args:
-            make: gives a new network, with other first weights every time.
-            members: how many.
-            batch_dim: which dimension of inputs and outputs counts examples.
+            make: function that returns a new network, with other first weights every time.
+            members: number of networks.
+            batch_dim: dimension of inputs and outputs that counts examples.
         """
         require_count("members", members, 1)
         return cls([make() for _ in range(members)], batch_dim)

@@ -131,8 +131,8 @@ def tile(x: Tensor, members: int, dim: int = 0) -> Tensor:
 
     Args:
         x: the batch.
-        members: how often.
-        dim: which dimension counts examples.
+        members: number of repetitions.
+        dim: dimension that counts examples.
 
     Returns:
         The repeated batch.

@@ -53,8 +53,8 @@ def noise_by(
     wait for each other, and what other code draws meanwhile disturbs them.
 
     Args:
-        seed: of the noise; without one nothing changes.
-        model: what will draw.
+        seed: seed of the noise; without one nothing changes.
+        model: model that draws.
         quick: let the main thread use the global generators although other threads run, as they do
             in a notebook. That saves time for every operation, and what those threads draw without
             a seed disturbs the block.

@@ -45,12 +45,12 @@ class Prediction:
 
     Attributes:
         samples: outputs ``[samples · members, batch, …]``.
-        likelihood: what they mean.
-        method: how they were drawn: ``"vectorized"`` in one pass, ``"looped"``, ``"linearized"``,
-            or by ``"moments"`` of every output; ``None`` if that is not known.
-        reason: why they were not vectorized; ``None`` if they were.
+        likelihood: likelihood of the outputs.
+        method: sampling method: ``"vectorized"`` in one pass, ``"looped"``, ``"linearized"``, or by
+            ``"moments"`` of every output; ``None`` if that is not known.
+        reason: reason for not vectorizing them; ``None`` if they were.
         moments: mean and variance of every output, ``[members, batch, …]``, of one pass.
-        fallback: why samples were drawn although ``method="moments"`` was asked for.
+        fallback: reason for drawing samples although ``method="moments"`` was asked for.
 
     Example:
         >>> print(Prediction(torch.zeros(20, 5, 10)))

@@ -64,7 +64,7 @@ def save(
     Args:
         model: the model; what compiles it, averages it or runs it in parallel is left out.
         path: the file.
-        likelihood: what its outputs mean, to be stored beside it for :func:`load_likelihood`.
+        likelihood: likelihood of the outputs, to be stored beside it for :func:`load_likelihood`.
         trainable_only: leave out frozen weights, which :func:`load` then takes from the network
             that it is given: an adapter of a large model is a small file.
 
@@ -114,7 +114,7 @@ def load(net: M, path: str | os.PathLike[str]) -> M:
         net: the deterministic network that was converted, with any weights, in the dtype of the
             saved model. If the trainable part alone was saved, it has the frozen weights, and they
             are frozen in the result.
-        path: what :func:`save` was given.
+        path: the path given to :func:`save`.
 
     Returns:
         The Bayesian model.

@@ -61,8 +61,8 @@ class WeightedRows:
     Attributes:
         x: scaled inputs ``[rows, features]``.
         y: targets, as the likelihood takes them.
-        weight: how much each row counts, 1 on average.
-        total: how many rows these stand for: the sum of the weights as given.
+        weight: weight of each row, 1 on average.
+        total: number of rows that these stand for: the sum of the weights as given.
     """
 
     x: Tensor

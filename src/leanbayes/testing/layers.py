@@ -25,8 +25,8 @@ def check_op(op: LinearOp, x: Tensor, columns: int, rows: int = 4) -> None:
     Args:
         op: the op.
         x: an input of it, float64 (or indices).
-        columns: how many columns a matrix has for this input.
-        rows: how many rows to try, a multiple of the op's groups.
+        columns: number of columns of a matrix for this input.
+        rows: number of rows to try, a multiple of the op's groups.
 
     Raises:
         AssertionError: If a part of the contract does not hold.
@@ -75,7 +75,7 @@ def check_layer(
         net: a torch layer whose kind was registered, in any state.
         *inputs: what it is called with.
         refused: layers whose options the kind does not know.
-        seed: of the draws; the global generator is left as it was.
+        seed: seed of the draws; the global generator is left as it was.
 
     Raises:
         AssertionError: If a part of the contract does not hold.

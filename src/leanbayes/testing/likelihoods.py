@@ -32,8 +32,8 @@ def check_likelihood(
         likelihood: the likelihood, registered by :func:`~leanbayes.extend.register_likelihood`.
         outputs: some outputs of a network, ``[samples, batch, …]``, float64.
         y: possible targets, ``[batch, …]``.
-        samples: how many draws to compare with.
-        seed: of the draws.
+        samples: number of draws to compare with.
+        seed: seed of the draws.
 
     Raises:
         AssertionError: If a part of the contract does not hold.

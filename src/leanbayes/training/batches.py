@@ -17,8 +17,8 @@ class Parts(NamedTuple):
     Attributes:
         inputs: the tensors that the model is called with.
         names: the keywords of the last of them; the others come by position.
-        target: what the outputs are compared with, if it is there.
-        weight: how much every example counts; all the same if not given.
+        target: target of the outputs, if there is one.
+        weight: weight of every example; all the same if not given.
     """
 
     inputs: tuple[Tensor, ...]
@@ -103,7 +103,7 @@ class ArrayBatches:
         x: an array or tensor, or a tuple of them for several inputs.
         y: the targets.
         batch_size: number of examples per step.
-        weight: how much every example counts.
+        weight: weight of every example.
         data_size: number of examples that these stand for; the sum of their weights if not given.
     """
 

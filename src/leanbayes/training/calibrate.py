@@ -36,7 +36,7 @@ def calibrate(
     Args:
         model: Any model: converted, an ensemble, MC dropout or a plain network.
         data: Held-out pair ``(x, y)``, Dataset or DataLoader, not used for training.
-        likelihood: What the outputs mean; classes if not given, otherwise ``Gaussian`` with noise
+        likelihood: That of the outputs; classes if not given, otherwise ``Gaussian`` with noise
             that is not predicted.
         samples: Draws per prediction.
         batch_size: Number of examples per pass, for arrays and Datasets.

@@ -111,7 +111,7 @@ def fit(
             or a DataLoader of pairs or dictionaries.
         validation: The same for validation data, which is looked at about 100 times at most.
         epochs: Number of passes over the training data.
-        likelihood: What the outputs mean; classes if not given. Its parameters are trained too.
+        likelihood: Likelihood of the outputs; classes if not given. Its parameters are trained too.
         lr: Learning rate at the start.
         cosine: Whether it falls to zero along a cosine. If not, it stays, as for data that arrive
             piece by piece.

@@ -21,7 +21,7 @@ class History(list[dict[str, float]]):
     """What :func:`leanbayes.fit` measured, one row per epoch.
 
     Attributes:
-        likelihood: What the outputs mean; pass it to :func:`leanbayes.predict`.
+        likelihood: Likelihood of the outputs; pass it to :func:`leanbayes.predict`.
         interrupted: Whether the training was stopped by Ctrl-C.
     """
 

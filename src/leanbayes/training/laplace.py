@@ -56,7 +56,7 @@ def laplace(
         posterior: ``"last-layer"`` for a matrix normal of the last layer alone, ``"kfac"`` for one
             of every layer, ``"diagonal"`` for independent weights of every layer. Predict with
             ``linearized=True`` where more than the last layer is random.
-        likelihood: What the outputs mean; classes if not given.
+        likelihood: Likelihood of the outputs; classes if not given.
         prior_precision: Precision of the normal prior of every weight. By default the marginal
             likelihood of the training data sets it, for classes with a measured factor.
         validation: Held-out rows, in the form of ``data``. If given, the smallest precision whose

@@ -25,7 +25,7 @@ class Elbo(NamedTuple):
         loss: ``nll + weight · kl``, to be minimized.
         nll: the negative log likelihood.
         kl: the KL divided by the size of the data.
-        weight: what the KL was multiplied with.
+        weight: factor of the KL.
     """
 
     loss: Tensor
@@ -103,8 +103,8 @@ def mixture_nll(
     Args:
         outputs: outputs ``[samples, batch, …]``.
         y: targets.
-        likelihood: what the outputs mean; classes if not given.
-        weight: how much every example counts, one on average.
+        likelihood: likelihood of the outputs; classes if not given.
+        weight: weight of every example, one on average.
 
     Returns:
         The NLL per example, a scalar.
@@ -118,7 +118,7 @@ class BatchObjective:
 
     Args:
         model: a converted model, or a plain network, whose KL is zero.
-        likelihood: what the outputs mean.
+        likelihood: likelihood of the outputs.
         data_size: number of training examples.
         samples: draws per step.
         loss: the ``"average"`` NLL of draws and members, or the NLL of their ``"mixture"``.

@@ -35,6 +35,6 @@ def draw_outputs(moments: Uncertain, noise: Tensor) -> Tensor:
 
     Args:
         moments: Mean and variance of the outputs, ``[members, examples, …]``.
-        noise: What :func:`output_noise` returns.
+        noise: The result of :func:`output_noise`.
     """
     return torch.addcmul(moments.loc, moments.variance.sqrt(), noise).flatten(0, 1)

@@ -55,7 +55,7 @@ class RowsApart(TorchFunctionMode):
 
     Args:
         constants: tensors that are the same for all rows: parameters and buffers.
-        blocks: how many equal blocks of rows there are, each with separate constants: members.
+        blocks: number of equal blocks of rows, each with separate constants: members.
     """
 
     def __init__(self, constants: Iterable[Tensor], blocks: int = 1) -> None:
