@@ -19,7 +19,12 @@ from leanbayes.kernels.independent import (
 from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_local, k_tied_samples
 from leanbayes.kernels.k_tied_kl import TiedFromNormal
 from leanbayes.kernels.lstm import factored_lstm
-from leanbayes.kernels.moments import add_k_tied_variance, relu_moments, sigmoid_moments
+from leanbayes.kernels.moments import (
+    add_k_tied_variance,
+    max_pool_moments,
+    relu_moments,
+    sigmoid_moments,
+)
 from leanbayes.kernels.native import without_native
 from leanbayes.kernels.noise import add_noise
 from leanbayes.kernels.products import product
@@ -66,6 +71,7 @@ __all__ = [
     "lower_lower",
     "lower_product",
     "lower_quadratic",
+    "max_pool_moments",
     "mode_of",
     "product",
     "relu_moments",
