@@ -108,7 +108,8 @@ class Prediction:
             if not -len(self) <= index < len(self):
                 raise IndexError(f"index must be below the {len(self)} examples, got {index}")
             index = [index]
-        moments = None if self.moments is None else self.moments[:, index]
+        where = slice(None), index
+        moments = None if self.moments is None else self.moments.each(Tensor.__getitem__, where)
         return replace(self, samples=self.samples[:, index], moments=moments)
 
     @property
