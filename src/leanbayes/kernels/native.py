@@ -22,7 +22,7 @@ LIBRARY = Path(__file__).with_name("libkernels.so")
 LARGEST_RANK = 4
 """Up to this rank of a k-tied scale there are kernels."""
 
-_INTERFACE = 12
+_INTERFACE = 13
 """The version of the signatures below, as kernels.cpp has it."""
 
 _WORTH_THREADS = 2**13
@@ -44,6 +44,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # as in kernels.cpp: pointers, size
     "k_tied_forward": (*(_P,) * 5, *(_I,) * 5, _F, _SEED, _INT),
     "k_tied_fold": (*(_P,) * 6, *(_I,) * 7, _SEED, _INT),
     "k_tied_variance": (*(_P,) * 5, *(_I,) * 4, _INT),
+    "k_tied_convolution": (*(_P,) * 6, *(_I,) * 3, _INT),
     "k_tied_backward": (*(_P,) * 9, *(_I,) * 5, _F, _SEED, _INT),
     "k_tied_mix_forward": (*(_P,) * 3, *(_I,) * 4, _SEED, _INT),
     "k_tied_mix_backward": (*(_P,) * 5, *(_I,) * 4, _SEED, _INT),
@@ -54,6 +55,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # as in kernels.cpp: pointers, size
     "relevance_kl": (*(_P,) * 2, *(_I,) * 2, _INT),
     "relevance_backward": (*(_P,) * 4, *(_I,) * 2, _D, _INT),
     "relu_moments": (*(_P,) * 4, _I, _F, _INT),
+    "max_pool_moments": (*(_P,) * 5, _I, _INT),
     "sigmoid_moments": (*(_P,) * 4, _I, *(_P,) * 2, _I, _INT),
     "unpack_lower": (*(_P,) * 3, _I),
     "pack_lower": (*(_P,) * 3, _I),
