@@ -6,7 +6,6 @@ from leanbayes.prediction.one_pass import (
     attention,
     linear,
     normalization,
-    shapes,
 )
 from leanbayes.prediction.one_pass.gaussian import RULES, NoRuleError, Uncertain, register_moments
 from leanbayes.prediction.one_pass.propagate import propagate
