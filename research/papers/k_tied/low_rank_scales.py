@@ -7,7 +7,6 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from leanbayes.analysis.log_alpha import with_scales
 from leanbayes.analysis.spectrum import is_matrix
 from leanbayes.conversion.convert import select
 from leanbayes.display import DisplayTable
@@ -21,6 +20,7 @@ from leanbayes.posteriors import KTied, MeanField
 from leanbayes.prediction.predict import predict
 from leanbayes.training.parameter_groups import count_parameters
 from research.papers.k_tied.tied_factors import tied_factors
+from research.papers.scales import with_scales
 
 M = TypeVar("M", bound=nn.Module)
 

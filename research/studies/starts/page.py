@@ -223,7 +223,6 @@ def picture(study: Study) -> bytes:
             axes.set_yscale("log")
             axes.set_xlabel("step")
             axes.set_ylabel("−ELBO of a held-out digit")
-            axes.legend(fontsize=7)
 
         return draw
 

@@ -41,10 +41,10 @@ class LayerSpec:
     Args:
         posterior: spec of the weights' posterior.
         prior: spec of their prior.
-        estimator: how far noise is shared.
+        estimator: rule for sharing noise.
         bias: posterior of the biases; ``None`` keeps them deterministic.
         bias_prior: their prior; ``None`` takes that of the weights.
-        batch_dim: which dimension of a linear layer's or an embedding's input counts examples: 1
+        batch_dim: dimension of a linear layer's or an embedding's input that counts examples: 1
             for ``[time, batch, …]``.
 
     Raises:
