@@ -12,7 +12,6 @@ import typer
 from leanbayes.errors import choose
 from research.benchmarks import compaction as compacted
 from research.benchmarks import corruptions as damage
-from research.benchmarks import families as demo_families
 from research.benchmarks import generator as noise
 from research.benchmarks import laboratory as lab
 from research.benchmarks import matrix_normal as correlated
@@ -78,27 +77,6 @@ def run(
         results=results,
     )
     print(f"Written to {page.write(results, docs)}")
-
-
-@app.command(epilog="Example: python -m research bench families --setup mlp_1024")
-def families(
-    setup: Annotated[
-        list[str] | None, typer.Option(help="Network and batch; may be repeated. All.")
-    ] = None,
-    group: Annotated[str | None, typer.Option(help="Group of families; all.")] = None,
-    estimator: Annotated[
-        Literal["weights", "local", "flipout"] | None,
-        typer.Option(help="Estimator of all families; else their own."),
-    ] = None,
-    rounds: Rounds = 30,
-    threads: Threads = None,
-    clock: Clock = "wall",
-    out: Out = _RESULTS / "families.json",
-) -> None:
-    """Measure a step and a pass of every family of the demo."""
-    _set_threads(threads)
-    demo_families.measure_families(setup or (), group, estimator, rounds, clock, out)
-    print(f"Written to {out}")
 
 
 @app.command(epilog="Example: python -m research bench matrix-normal")

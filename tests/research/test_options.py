@@ -75,7 +75,7 @@ GROUPS = {
     "papers ": "toy attack policies variance natural vae judge-vae records rank1 rank1-costs "
     "rank1-trials theorem sparsity compaction compress",
     "studies ": "uci kl-weight lora overview",
-    "bench ": "run families quality generator laboratory corruptions matrix-normal compaction",
+    "bench ": "run quality generator laboratory corruptions matrix-normal compaction",
 }
 
 
