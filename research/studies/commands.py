@@ -28,9 +28,6 @@ from research.studies.one_pass.study import Settings as OnePassSettings
 from research.studies.one_pass.study import study_one_pass
 from research.studies.overview.page import write as write_overview
 from research.studies.overview.study import Settings, study_costs, study_methods
-from research.studies.starts.page import write as write_starts
-from research.studies.starts.study import Settings as StartSettings
-from research.studies.starts.study import study_starts
 from research.studies.train_well import makers as train_well_makers
 from research.studies.uci.published import SETS
 from research.studies.uci.study import Row, fit_splits
@@ -38,7 +35,7 @@ from research.studies.uci.tables import makers
 
 app = typer.Typer(no_args_is_help=True, help="Value of defaults and choices, on real data.")
 _UCI, _KL_WEIGHT = RESULTS / "uci", RESULTS / "kl_weight"
-_OVERVIEW, _STARTS = RESULTS / "overview.json", RESULTS / "starts.json"
+_OVERVIEW = RESULTS / "overview.json"
 _LEADERBOARD = RESULTS / "leaderboard"
 _VARIANTS = RESULTS / "variants.json"
 _LORA = RESULTS / "lora" / "minilm.json"
@@ -126,16 +123,6 @@ def overview(
     print(f"Written to {out}")
 
 
-@app.command(epilog="Example: python -m research studies starts --seeds 5")
-@with_settings(StartSettings)
-def starts(settings: StartSettings, seeds: Seeds = 5, out: Out = _STARTS) -> None:
-    """Train three networks from several first standard deviations: what is fast, what is safe."""
-    torch.set_num_threads(1)
-    tell = show("negative_elbo", "nll", "accuracy", "duration")
-    study_starts(settings, out, seeds=seeds, tell=tell)
-    print(f"Written to {out}")
-
-
 @app.command(epilog="Example: python -m research studies defaults --seeds 3")
 @with_settings(DefaultSettings)
 def defaults(settings: DefaultSettings, seeds: Seeds = 3, out: Out = _DEFAULTS) -> None:
@@ -219,8 +206,6 @@ def write_pages() -> None:
         print(f"Written to {refresh(DOCS / 'leaderboard.md', leaderboard_makers(_LEADERBOARD))}")
     if _OVERVIEW.exists():
         print(f"Written to {write_overview(_OVERVIEW, ROOT / 'README.md', DOCS / 'overview.png')}")
-    if _STARTS.exists():
-        print(f"Written to {write_starts(read_study(_STARTS, 'studies starts'), DOCS)}")
     if _KL_WEIGHT.is_dir():
         print(f"Written to {write_kl_weight(_KL_WEIGHT, DOCS)}")
     if _ONE_PASS.exists():
