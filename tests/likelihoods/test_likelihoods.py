@@ -292,7 +292,7 @@ def test_one_s_own_gets_answers_or_one_true_sentence(name):
     assert set(prediction.answers) == answered | {"log_likelihood"}
     for word in CLASS_WORDS | NUMBER_WORDS | CDF_WORDS:
         ask = {
-            "cdf": lambda: prediction.cdf(torch.ones(4, 3)),
+            "cdf": lambda: prediction.cdf(torch.ones(4) if name == "ordinal" else torch.ones(4, 3)),
             "quantiles": lambda: prediction.quantiles([0.25, 0.5]),
             "interval": lambda: torch.stack(prediction.interval(0.9)),
         }.get(word, lambda word=word: getattr(prediction, word))
@@ -347,7 +347,7 @@ def test_targets_of_several_numbers_each():
     likelihood, given, y = _Own(_normals), outputs(5, 4, 3), outputs(4, 3)
     expected = td.Normal(given, 1.0).log_prob(y).sum(-1)
     torch.testing.assert_close(likelihood.log_prob(given, y), expected)
-    with pytest.raises(ValueError, match="targets have shape"):
+    with pytest.raises(ValueError, match="targets must have the last dimensions"):
         likelihood.log_prob(given, y[:, :2])
 
 

@@ -161,15 +161,15 @@ def test_a_predicted_noise_starts_at_its_scale_and_stays_positive():
 @pytest.mark.parametrize(
     ("likelihood", "outputs", "y"),
     [
-        (lb.likelihoods.Gaussian(), torch.zeros(4, 1), torch.zeros(4)),
-        (lb.likelihoods.Gaussian(), torch.zeros(4), torch.zeros(4, 1)),
+        (lb.likelihoods.Gaussian(), torch.zeros(4, 2), torch.zeros(4)),
+        (lb.likelihoods.Gaussian(), torch.zeros(4), torch.zeros(4, 2)),
         (lb.likelihoods.Categorical(), torch.zeros(4, 3), torch.zeros(5, dtype=torch.long)),
         (lb.likelihoods.Bernoulli(), torch.zeros(2, 4, 3), torch.zeros(2, 4)),
     ],
     ids=["column", "row", "classes", "bernoulli"],
 )
 def test_targets_are_never_broadcast(likelihood, outputs, y):
-    with pytest.raises(ValueError, match=rf"targets have shape \({y.shape[0]},.*reshape"):
+    with pytest.raises(ValueError, match=rf"targets must .* got \({y.shape[0]},.*Reshape"):
         likelihood.nll(outputs, y)
 
 

@@ -75,7 +75,7 @@ def sigmoid_moments(loc: Tensor, variance: Tensor, points: int) -> tuple[Tensor,
 
 
 def _given(loc: Tensor, variance: Tensor) -> tuple[Any, Tensor, Tensor, Tensor, Tensor] | None:
-    """Return the library, both inputs in order of memory, and space for both outputs."""
+    """Return the library, both inputs in order of memory, and memory for both outputs."""
     if torch.is_grad_enabled() or mode_of(loc, variance) != EAGER or loc.shape != variance.shape:
         return None
     loc, variance = loc.contiguous(), variance.contiguous()

@@ -1,4 +1,4 @@
-"""Predictive samples and what they say."""
+"""Predictive samples and their summaries."""
 
 from __future__ import annotations
 
@@ -46,12 +46,10 @@ class Prediction:
     Attributes:
         samples: outputs ``[samples · members, batch, …]``.
         likelihood: what they mean.
-        method: how they were drawn: all samples in one pass (``"vectorized"``), one after the
-            other (``"looped"``), of the tangent (``"linearized"``), or from the mean and variance
-            of every output (``"moments"``); ``None`` if that is not known.
+        method: how they were drawn: ``"vectorized"`` in one pass, ``"looped"``, ``"linearized"``,
+            or by ``"moments"`` of every output; ``None`` if that is not known.
         reason: why they were not vectorized; ``None`` if they were.
-        moments: mean and variance of every output, ``[members, batch, …]``, of one pass. Numbers
-            are predicted from these in closed form where the likelihood has one.
+        moments: mean and variance of every output, ``[members, batch, …]``, of one pass.
         fallback: why samples were drawn although ``method="moments"`` was asked for.
 
     Example:
