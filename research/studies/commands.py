@@ -21,6 +21,8 @@ from research.studies.kl_weight.page import write as write_kl_weight
 from research.studies.kl_weight.study import TASKS, everything
 from research.studies.leaderboard.page import makers as leaderboard_makers
 from research.studies.leaderboard.study import study_leaderboard
+from research.studies.leaderboard.tasks import TASKS as LEADERBOARD_TASKS
+from research.studies.leaderboard.variants import study_variants
 from research.studies.one_pass.page import write as write_one_pass
 from research.studies.one_pass.study import Settings as OnePassSettings
 from research.studies.one_pass.study import study_one_pass
@@ -35,6 +37,7 @@ app = typer.Typer(no_args_is_help=True, help="Value of defaults and choices, on 
 _UCI, _KL_WEIGHT = RESULTS / "uci", RESULTS / "kl_weight"
 _OVERVIEW = RESULTS / "overview.json"
 _LEADERBOARD = RESULTS / "leaderboard"
+_VARIANTS = RESULTS / "variants.json"
 _LORA = RESULTS / "lora" / "minilm.json"
 _ONE_PASS, _ONE_PASS_COSTS = RESULTS / "one_pass.json", RESULTS / "bench" / "one_pass.json"
 _SEARCH, _DEFAULTS = RESULTS / "defaults.json", RESULTS / "defaults_by_library.json"
@@ -156,6 +159,24 @@ def leaderboard(
     chosen = [name.strip() for name in methods.split(";") if name.strip()]
     numbers = [int(seed) for seed in seeds.split(",")]
     study_leaderboard(out, states, seeds=numbers, tasks=names, methods=chosen)
+    print(f"Written to {out}")
+
+
+@app.command(epilog="Example: python -m research studies variants --tasks uci-energy,resnet")
+def variants(
+    tasks: Annotated[str, typer.Option(help="Tasks of the leaderboard, separated by commas.")],
+    methods: Annotated[str, typer.Option(help="Variants, separated by semicolons. All.")] = "",
+    seeds: Seeds = 2,
+    states: Annotated[Path, typer.Option(help="Folder of plain networks.")] = Path("runs/variants"),
+    out: Out = _VARIANTS,
+) -> None:
+    """Train variants of the recommended recipe: NLL on validation rows."""
+    torch.set_num_threads(1)
+    names = tasks.split(",")
+    for name in names:
+        choose("task", name, LEADERBOARD_TASKS)
+    chosen = [name.strip() for name in methods.split(";") if name.strip()]
+    study_variants(out, states, tasks=names, methods=chosen, seeds=seeds, tell=show("duration"))
     print(f"Written to {out}")
 
 

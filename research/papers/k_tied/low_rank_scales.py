@@ -7,7 +7,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from leanbayes.analysis.log_alpha import with_scales
 from leanbayes.analysis.spectrum import is_matrix
 from leanbayes.conversion.convert import select
 from leanbayes.distributions import KTiedNormal, LocationScale, WeightDistribution
@@ -17,6 +16,7 @@ from leanbayes.models.random_maps import map_posteriors, random_maps
 from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import KTied, MeanField
 from research.papers.k_tied.tied_factors import tied_factors
+from research.papers.scales import with_scales
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leanbayes.errors import require, require_choice, require_count, require_positive
+from leanbayes.layers.dropout import DROPOUT
 from leanbayes.layers.forward_pass import forward_pass
 from leanbayes.likelihoods.mixtures import log_mean
 from leanbayes.metrics import Score, average
 from leanbayes.models.random_maps import members, tile
-from leanbayes.prediction.eval_mode import dropping_out, evaluating, is_compiled, noise_by
+from leanbayes.prediction.eval_mode import evaluating, is_compiled, noise_by
 from leanbayes.prediction.predict import shared_layers
 
 __all__ = ["Attack", "fast_sign_attack"]
@@ -232,6 +233,22 @@ class _Victims:
         dropping = dropping_out(self.models) if self.dropout else nullcontext()
         with evaluating(self.models), dropping, noise_by(seed, self.models):
             yield
+
+
+@contextmanager
+def dropping_out(model: nn.Module) -> Iterator[None]:
+    """Let dropout layers draw, whatever their mode: MC dropout, within a block of eval mode.
+
+    Other threads that run the model meanwhile notice that.
+    """
+    before = {m: m.training for m in model.modules() if isinstance(m, DROPOUT)}
+    try:
+        for layer in before:
+            layer.training = True
+        yield
+    finally:
+        for layer, mode in before.items():
+            layer.training = mode
 
 
 def _attack(

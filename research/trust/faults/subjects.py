@@ -175,7 +175,7 @@ class Workshop:
         if name not in self.references:
             with tempfile.TemporaryDirectory() as place:
                 folder = self.copy(Path(place))
-                ended = run(SUBJECTS[name].start, folder)
+                ended = run(SUBJECTS[name].start, folder, at=0)
                 if ended.code:
                     raise RuntimeError(f"undisturbed {name} failed: {ended.error}")
                 self.references[name] = SUBJECTS[name].result(folder), ended.calls

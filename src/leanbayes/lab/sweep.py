@@ -47,10 +47,10 @@ def sweep(
     is trained once, in its own run folder, and one whose process died is taken over.
 
     Args:
-        recipe: what to run; its ``choices`` map dotted keys to lists of values.
+        recipe: recipe to run; its ``choices`` map dotted keys to lists of values.
         out: the folder of the study.
         trials: so many trials suggested by Optuna's TPE; every combination once, if not given.
-        metric: what is to be low in the last epoch, on the validation set.
+        metric: validation metric to minimize in the last epoch.
         progress: show the progress bars of the runs.
 
     Returns:

@@ -85,11 +85,11 @@ class Batches:
     A run that resumes at epoch e sees what it would have seen.
 
     Args:
-        examples: what to draw from.
+        examples: examples to draw from.
         size: examples in a batch, over all ranks; the last one of an epoch may be smaller.
         seed: one number for the whole run.
         augment: changes whole batches at random, see :class:`PadCropFlip`.
-        rank: which part of every batch this process takes.
+        rank: index of this process's part of every batch.
         ranks: into how many equal parts a batch is cut; what cannot be cut is left out.
     """
 

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.prediction.eval_mode import dropping_out, evaluating
-from research.papers.variance.sign_attack import fast_sign_attack
+from leanbayes.prediction.eval_mode import evaluating
+from research.papers.variance.sign_attack import dropping_out, fast_sign_attack
 
 
 def network(*, dropout=0.0, batch_norm=False):
