@@ -56,17 +56,7 @@ def measure_everything(
     keep_memory: bool = False,
     results: Path = RESULTS / "bench",
 ) -> None:
-    """Run benchmarks, all if none is named, and write a file for each.
-
-    Args:
-        options: of every benchmark.
-        only: names of benchmarks.
-        processes: in which steps and predictions are measured.
-        threads: of torch.
-        peers: measure other libraries too.
-        keep_memory: let the allocator return nothing to the system.
-        results: the folder.
-    """
+    """Run benchmarks, all if none is named, and write a file for each."""
     python = environment(PEERS, ROOT / "constraints.txt") if peers else None
     memory = KEPT_MEMORY if keep_memory else {}
     for name in only or BENCHMARKS:

@@ -107,12 +107,7 @@ def _study_options(content: Mapping[str, Any], study: str) -> Iterator[str]:
 
 
 def training_commands(folder: Path, runs: Iterable[Recipe]) -> list[str]:
-    """Return one line for the seeds of every recipe.
-
-    Args:
-        folder: of the paper's recipes.
-        runs: recipes as they were run, of any seeds.
-    """
+    """Return one line for the seeds of every recipe."""
     seeds: dict[str, dict[str, list[int]]] = {}
     for recipe in runs:
         commands = seeds.setdefault(recipe.name, {})

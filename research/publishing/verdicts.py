@@ -56,10 +56,6 @@ class Verdict:
 def judged(conditions: str, cell: FindCell) -> Verdict:
     """Return the verdict on a claim.
 
-    Args:
-        conditions: of the claim; see the module.
-        cell: the cell that a term names.
-
     Example:
         >>> cells = {"a nll": Cell(0.1, 0.01, seeds=3), "b nll": Cell(0.2, 0.01, seeds=3)}
         >>> str(judged("a nll < b nll", cells.get)), str(judged("a nll > b nll", cells.get))

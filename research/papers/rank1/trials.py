@@ -39,12 +39,7 @@ def rate_of(recipe: Recipe) -> float | None:
 
 
 def trials(folders: Sequence[Path], out: Path) -> dict[str, Any]:
-    """Collect what finished runs came to on their validation images, in a file.
-
-    Args:
-        folders: of the runs.
-        out: the JSON file.
-    """
+    """Collect what finished runs came to on their validation images, in a file."""
     found = [_trial(Run(folder)) for folder in folders]
     study = {"study": "trials", "trials": sorted(found, key=lambda t: (t["name"], t["rate"] or 0))}
     write_json(out, study)

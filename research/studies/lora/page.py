@@ -49,12 +49,7 @@ def read_trials(file: Path = TRIALS) -> Sequence[Part]:
 
 
 def page_text(study: Mapping[str, Any], trials: Sequence[Part]) -> str:
-    """Return the whole page.
-
-    Args:
-        study: what the file of results holds.
-        trials: by which its settings were chosen.
-    """
+    """Return the whole page."""
     parts: dict[str, list[Part]] = {name: [] for name in ROWS}
     for part in study["parts"].values():
         parts[part["row"]].append(part)

@@ -85,8 +85,8 @@ Builder = TypeVar("Builder", bound=Callable[..., Network])
 
 _OF_PAPERS = (
     *("ehr-rnn", "fashion-cnn", "imdb-lstm", "lenet", "lenet5-caffe", "lenet5-caffe-all-vdo"),
-    *("lenet5-caffe-tanh", "resnet-50", "resnet-small", "resnet-tfp", "toy", "vae", "vgg"),
-    *("vgg-small", "wrn-28"),
+    *("lenet5-caffe-tanh", "resnet-50", "resnet-small", "resnet-tfp", "small-cnn", "toy", "vae"),
+    *("vgg", "vgg-small", "wrn-28"),
 )
 
 ARCHITECTURES = Registry[Callable[..., Network]]("architecture", _OF_PAPERS)
