@@ -120,7 +120,7 @@ def _head_to_head(result: Result, title: Callable[[str], str]) -> str:
     ]
     if not pairs:
         return ""
-    return f"In the process of the peers, {OURS} took {', '.join(pairs)}."
+    return f"In the process of the peers, the cost of {OURS} was: {'; '.join(pairs)}."
 
 
 def costs_setups(result: Result, branch: str) -> list[str]:

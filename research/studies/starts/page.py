@@ -78,8 +78,9 @@ def text(study: Study) -> str:
         "# First values and schedules",
         "[Train well](train_well.md) has the recommendation, with another first scale and KL "
         "weight; this page has measurements with KL weight 1, judged by the −ELBO.",
-        f"**The best worst seed has this way: {_in_words(WAYS[best])}.** It is the best of "
-        f"{len(WAYS)} over a dense, a convolutional and a recurrent network ({seeds} seeds each).",
+        f"**Best setting: {_in_words(WAYS[best])}.** It has the best worst seed of "
+        f"{len(WAYS)} settings over a dense, a convolutional and a recurrent network "
+        f"({seeds} seeds each).",
         "\n".join(
             [
                 *(_says(name, ways, best) for name, ways in networks.items()),
@@ -97,14 +98,14 @@ def text(study: Study) -> str:
 
 def _in_words(way: Way) -> str:
     schedule = way.schedule
-    said = f"standard deviations start at {way.start:g}, with Adam at {schedule.lr:g}"
+    said = f"initial standard deviations of {way.start:g}, Adam at {schedule.lr:g}"
     if schedule.scales != 1:
-        said += f", {schedule.scales:g} times that for standard deviations"
+        said += f" ({schedule.scales:g} times that for scales)"
     if schedule.falls:
-        said += ", falling along a cosine"
+        said += ", cosine decay"
     if schedule.rise:
-        return f"{said}, and the KL weight rises over the first {100 * schedule.rise:.0f}% of steps"
-    return f"{said}, and the whole KL from the first step"
+        return f"{said}, KL warm-up over {100 * schedule.rise:.0f}% of the steps"
+    return f"{said}, the full KL from the first step"
 
 
 def summary(study: Study) -> str:
@@ -121,23 +122,22 @@ def summary(study: Study) -> str:
         )
     return (
         "[Starts and schedules](starts.md) were compared by the −ELBO, with KL weight 1. The best "
-        f"one starts standard deviations at {WAYS[best].start:g}, has Adam at {schedule.lr:g}, and "
-        f"{schedule.scales:g} times that for scales. {speed} With Adam at 1e-3 alone, "
-        f"{_alone(networks)}."
+        f"setting has initial standard deviations of {WAYS[best].start:g}, Adam at "
+        f"{schedule.lr:g}, and {schedule.scales:g} times that for scales. {speed} With Adam at 1e-3 "
+        f"alone, {_alone(networks)}."
     )
 
 
 def _says(network: str, ways: Mapping[str, Parts], best: str) -> str:
     bound = max(_ends(ways[PUBLISHED]))
     share = _share(ways[best], bound)
-    found = "does not reach it in every seed"
+    found = "not in every seed"
     if share is not None:
-        found = f"is there after {100 * share:.0f}% of them"
+        found = f"after {100 * share:.0f}% of the steps"
     return (
-        f"- The {network} network: with `{PUBLISHED}` the −ELBO ends at "
-        f"{fmean(_ends(ways[PUBLISHED])):.3f}, with `{best}` at {fmean(_ends(ways[best])):.3f}. "
-        f"What the first reaches at the end of its steps ({bound:.3f} in its worst seed), the "
-        f"second {found}."
+        f"- The {network} network: with `{PUBLISHED}` the final −ELBO is "
+        f"{fmean(_ends(ways[PUBLISHED])):.3f}, with `{best}` {fmean(_ends(ways[best])):.3f}. The "
+        f"second reaches the first's worst seed ({bound:.3f}) {found}."
     )
 
 
@@ -191,16 +191,15 @@ def _table(ways: Mapping[str, Parts]) -> str:
 
 def _how(settings: Mapping[str, Any]) -> str:
     return (
-        f"Networks with k-tied weights of rank 2 learn {settings['images']:,} digits of MNIST for "
-        f"{settings['epochs']} epochs in batches of {settings['batch']} under a normal prior of "
-        f"standard deviation {settings['prior']:g}, and are judged on {settings['held']:,} others "
-        "that are not test images. The −ELBO is the NLL of one draw, averaged over "
+        f"Networks with k-tied weights of rank 2 train on {settings['images']:,} digits of MNIST "
+        f"for {settings['epochs']} epochs in batches of {settings['batch']}, with a normal prior "
+        f"of standard deviation {settings['prior']:g}. They are evaluated on {settings['held']:,} "
+        "held-out training images. The −ELBO is the NLL of one draw, averaged over "
         f"{settings['passes']} draws, plus the KL divided by the number of training images. *Quick "
-        "schedule*: Adam at 0.01, five times that for standard deviations, falling along a cosine, "
-        "while the weight of the KL rises over the first half of the steps. The dense network has "
-        "two hidden layers of 200 units, the convolutional one 16 and 32 filters of 5 × 5, the "
-        "LSTM reads an image row by row into 64 units. [scikit-learn estimators](sklearn.md) have "
-        "separate defaults, found on UCI sets.\n\n"
+        "schedule*: Adam at 0.01 (five times that for scales), cosine decay, KL warm-up over half "
+        "of the steps. The dense network has two hidden layers of 200 units, and the convolutional "
+        "one 16 and 32 filters of 5 × 5. The LSTM reads an image row by row into 64 units. "
+        "[scikit-learn estimators](sklearn.md) have separate defaults, found on UCI sets.\n\n"
         "`python -m research studies starts` trains everything again, into "
         "[results/starts.json](../results/starts.json); `python -m research page studies` makes "
         "this page."
