@@ -159,14 +159,14 @@ computes only that one.
 reviews and {count(sizes["test"])} test reviews. OOD texts are {sizes["foreign"]} docstrings of \
 Python {part["python"]}'s standard library, and {sizes["foreign"]} other reviews with their words \
 in random order.
-- **Training.** {settings["epochs"]} epochs of Adam in batches of {settings["batch"]}. The learning \
-rate is {settings["rate"]:g}, and {settings["scale_rate"]:g} times that for posterior scales. The \
+- **Training.** {settings["epochs"]} epochs of Adam in batches of {settings["batch"]}. The rate \
+is {settings["rate"]:g}, and {settings["scale_rate"]:g} times that for posterior scales. The \
 KL weight is {settings["kl_weight"]:g} for all posteriors. Plain networks have dropout 0.1 in \
 training; random ones have none, and random factors use flipout.
 - **Rows.** *MC dropout* is plain LoRA with dropout of activations and of the adapters' inputs at \
 prediction ({settings["samples"]} draws), without dropout of attention weights. *Last layer* has \
-plain adapters and a mean-field head. *Mean field*, *k-tied* (rank 2) and *rank-1* (2 members, each \
-sees every batch) have random LoRA factors and a plain head. Disagreement is mutual information, \
+plain adapters and a mean-field head. *Mean field*, *k-tied* (rank 2) and *rank-1* (2 members that \
+see every batch) have random LoRA factors and a plain head. Disagreement is mutual information, \
 which needs more than one draw.
 - **Versions.** {versions}; one thread. Seconds are CPU seconds.
 
@@ -200,8 +200,8 @@ def _choice(trials: Sequence[Part]) -> str:
 
 Settings were chosen by the NLL of short trials with one seed on held-out training reviews. Test \
 reviews were not used. The AUROC of some docstrings was known, but did not decide. The table has \
-all finished trials ({tried}). Posteriors had more trials than plain LoRA, and other settings may be \
-better for any row.
+all finished trials ({tried}). Posteriors had more trials than plain LoRA, and other settings \
+may be better for any row.
 
 {markdown_table(["", *columns.values(), "NLL", "accuracy", "AUROC"], lines)}"""
 

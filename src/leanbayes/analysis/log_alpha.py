@@ -21,8 +21,6 @@ from leanbayes.distributions import (
 from leanbayes.errors import choose, require
 from leanbayes.layers import RandomMap, is_bayesian
 from leanbayes.models.random_maps import random_maps
-from leanbayes.parameters.learned import Learned
-from leanbayes.posteriors import Posterior
 
 
 @torch.no_grad()
@@ -66,21 +64,6 @@ def biases_of(model: nn.Module) -> set[nn.Module]:
     """Return the random maps of a model that are biases, which their names inside a layer say."""
     layers = topmost(model, is_bayesian)
     return {part for layer in layers for name, part in random_maps(layer) if "bias" in name}
-
-
-def with_scales(spec: Posterior, layer: RandomMap, **values: Tensor) -> Learned[WeightDistribution]:
-    """Return another posterior with the layer's own means, where it has any, and these scales."""
-    before = layer.posterior
-    (loc,) = before.tensors("means").values()
-    trained = any(p.requires_grad for p in before.tensors("scales").values())
-    with torch.random.fork_rng(devices=[]):  # first values are drawn, and not used
-        after = spec(torch.zeros_like(loc, device="cpu"), layer.op).to(loc.device)
-    for name in after.tensors("means"):
-        after.register_parameter(name, loc)
-    after.assign(**values)
-    for parameter in after.tensors("scales").values():
-        parameter.requires_grad_(trained)
-    return after.train(before.training)
 
 
 class Quartiles(NamedTuple):

@@ -28,10 +28,9 @@ from leanbayes.conversion.plan_report import (
 from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import explained_as, nearest, require
 from leanbayes.estimators import Estimator, auto
-from leanbayes.layers.attention import settle_fused_path
 from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible, to_bayesian
-from leanbayes.layers.hugging_face import with_own_saving
 from leanbayes.layers.layer_spec import RECOMMENDED, LayerSpec, SharedPriors, prior_or_default
+from leanbayes.layers.transformers import settle_fused_path, with_own_saving
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
 

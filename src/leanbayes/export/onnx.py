@@ -23,7 +23,7 @@ from leanbayes.export.tracing import (
 )
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.prediction.inputs import Reader
-from leanbayes.prediction.one_pass.draws import output_noise
+from leanbayes.prediction.one_pass.propagate import output_noise
 from leanbayes.prediction.predict import Method, predict
 from leanbayes.saving.files import replace_file
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
+from leanbayes.kernels.dispatch import Computation, Saved, Tensors, Value, run
 
 _BLOCK = 6 * 2**15
 _TOGETHER = 6
@@ -22,11 +22,7 @@ _TOGETHER = 6
 
 
 class KLTerm(ABC):
-    """The KL of one matrix that some tensors describe.
-
-    Attributes:
-        tensors: arguments of the function.
-    """
+    """The KL of one matrix that some tensors describe."""
 
     def __init__(self, tensors: Tensors) -> None:
         self.tensors = tensors

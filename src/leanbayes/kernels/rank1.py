@@ -13,10 +13,17 @@ from torch.distributions import Normal
 
 from leanbayes.distributions import Rank1Mixture
 from leanbayes.distributions.rank1 import PerturbedMap, RandomFactor
-from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
-from leanbayes.kernels.dispatch import EAGER, kernel, mode_of
-from leanbayes.kernels.native import library, loaded, normals, pointer, seed, threads
-from leanbayes.kernels.products import product
+from leanbayes.kernels.dispatch import (
+    EAGER,
+    Computation,
+    Saved,
+    Tensors,
+    Value,
+    kernel,
+    mode_of,
+    run,
+)
+from leanbayes.kernels.native import library, loaded, normals, pointer, product, seed, threads
 from leanbayes.ops import Conv, ConvTranspose, Linear, Lookup
 from leanbayes.precision import is_rounded
 

@@ -100,7 +100,7 @@ def _open_study(
     remedy = (
         "remove it and sweep again: finished trials are not trained again"
         if trials is None
-        else "choose another --out, because trials were suggested by what it held"
+        else "choose another --output, because trials were suggested by what it held"
     )
     old, journal = folder / "study.db", folder / _JOURNAL
     require(not old.exists(), f"{old} is a study of an earlier version of leanbayes; {remedy}")
@@ -119,7 +119,8 @@ def _open_study(
     for name, value in settings.items():
         require(
             known.get(name, value) == value,
-            f"{folder} holds a sweep with another {name}; undo the change, or choose another --out",
+            f"{folder} holds a sweep with another {name}; undo the change, or choose another "
+            "--output",
         )
         if name not in known:
             study.set_user_attr(name, value)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from leanbayes.layers.dropout import DROPOUT
 from leanbayes.torch_private import DispatchMode, calls_compiled, compiled_module, schema_of
 
 _LOCK = threading.Lock()
@@ -38,22 +37,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                 if not _EVALUATED[module]:
                     del _EVALUATED[module]
                     module.training = True
-
-
-@contextmanager
-def dropping_out(model: nn.Module) -> Iterator[None]:
-    """Let dropout layers draw, whatever their mode: MC dropout, within a block of eval mode.
-
-    Other threads that run the model meanwhile notice that.
-    """
-    before = {m: m.training for m in model.modules() if isinstance(m, DROPOUT)}
-    try:
-        for layer in before:
-            layer.training = True
-        yield
-    finally:
-        for layer, mode in before.items():
-            layer.training = mode
 
 
 _GLOBAL = threading.RLock()

@@ -25,7 +25,7 @@ from leanbayes.prediction.eval_mode import evaluating, noise_by
 from leanbayes.prediction.inputs import Inputs, Reader, Targets, is_loader
 from leanbayes.prediction.linearized import draw_linearized
 from leanbayes.prediction.one_pass import NoRuleError, propagate
-from leanbayes.prediction.one_pass.draws import draw_outputs, output_noise
+from leanbayes.prediction.one_pass.propagate import draw_outputs, output_noise
 from leanbayes.prediction.prediction import Prediction
 from leanbayes.prediction.sampling import Passes, has_forward_hooks
 

@@ -17,7 +17,7 @@ from leanbayes.errors import LoadError, require
 from leanbayes.estimators import ESTIMATORS, Estimator
 from leanbayes.layers import LayerSpec, RandomMap, is_bayesian, is_convertible
 from leanbayes.layers.forward_pass import estimator_for
-from leanbayes.layers.hugging_face import WRITERS
+from leanbayes.layers.transformers import WRITERS
 from leanbayes.likelihoods import Likelihood
 from leanbayes.models.random_maps import random_maps
 from leanbayes.parameters.learned import from_version_1
@@ -144,11 +144,7 @@ def load(net: M, path: str | os.PathLike[str]) -> M:
 
 
 def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
-    """Return the likelihood that was saved with a model, with its trained parameters.
-
-    Args:
-        path: the path given to :func:`save`.
-    """
+    """Return the likelihood that was saved with a model, with its trained parameters."""
     source = _with_suffix(path)
     header = _read(source)
     if "likelihood" not in header.description:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from leanbayes.errors import NonFiniteLossError, require, require_count, require_positive
 from leanbayes.likelihoods import Likelihood
-from leanbayes.models.ensemble import DeepEnsemble
+from leanbayes.models.baselines import DeepEnsemble
 from leanbayes.models.random_maps import members
 from leanbayes.training.fit import fit
 from leanbayes.training.history import History

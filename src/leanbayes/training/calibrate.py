@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Gaussian, Likelihood
+from leanbayes.training.batches import batches_of
 from leanbayes.training.objective import BatchObjective, mixture_nll
-from leanbayes.training.training_data import batches_of
 
 _WIDEST = math.log(100.0)
 _STEPS = 40

@@ -16,9 +16,17 @@ from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.models.random_maps import kl, random_maps
 from leanbayes.posteriors import ZeroMean
-from leanbayes.training.curves import ERRORS, FEWEST, Curves, ends, last_share, rise
 from leanbayes.training.goodness import Goodness, goodness_of_fit, scale_ratios
-from leanbayes.training.history import Log, read_history
+from leanbayes.training.history import (
+    ERRORS,
+    FEWEST,
+    Curves,
+    Log,
+    ends,
+    last_share,
+    read_history,
+    rise,
+)
 
 _STILL_FALLING = 0.04
 """The share of all progress that the last quarter may bring; converged trainings stay below."""
@@ -34,13 +42,7 @@ _ENOUGH = 0.5
 
 
 class Finding(NamedTuple):
-    """Something that is wrong with a training.
-
-    Attributes:
-        name: name in a word or two.
-        says: the evidence.
-        advice: the remedy.
-    """
+    """Something that is wrong with a training."""
 
     name: str
     says: str

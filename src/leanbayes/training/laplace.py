@@ -18,9 +18,9 @@ from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import MatrixNormal, MeanField, Posterior
 from leanbayes.prediction.eval_mode import evaluating
 from leanbayes.priors import Normal
+from leanbayes.training.batches import batches_of
 from leanbayes.training.curvature import LayerCurvature, curvature, is_supported
 from leanbayes.training.objective import BatchObjective
-from leanbayes.training.training_data import batches_of
 
 Kind = Literal["kfac", "diagonal", "last-layer"]
 _ROUNDS = 100
@@ -143,11 +143,7 @@ def _widest(losses: Mapping[float, Tensor]) -> float:
 
 
 class _Block:
-    """The curvature of one layer and the size of its weights.
-
-    Attributes:
-        eigenvalues: eigenvalues of the Gauss–Newton matrix of the weights.
-    """
+    """The curvature of one layer and the size of its weights."""
 
     def __init__(self, layer: nn.Module, sums: LayerCurvature, kind: Kind) -> None:
         self.sums, self.kind = sums, kind

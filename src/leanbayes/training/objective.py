@@ -78,34 +78,6 @@ def elbo(
     return Elbo(nll + weighted, nll, per_example, weight)
 
 
-def mean_logits_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:
-    """Return the NLL of averaged outputs ``[samples, batch, …]`` [rank-1, eq. 11].
-
-    Args:
-        outputs: Outputs ``[samples, batch, …]``.
-        y: Targets.
-        likelihood: Meaning of the outputs; classes if not given.
-
-    Returns:
-        The NLL per example, a scalar.
-    """
-    return (likelihood or Categorical()).nll(outputs.mean(0), y)
-
-
-def mean_probs_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:
-    """Return the NLL of the averaged predictive parameters [rank-1, eq. 12], in log space.
-
-    Args:
-        outputs: Outputs ``[samples, batch, …]``.
-        y: Targets.
-        likelihood: Meaning of the outputs; classes if not given.
-
-    Returns:
-        The NLL per example, a scalar.
-    """
-    return -(likelihood or Categorical()).averaged_log_prob(outputs, y).mean()
-
-
 def average_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:
     """Return the average of the samples' NLLs [rank-1, eq. 13]: what training minimizes.
 
