@@ -216,10 +216,10 @@ def convert(
 ) -> M:
     """Convert a copy of a model to a Bayesian one, with random weights.
 
-    Trained weights become the means. Linear and bilinear layers, convolutions (also transposed and
-    grouped), embeddings and bags of them, LSTM, GRU, RNN and their cells, multi-head attention and
-    registered kinds of layers are converted; everything else stays. Nothing changes if any part
-    cannot be converted. The result has the class of the model, unless that is one layer.
+    Trained weights become the means. Converted are linear and bilinear layers, convolutions (also
+    transposed and grouped) and embeddings. So are recurrent layers and cells, multi-head attention
+    and registered kinds of layers. Nothing changes if any part cannot be converted. The result has
+    the class of the model, unless that is one layer.
 
     Args:
         model: any module; left as it was unless ``inplace``.
