@@ -12,7 +12,7 @@ FOLDER = Path("src/leanbayes/kernels")
 KERNELS = Extension(
     "leanbayes.kernels.libkernels",
     sources=[str(FOLDER / "kernels.cpp")],
-    depends=[str(FOLDER / "rank1_kernels.h")],
+    depends=[str(FOLDER / name) for name in ("rank1_kernels.h", "window_kernels.h")],
     extra_compile_args=["-O3", "-ffast-math", "-fopenmp", "-fvisibility=hidden", "-g0"],
     extra_link_args=["-fopenmp"],  # and no -ffast-math, which would link flush-to-zero in
     optional=True,

@@ -211,3 +211,9 @@ def test_docstrings_of_functions_begin_with_an_imperative():
             if NOT_IMPERATIVE.match(text.words)
         ]
     )
+
+
+def test_entries_of_arguments_begin_with_a_noun_phrase():
+    entry = r"^ {4,}\w+(?: \([^)]*\))?: (?:how|what|where|which|who|why|of|as|in|by|gives)\b"
+    docstrings = [text for text in strings() if text.kind == "docstring"]
+    show(broken(entry, docstrings, re.MULTILINE | re.IGNORECASE))

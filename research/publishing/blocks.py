@@ -20,6 +20,7 @@ from leanbayes.lab.files import read_object
 from research.publishing.cells import (
     Cell,
     Row,
+    differences,
     errors_note,
     experiments,
     mean_of,
@@ -232,19 +233,21 @@ class Blocks:
         column, _, names = what.partition(" of ")
         epochs: list[float] = []
         lines, bands = {}, {}
-        for name in names.split(", "):
-            histories = [run["history"] for run in self._runs(name)]
-            if not histories:
-                raise FileNotFoundError(
-                    f"{self.results} has no run of {name}; run and archive it first"
-                )
+        runs = {name: self._runs(name) for name in names.split(", ")}
+        if missing := [name for name, found in runs.items() if not found]:
+            raise FileNotFoundError(
+                f"{self.results} has no run of {missing[0]}; run and archive it first"
+            )
+        titles = differences([found[0]["recipe"] for found in runs.values()])
+        for title, (name, found) in zip(titles, runs.items(), strict=True):
+            histories = [run["history"] for run in found]
             if any(history["epoch"] != (epochs or history["epoch"]) for history in histories):
                 raise ValueError(f"{name} has other epochs than the other runs of this picture")
             epochs = histories[0]["epoch"]
             seeds = [_numbers(choose("column", column, history)) for history in histories]
             at_once = list(zip(*seeds, strict=True))
-            lines[name] = [fmean(values) for values in at_once]
-            bands[name] = ([min(values) for values in at_once], [max(values) for values in at_once])
+            lines[title] = [fmean(values) for values in at_once]
+            bands[title] = (list(map(min, at_once)), list(map(max, at_once)))
         png = plots.curves(epochs, lines, _ylabel(column), log=True, bands=bands)
         file = f"{column}-{names}".replace("/", "-").replace(", ", "-")
         yield Picture(file, caption, png)

@@ -10,20 +10,26 @@ import torch
 from divergences import k_tied_kl, relevance_kl, scaled_kl
 
 import leanbayes as lb
+from leanbayes.distributions import KTiedNormal
 from leanbayes.kernels import (
     NormalFactor,
     Sharing,
+    add_k_tied_variance,
     add_mixed_noise,
     add_noise,
     draw_k_tied,
     draw_scaled,
     k_tied_local,
     k_tied_samples,
+    max_pool_moments,
+    relu_moments,
     row_squares,
     scaled_local,
     scaled_samples,
     shared_noise,
+    sigmoid_moments,
 )
+from leanbayes.ops import Conv
 
 BATCH, IN, OUT, FEW = 23, 45, 70, 7  # no multiples of a vector's width
 SHARING = Sharing(samples=4, examples=BATCH, each=10)
@@ -74,8 +80,23 @@ def answers():
             "fold_few": [scaled_samples(many, few[0], few[1], few[2], SHARING)],
             "fold_k_tied": [k_tied_samples(many, loc, u, v, bias, SHARING)],
             "fold_k_tied once": [k_tied_samples(x, loc, u, v, bias, SHARING)],
+            **moments(torch.randn(2, 5, 9, IN), torch.rand(2, 5, 9, IN)),
         }
     return lb.kernels().reason, found
+
+
+def moments(m, v):
+    """Moments of a rectifier, a sigmoid, a pool and a convolution of images."""
+    q = KTiedNormal(torch.zeros(FEW, IN), torch.rand(2, FEW), torch.rand(2, IN))
+    convolved = torch.zeros(2, FEW, 9, IN)
+    op = Conv((3, 3), padding=(1, 1))
+    assert add_k_tied_variance(convolved, q, op, m, v) == lb.kernels().native
+    return {
+        "relu": relu_moments(m, v),
+        "sigmoid": sigmoid_moments(m, v, 5),
+        "max_pool": max_pool_moments(m, v, (2, 5, 4, 22), (2, 2), (2, 2), (0, 0), (1, 1)),
+        "convolution": [convolved],
+    }
 
 
 def _with_gradients(function, given):

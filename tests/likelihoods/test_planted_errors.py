@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, StudentTNoise
-from leanbayes.likelihoods.from_moments import FromMoments
+from leanbayes.likelihoods.base import FromMoments
 from leanbayes.likelihoods.mixtures import scores_of_classes
 from leanbayes.testing.assertions import assert_mean
 

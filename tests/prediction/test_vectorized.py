@@ -24,8 +24,8 @@ from leanbayes.ops import Conv, Linear
 from leanbayes.prediction import sampling
 from leanbayes.prediction.sampling import Passes
 from leanbayes.prediction.vectorized import samples as vectorized_samples
-from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.prediction.vectorized.batch_rules import ROW_WISE, UnprovenError, elementwise
+from leanbayes.prediction.vectorized.samples import RowsApart
 from leanbayes.testing import assert_mean
 from leanbayes.testing.assertions import FAILURE_RATE, threshold
 

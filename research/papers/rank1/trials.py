@@ -94,5 +94,5 @@ def _commands(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for trial in (each for each in found if each["recipe"]["name"].startswith(_PREFIX)):
         (command,) = training_commands(RECIPES / "rank1", [check_recipe(trial["recipe"], "trials")])
         rate = "" if trial["rate"] is None else f"-{trial['rate']:g}"
-        yield f"{command} --out runs/trials/{trial['name']}{rate}"
+        yield f"{command} -o runs/trials/{trial['name']}{rate}"
     yield "python -m research papers rank1-trials runs/trials/*"

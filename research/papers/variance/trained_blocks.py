@@ -11,7 +11,7 @@ from leanbayes.lab.files import read_object
 from research.papers.variance import pictures, tables
 from research.papers.variance.kl_over_alpha import draw_kls
 from research.papers.variance.published import TABLE_1, TABLE_2, TABLE_3
-from research.publishing.cells import Cell, averaged
+from research.publishing.cells import Cell, averaged, differences
 from research.publishing.paper_blocks import OwnBlocks, Picture
 
 FOLDER = "after"
@@ -123,9 +123,11 @@ class _Studies:
     def pruning(self, argument: str) -> Iterator[Picture]:
         """``NAME, … | caption``: accuracies of pruned layers."""
         names, _, caption = argument.partition(" | ")
-        studies = {name: self.whole(name, "pruning") for name in names.split(", ")}
+        studies = [self.whole(name, "pruning") for name in names.split(", ")]
+        titles = differences([study["recipe"] for study in studies])
         file = f"pruning-{names.replace(', ', '-')}"
-        yield Picture(file, caption, pictures.draw_pruning(studies))
+        png = pictures.draw_pruning(dict(zip(titles, studies, strict=True)))
+        yield Picture(file, caption, png)
 
     def densities(self, argument: str) -> Iterator[Picture]:
         """``NAME | caption``: outputs of single neurons by class."""

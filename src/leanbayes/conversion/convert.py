@@ -28,10 +28,9 @@ from leanbayes.conversion.plan_report import (
 from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import explained_as, nearest, require
 from leanbayes.estimators import Estimator, auto
-from leanbayes.layers.attention import settle_fused_path
 from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible, to_bayesian
-from leanbayes.layers.hugging_face import with_own_saving
 from leanbayes.layers.layer_spec import RECOMMENDED, LayerSpec, SharedPriors, prior_or_default
+from leanbayes.layers.transformers import settle_fused_path, with_own_saving
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
 
@@ -45,7 +44,7 @@ class PlannedLayer(NamedTuple):
     Attributes:
         names: all its dotted names in the model; the empty name is the model itself.
         kind: the name of its class.
-        choice: what it will be made of.
+        choice: its spec.
     """
 
     names: tuple[str, ...]
@@ -63,7 +62,7 @@ class Plan:
     Attributes:
         layers: those that become random.
         kept: those with parameters that stay as they are, and their shares of all parameters.
-        memory: how many bytes the converted model takes beyond those of the model.
+        memory: bytes that the converted model takes beyond those of the model.
     """
 
     layers: tuple[PlannedLayer, ...]
@@ -139,7 +138,7 @@ def plan(  # noqa: D417 -- names that share a line
         The plan, which prints as a table.
 
     Raises:
-        ValueError: As in :func:`convert`.
+        ValueError: Errors as in :func:`convert`.
 
     Example:
         >>> import leanbayes as lb
@@ -222,7 +221,7 @@ def convert(
             deviations that start at 0.1/√fan_in.
         prior: spec of their prior; if not given, ``lb.priors.He()``, and the published one for
             ``Rank1``, ``ZeroMean`` and ``VariationalDropout``.
-        estimator: how far noise is shared.
+        estimator: rule for sharing noise.
         bias: spec of the biases' posterior; deterministic if not given.
         bias_prior: spec of their prior; that of the weights if not given.
         include: patterns of layer names; ``*`` stays within a name's part, ``**`` does not.
@@ -264,7 +263,7 @@ def deterministic(model: M, *, member: int | None = None) -> M:
 
     Args:
         model: a converted model.
-        member: which member of a mixture to take; a mixture has no single mean.
+        member: index of the member of a mixture; a mixture has no single mean.
 
     Returns:
         The plain network.

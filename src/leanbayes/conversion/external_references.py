@@ -35,8 +35,8 @@ class Reference(NamedTuple):
 
     Attributes:
         value: the module or parameter.
-        path: where it is, as Python would write it: ``decoder.order[0]``.
-        holder: what keeps it there (``"a function"``, …); empty for data.
+        path: path as Python would write it: ``decoder.order[0]``.
+        holder: object that keeps it there (``"a function"``, …); empty for data.
         put: puts another value there; ``None`` where that is impossible.
     """
 

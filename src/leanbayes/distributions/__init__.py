@@ -27,31 +27,3 @@ from leanbayes.distributions.priors import (
     RelevanceNormal,
 )
 from leanbayes.distributions.rank1 import Rank1Mixture
-
-__all__ = [
-    "FRESH",
-    "CenteredNormal",
-    "Delta",
-    "DiagonalLowRank",
-    "Factor",
-    "FixedMap",
-    "FlatDensity",
-    "FreshNoise",
-    "GroupRelevanceNormal",
-    "HierarchicalNormal",
-    "KTiedNormal",
-    "KroneckerNormal",
-    "LocalMap",
-    "LocationScale",
-    "LogUniformDensity",
-    "LowRankProduct",
-    "Map",
-    "Masked",
-    "Moments",
-    "NoiseSource",
-    "NormalMixture",
-    "Rank1Mixture",
-    "RelevanceNormal",
-    "Triangular",
-    "WeightDistribution",
-]

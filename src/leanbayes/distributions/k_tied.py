@@ -21,7 +21,7 @@ class KTiedNormal(WeightDistribution):
     Attributes:
         given_u: the row factors, or their logarithms, as they were given.
         given_v: the column factors, or their logarithms.
-        log_unit: what is added to these logarithms; ``None`` if they are the factors.
+        log_unit: offset of these logarithms; ``None`` if they are the factors.
 
     Args:
         loc: the means ``[out, in]``.

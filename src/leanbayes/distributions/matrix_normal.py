@@ -32,7 +32,7 @@ class KroneckerNormal(WeightDistribution):
         rows: the factor ``R`` over outputs.
         columns: the factor ``C`` over inputs.
         diagonal: the standard deviations ``√d [out, in]`` of an independent part.
-        bound: which bound the entropy is where there is such a part.
+        bound: bound of the entropy with such a part.
         validate_args: check that the parameters are finite.
     """
 

@@ -69,9 +69,6 @@ class CenteredNormal(_Prior):
     """``N(E w, scale²)``: a normal around the mean of the weight it is compared with.
 
     It judges the spread of a weight and not its mean, so it has no density without a posterior.
-
-    Args:
-        scale: the standard deviation.
     """
 
     def __init__(self, scale: Tensor) -> None:

@@ -18,8 +18,7 @@ from leanbayes.layers.forward_pass import forward_pass
 from leanbayes.models.random_maps import members, tile, using
 from leanbayes.prediction.eval_mode import evaluating
 from leanbayes.prediction.inputs import Inputs
-from leanbayes.prediction.one_pass.draws import draw_outputs
-from leanbayes.prediction.one_pass.propagate import moments_of
+from leanbayes.prediction.one_pass.propagate import draw_outputs, moments_of
 from leanbayes.prediction.predict import Prediction, shared_layers
 from leanbayes.prediction.sampling import examples_first
 

@@ -19,62 +19,22 @@ from leanbayes.kernels.independent import (
 from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_local, k_tied_samples
 from leanbayes.kernels.k_tied_kl import TiedFromNormal
 from leanbayes.kernels.lstm import factored_lstm
-from leanbayes.kernels.moments import add_k_tied_variance, relu_moments, sigmoid_moments
-from leanbayes.kernels.native import without_native
+from leanbayes.kernels.moments import (
+    add_k_tied_variance,
+    max_pool_moments,
+    relu_moments,
+    sigmoid_moments,
+)
+from leanbayes.kernels.native import product, without_native
 from leanbayes.kernels.noise import add_noise
-from leanbayes.kernels.products import product
 from leanbayes.kernels.rank1 import NormalFactor
 from leanbayes.kernels.report import Kernels, kernels
 from leanbayes.kernels.shared_noise import Sharing, shared_noise, windows
 from leanbayes.kernels.triangular import (
     PackedTriangular,
     from_packed,
-    lower_gram,
-    lower_lower,
     lower_product,
     lower_quadratic,
     row_squares,
     to_packed,
 )
-
-__all__ = [
-    "EAGER",
-    "FORMULA",
-    "GRAPH",
-    "DrawnEntries",
-    "FromRelevance",
-    "KLTerm",
-    "Kernels",
-    "NoForce",
-    "NormalFactor",
-    "PackedTriangular",
-    "ScaledFromNormal",
-    "Sharing",
-    "TiedFromNormal",
-    "add_k_tied_variance",
-    "add_mixed_noise",
-    "add_noise",
-    "draw_k_tied",
-    "draw_scaled",
-    "factored_lstm",
-    "from_packed",
-    "k_tied_local",
-    "k_tied_samples",
-    "kernel",
-    "kernels",
-    "lower_gram",
-    "lower_lower",
-    "lower_product",
-    "lower_quadratic",
-    "mode_of",
-    "product",
-    "relu_moments",
-    "row_squares",
-    "scaled_local",
-    "scaled_samples",
-    "shared_noise",
-    "sigmoid_moments",
-    "to_packed",
-    "windows",
-    "without_native",
-]

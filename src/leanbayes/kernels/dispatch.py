@@ -1,4 +1,4 @@
-"""The table of kernels: which function computes a question for one exact family and op.
+"""The table of kernels, and the autograd function that runs them.
 
 A kernel is registered for a *question* (``draw``: a weight matrix; ``local``: outputs; ``samples``:
 outputs of all samples of a prediction; ``entries`` of a table; ``kl``; and ``noise`` of given
@@ -6,16 +6,19 @@ variances), a *family*, an op or prior, and a *mode*. Where the table has none, 
 distribution is used.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import NoneType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import Function
 from torch.jit import is_tracing  # type: ignore[attr-defined]
 
 from leanbayes.distributions.base import STAND_INS
-from leanbayes.kernels.native import is_native
+from leanbayes.kernels.native import is_native, normals
+from leanbayes.precision import full_precision
 from leanbayes.torch_private import forward_level, is_transformed, transforms_active
 
 Mode = Literal["eager", "graph", "formula"]
@@ -40,9 +43,6 @@ def mode_of(*arguments: Any) -> Mode:
     ``EAGER``: torch computes at once; nothing traces, maps or wraps the tensors. ``GRAPH``: a
     compiler traces float32 tensors of a CPU, and its graph may call native kernels. ``FORMULA``:
     everything else, such as an export, ``torch.func`` and forward-mode derivatives.
-
-    Args:
-        *arguments: tensors; anything else is ignored.
     """
     if torch.compiler.is_compiling():
         return GRAPH if _fit_graph(arguments) else FORMULA
@@ -94,3 +94,75 @@ def kernel(
         return function
 
     return register
+
+
+Tensors = tuple[Tensor | None, ...]
+
+
+class Value(NamedTuple):
+    """A value, the seed of its native noise (``None``: torch drew it) and tensors to keep."""
+
+    value: Tensor
+    seed: int | None = None
+    kept: Tensors = ()
+
+
+class Saved(NamedTuple):
+    """One call, as its backward pass sees it."""
+
+    tensors: Any
+    kept: Any
+    seed: int | None
+    needed: tuple[bool, ...]
+
+
+class Computation(ABC):
+    """A function of tensors with a gradient in closed form; its options are attributes."""
+
+    @abstractmethod
+    def forward(self, *tensors: Any) -> Value:
+        """Compute the value."""
+
+    @abstractmethod
+    def backward(self, g: Tensor, call: Saved) -> Tensors:
+        """Return the gradient of every argument, given that of the value."""
+
+    @abstractmethod
+    def plain(self, e: Any, *tensors: Any) -> Tensor:
+        """Return the formula with given noise, which torch can differentiate twice."""
+
+    def noise(self, g: Tensor, call: Saved) -> Any:
+        """Return the noise of the forward pass; native noise is drawn again from its seed."""
+        return None if call.seed is None else normals(g.shape, call.seed)
+
+
+class _Computed(Function):
+    @staticmethod
+    def forward(ctx: Any, computation: Computation, *tensors: Tensor | None) -> Tensor:
+        y, ctx.seed, kept = computation.forward(*tensors)
+        ctx.computation, ctx.arity = computation, len(tensors)
+        ctx.save_for_backward(*tensors, *kept)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        g, saved, arity = grads[0], ctx.saved_tensors, ctx.arity
+        call = Saved(saved[:arity], saved[arity:], ctx.seed, ctx.needs_input_grad[1:])
+        with full_precision(g.device):  # as the forward pass was
+            if torch.is_grad_enabled():
+                return None, *_differentiable(ctx.computation, g, call)
+            return None, *ctx.computation.backward(g, call)
+
+
+def _differentiable(computation: Computation, g: Tensor, call: Saved) -> Tensors:
+    """Return the gradient as torch derives it from the plain formula, for a second derivative."""
+    wanted = [t for t, need in zip(call.tensors, call.needed, strict=True) if need]
+    e = computation.noise(g, call)
+    with torch.enable_grad():
+        y = computation.plain(e, *call.tensors)
+        found = iter(torch.autograd.grad(y, wanted, g, create_graph=True))
+    return tuple(next(found) if need else None for need in call.needed)
+
+
+run: Callable[..., Any] = super(Function, _Computed).apply
+"""``run(computation, *tensors)``, without what :func:`mode_of` has asked of the tensors already."""

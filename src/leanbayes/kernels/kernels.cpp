@@ -34,6 +34,12 @@ struct Fold {
     int threads;
 };
 
+// A window [high, wide] that moves over images [channels, rows, columns] by steps, with gaps between
+// its taps and padding before the first row and column; a vector is an image of one row.
+struct Window {
+    i64 channels, rows, columns, out_rows, out_columns, high, wide, step_y, step_x, pad_y, pad_x, gap_y, gap_x;
+};
+
 #define INSTRUCTIONS baseline
 #define REGISTER 4  // numbers that a register holds
 #include "kernels.cpp"
@@ -84,7 +90,7 @@ static const int LEVEL = level();
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // Raise it, here and in native.py, with every change of a signature: a library may be older.
-EXPORT int interface() { return 12; }
+EXPORT int interface() { return 13; }
 
 EXPORT const char* instructions() {
     return LEVEL == 2 ? "AVX-512" : LEVEL == 1 ? "AVX2" : "baseline instructions";
@@ -182,6 +188,10 @@ EXPORT void sigmoid_moments(const f32* loc, const f32* var, f32* mean, f32* spre
                             const f32* nodes, const f32* weights, i64 points, int threads) {
     BEST(sigmoid_moments(loc, var, mean, spread, n, nodes, weights, points, threads));
 }
+EXPORT void max_pool_moments(const f32* loc, const f32* var, f32* mean, f32* spread, const Window* w,
+                             i64 images, int threads) {
+    BEST(max_pool_moments(loc, var, mean, spread, *w, images, threads));
+}
 // The rank k of a k-tied scale is known when compiling, for 1 … 4.
 #define RANKS(name, ...)                             \
     switch (k) {                                     \
@@ -203,6 +213,10 @@ EXPORT void k_tied_fold(f32* y, const f32* x, const f32* mean, const f32* bias, 
 EXPORT void k_tied_variance(const f32* x, const f32* var, const f32* u, const f32* v, f32* out,
                             i64 rows, i64 n, i64 m, i64 k, int threads) {
     RANKS(k_tied_variance, x, var, u, v, out, rows, n, m, threads)
+}
+EXPORT void k_tied_convolution(const f32* x, const f32* var, const f32* u, const f32* v, f32* out,
+                               const Window* w, i64 images, i64 m, i64 k, int threads) {
+    RANKS(k_tied_convolution, x, var, u, v, out, *w, images, m, threads)
 }
 EXPORT void k_tied_backward(const f32* g, const f32* x, const f32* u, const f32* v,
                             const f32* shared, f32* gx, f32* gbias, f32* gu, f32* gv, i64 rows,
@@ -825,6 +839,8 @@ static void k_tied_variance(const f32* x, const f32* var, const f32* u, const f3
         }
     }
 }
+
+#include "window_kernels.h"
 
 // What a row adds to the gradients, from that of its outputs, g: dq += t h^T, dbias += g, and of its
 // own t dt = q h, where h = g eps / (2 sqrt(variance)).

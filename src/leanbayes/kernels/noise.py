@@ -8,8 +8,7 @@ from torch.library import custom_op
 
 from leanbayes.distributions import FreshNoise
 from leanbayes.distributions.base import safe_sqrt
-from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
-from leanbayes.kernels.dispatch import GRAPH, kernel
+from leanbayes.kernels.dispatch import GRAPH, Computation, Saved, Tensors, Value, kernel, run
 from leanbayes.kernels.native import (
     as_rows,
     graph_seed,
@@ -85,10 +84,6 @@ def add_noise(mean: Tensor, variance: Tensor) -> Tensor:
     """Return ``mean + √variance ∘ ε`` with standard normal ``ε`` in the shape of the variance.
 
     The gradient is zero where the variance is.
-
-    Args:
-        mean: broadcasts to the variance.
-        variance: not negative.
     """
     return run(_AddNoise(), mean, variance)
 

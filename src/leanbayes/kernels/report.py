@@ -24,7 +24,7 @@ class KernelRow:
             prediction) or ``kl``.
         kernel: ``"native"``; ``"torch"`` for closed-form gradients by torch's own operations;
             ``None`` for the plain formula.
-        reason: what is computed with, or why there is no kernel.
+        reason: the kernel, or the reason for having none.
     """
 
     layer: str

@@ -42,9 +42,9 @@ def shared_noise(
 
     Args:
         mean: ``[rows, …]``; ``None`` for zero.
-        bias: of every row alike; ``None`` for zero.
+        bias: bias of every row alike; ``None`` for zero.
         variance: ``[rows, …]``, not negative.
-        sharing: how many draws there are.
+        sharing: number of draws.
     """
     native = library(mean, bias, variance)
     if native is None:

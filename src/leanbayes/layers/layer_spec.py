@@ -26,7 +26,7 @@ from leanbayes.posteriors import (
     VariationalDropout,
     ZeroMean,
 )
-from leanbayes.priors import Flat, He, LogUniform, Normal, Prior
+from leanbayes.priors import Cauchy, Flat, He, LogUniform, Normal, Prior
 
 B = TypeVar("B", bound=Tensor | None)
 Pair = tuple[Learned[WeightDistribution], Learned[Distribution]]
@@ -41,10 +41,10 @@ class LayerSpec:
     Args:
         posterior: spec of the weights' posterior.
         prior: spec of their prior.
-        estimator: how far noise is shared.
+        estimator: rule for sharing noise.
         bias: posterior of the biases; ``None`` keeps them deterministic.
         bias_prior: their prior; ``None`` takes that of the weights.
-        batch_dim: which dimension of a linear layer's or an embedding's input counts examples: 1
+        batch_dim: dimension of a linear layer's or an embedding's input that counts examples: 1
             for ``[time, batch, …]``.
 
     Raises:
@@ -84,6 +84,13 @@ class LayerSpec:
                 f"{type(self.prior).__name__} is a prior of weights, and a rank-one posterior "
                 "compares its factors with the prior; use for example lb.priors.Normal(0.1, "
                 "loc=1.0)",
+            )
+            require(
+                self.posterior.perturb == "add"
+                or not isinstance(self.prior, Cauchy | Normal)
+                or self.prior.loc != 0,
+                f"the prior of factors must have loc=1.0, since they multiply weights, got "
+                f"{self.prior!r}. Leave it out, or use for example lb.priors.Normal(0.1, loc=1.0)",
             )
             require(
                 self.bias is None or self.bias_prior is not None,

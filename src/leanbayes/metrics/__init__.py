@@ -1,12 +1,14 @@
 """Metrics, each with its standard error over examples."""
 
-from leanbayes.metrics.calibration import (
+from leanbayes.metrics.classes import (
     Bins,
+    accuracy,
     adaptive_calibration_error,
+    brier,
     calibration_bins,
     calibration_error,
+    nll,
 )
-from leanbayes.metrics.classes import accuracy, brier, nll
 from leanbayes.metrics.diversity import (
     disagreement,
     disagreements,
@@ -20,7 +22,6 @@ from leanbayes.metrics.numbers import (
     crps,
     interval_coverage,
     interval_width,
-    of_examples,
     rmse,
 )
 from leanbayes.metrics.ranking import (
@@ -28,10 +29,9 @@ from leanbayes.metrics.ranking import (
     aurc,
     auroc,
     average_precision,
-    placements,
     rejection_curve,
 )
-from leanbayes.metrics.scores import Score, average, average_over_ties, bootstrap
+from leanbayes.metrics.scores import Score, average, bootstrap
 
 __all__ = [
     "Bins",
@@ -43,7 +43,6 @@ __all__ = [
     "aurc",
     "auroc",
     "average",
-    "average_over_ties",
     "average_precision",
     "bootstrap",
     "brier",
@@ -59,8 +58,6 @@ __all__ = [
     "kl_diversity",
     "member_log_probs",
     "nll",
-    "of_examples",
-    "placements",
     "rejection_curve",
     "rmse",
 ]

@@ -14,7 +14,7 @@ def disagreement(log_probs: Tensor) -> Score:
     """Return how often two samples (or members) predict different classes, averaged over all pairs.
 
     Args:
-        log_probs: of every sample, ``[samples, examples, classes]``, as
+        log_probs: log probabilities of every sample, ``[samples, examples, classes]``, as
             ``Prediction.sample_log_probs``; probabilities or other scores do as well.
 
     Returns:
@@ -27,9 +27,9 @@ def member_log_probs(log_probs: Tensor, members: int) -> Tensor:
     """Return what every member of a mixture predicts, averaged over its own samples.
 
     Args:
-        log_probs: of every sample, ``[samples · members, examples, classes]``, as
+        log_probs: log probabilities of every sample, ``[samples · members, examples, classes]``, as
             ``Prediction.sample_log_probs``.
-        members: how many there are, as ``lb.extend.members(model)`` says.
+        members: number of members, as ``lb.extend.members(model)`` says.
 
     Returns:
         Log probabilities ``[members, examples, classes]``.
@@ -53,7 +53,7 @@ def diversity(log_probs: Tensor, y: Tensor) -> Score:
     the same way have a diversity of almost two.
 
     Args:
-        log_probs: of every sample, ``[samples, examples, classes]``.
+        log_probs: log probabilities of every sample, ``[samples, examples, classes]``.
         y: the true classes ``[examples]``.
 
     Returns:
@@ -78,7 +78,7 @@ def kl_diversity(log_probs: Tensor) -> Score:
     """Return the KL between class probabilities of two samples, averaged over ordered pairs.
 
     Args:
-        log_probs: of every sample, ``[samples, examples, classes]``.
+        log_probs: log probabilities of every sample, ``[samples, examples, classes]``.
 
     Returns:
         The KL in nats, with its standard error.
@@ -101,7 +101,7 @@ def disagreements(log_probs: Tensor) -> Tensor:
     """Return the share of pairs of samples (or members) that predict different classes, by example.
 
     Args:
-        log_probs: of every sample, ``[samples, examples, classes]``.
+        log_probs: log probabilities of every sample, ``[samples, examples, classes]``.
 
     Returns:
         The shares ``[examples]``, in float64.

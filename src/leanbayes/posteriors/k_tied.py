@@ -24,7 +24,7 @@ class KTied(Posterior):
 
     Args:
         rank: the number of rank-one terms ``k``.
-        scale: where the standard deviations start, or a :class:`Scale` for the factors' storage.
+        scale: first standard deviation, or a :class:`Scale` for the factors' storage.
 
     Raises:
         ValueError: If the rank is below 1 or the scale does not suit factors.

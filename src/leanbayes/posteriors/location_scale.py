@@ -46,7 +46,7 @@ class MeanField(_Independent):
     """Independent normal weights, each with its own mean and standard deviation.
 
     Args:
-        scale: where the standard deviations start, or a :class:`Scale` to say how they are stored.
+        scale: first standard deviation, or a :class:`Scale` to say how they are stored.
     """
 
     scale: float | Scale = Scale(0.01, spread=0.001)  # noqa: RUF009 (a frozen value)
@@ -72,7 +72,7 @@ class ZeroMean(_Independent):
 
     Args:
         noise: ``"normal"``, ``"bernoulli"`` (a random sign) or ``"uniform"`` [variance, 3.3].
-        scale: where the standard deviations start; by default as published, uniform in ±1/√fan-in
+        scale: first standard deviation; by default as published, uniform in ±1/√fan-in
             (in an embedding the fan-in is 1).
 
     Raises:
@@ -99,7 +99,7 @@ class VariationalDropout(_Independent):
     Args:
         alpha: one α for the ``"layer"``, per output ``"neuron"`` or per ``"weight"``; or
             ``"additive"``: free means and log variances, which start at ``α μ²``.
-        log_alpha: where log α starts (published: −5 for LeNet, −10 for VGG).
+        log_alpha: first log α (published: −5 for LeNet, −10 for VGG).
         limit: log α is clipped to ±limit.
 
     Raises:

@@ -38,8 +38,8 @@ class LowRank(Posterior):
     under which weights have a standard deviation of ``s``.
 
     Args:
-        rank: of the weight matrix; at most the smaller of its sides is used.
-        scale: where the standard deviations of the factors' entries start, or a :class:`Scale`.
+        rank: rank of the weight matrix; at most the smaller of its sides is used.
+        scale: first standard deviation of the factors' entries, or a :class:`Scale`.
         start: ``"svd"`` starts at the nearest matrix of this rank, for a network that is trained
             already; ``"random"`` at random factors whose product varies as the weights do, for one
             that is not: the nearest matrix would be too small.

@@ -59,12 +59,7 @@ class Pruned(Posterior):
 
 
 def masked(posterior: Learned[WeightDistribution], mask: Tensor) -> Learned[WeightDistribution]:
-    """Return a posterior with the same parameters, shared and not copied, and these weights kept.
-
-    Args:
-        posterior: any; what it has pruned already stays pruned.
-        mask: ``True`` where a weight is kept, ``[out, in]``.
-    """
+    """Return a posterior with the same parameters, shared and not copied, and a mask of weights."""
     spec = posterior.spec
     mask = mask.bool().to(next(posterior.parameters()).device)
     if isinstance(spec, Pruned):

@@ -56,12 +56,12 @@ class Rank1(Posterior):
     ``weight_scale`` is given: train them with weight decay.
 
     Args:
-        members: how many mixture members share the weights.
+        members: number of mixture members that share the weights.
         factors: the kind of both factors, or of ``(r, s)``: ``"normal"``, ``"cauchy"``,
             ``"lognormal"``, ``"halfcauchy"``, ``"fixed"`` or ``"none"``. ``r`` scales outputs,
             ``s`` input channels.
         perturb: multiply by the factors, or add them.
-        signs: how factors start: above 0 it is the probability of +1 against −1; otherwise they
+        signs: first values of factors: above 0 the probability of +1 against −1; otherwise they
             are drawn from N(1, signs²) (N(0, signs²) when added). Log-normal factors start with
             mean one and this spread of their logarithms.
         rate: dropout rate that sets the first scale, √(rate / (1 − rate)).
@@ -69,7 +69,7 @@ class Rank1(Posterior):
         kl: average the factors' KL over members, or sum it as the reference code does.
         weight_scale: standard deviation of a normal prior on the shared weights; ``None`` leaves
             that to the optimizer's weight decay.
-        batch: what members learn from: ``"split"`` gives each its contiguous share of a batch, at
+        batch: data of a member: ``"split"`` gives each its contiguous share of a batch, at
             the cost of one network, ``"tile"`` all of it, as published; a loop of your own feeds
             ``x``, or ``tile(x, members)``. Predictions are those of all members either way. Specs
             that were saved before there was a choice mean ``"tile"``.

@@ -84,7 +84,7 @@ def curvature(
         model: Trained plain network; runs in eval mode.
         layers: Its layers to look at, by name.
         batches: Pairs ``(x, y)`` or dictionaries.
-        likelihood: What the outputs mean.
+        likelihood: Likelihood of the outputs.
         diagonal: Whether to sum squared gradients of single weights, the slowest part.
         target: Key of the targets in dictionaries.
         output: Chooses the tensor that the likelihood describes.

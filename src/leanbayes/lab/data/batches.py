@@ -85,12 +85,12 @@ class Batches:
     A run that resumes at epoch e, or in the middle of it, sees what it would have seen.
 
     Args:
-        examples: what to draw from.
+        examples: examples to draw from.
         size: examples in a batch, over all ranks; the last one of an epoch may be smaller.
         seed: one number for the whole run.
         augment: changes whole batches at random, see :class:`PadCropFlip`.
         drop_last: leave a smaller last batch out.
-        rank: which part of every batch this process takes.
+        rank: index of this process's part of every batch.
         ranks: into how many equal parts a batch is cut; what cannot be cut is left out.
     """
 

@@ -17,7 +17,8 @@ from leanbayes.lab.data import Dataset, load_dataset
 from leanbayes.lab.demo.families import RECOMMENDED, Family, Settings
 from leanbayes.lab.evaluation import foreign_images
 from leanbayes.lab.provenance import environment_facts
-from leanbayes.metrics import Score, average, calibration_error, placements
+from leanbayes.metrics import Score, average, calibration_error
+from leanbayes.metrics.ranking import placements
 
 
 @dataclass(frozen=True, eq=False)

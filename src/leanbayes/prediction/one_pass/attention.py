@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.prediction.one_pass.activations import sigmoid
-from leanbayes.prediction.one_pass.arithmetic import add, matmul, mul
+from leanbayes.prediction.one_pass.arithmetic import add, as_gaussian, matmul, mul
 from leanbayes.prediction.one_pass.gaussian import Uncertain, need, register_moments
-from leanbayes.prediction.one_pass.shapes import as_gaussian
 
 
 def _spread(p: Tensor, variance: Tensor, dim: int) -> Tensor:

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes.kernels import max_pool_moments
+from leanbayes.prediction.one_pass.arithmetic import as_gaussian
 from leanbayes.prediction.one_pass.gaussian import Uncertain, named, need, register_moments
-from leanbayes.prediction.one_pass.shapes import as_gaussian
 
 Sizes = int | Sequence[int]
 
@@ -133,6 +134,14 @@ def _max_pool(dims: int) -> Callable[..., Uncertain]:
         )
         sizes, pads = _per_dim(kernel_size, dims), _per_dim(padding, dims)
         strides, gaps = _per_dim(stride or sizes, dims), _per_dim(dilation, dims)
+        by_dim = zip(x.shape[-dims:], sizes, strides, pads, gaps, strict=True)
+        after = [
+            (n + 2 * pad - gap * (size - 1) - 1) // step + 1 for n, size, step, pad, gap in by_dim
+        ]
+        shape = *x.shape[:-dims], *after
+        fused = max_pool_moments(x.loc, x.variance, shape, sizes, strides, pads, gaps)
+        if fused:
+            return Uncertain(*fused)
         if any(pads):
             around = [p for p in reversed(pads) for _ in range(2)]
             x = Uncertain(F.pad(x.loc, around, value=-math.inf), F.pad(x.variance, around))

@@ -1,4 +1,4 @@
-"""One pass of a model over means and variances."""
+"""One pass of a model over means and variances, and draws of the outputs."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -14,8 +14,8 @@ from leanbayes.models.random_maps import members, tile
 from leanbayes.precision import full_precision
 from leanbayes.prediction.eval_mode import evaluating, is_compiled
 from leanbayes.prediction.inputs import Inputs
+from leanbayes.prediction.one_pass.arithmetic import as_gaussian
 from leanbayes.prediction.one_pass.gaussian import RULES, Uncertain, named, need
-from leanbayes.prediction.one_pass.shapes import as_gaussian
 from leanbayes.prediction.one_pass.weights import MomentDraws
 
 _DRAWS = {
@@ -80,3 +80,38 @@ def moments_of(model: nn.Module, inputs: Inputs) -> Uncertain:
     places = [d for d in {0, dim} if d < y.ndim and y.shape[d] == rows]
     need(len(places) == 1, "the output has no dimension that certainly counts examples")
     return y.movedim(places[0], 0).unflatten(0, (count, rows // count))
+
+
+_SOBOL_LIMIT = torch.quasirandom.SobolEngine.MAXDIM
+
+
+def output_noise(moments: Uncertain, draws: int, seed: int | None = None) -> Tensor:
+    """Return normal noise ``[draws, 1, …, 1, size]`` for outputs, by a scrambled Sobol sequence.
+
+    All examples share the points, one dimension for each entry of the last dimension, so the same
+    moments and seed give the same draws.
+
+    Args:
+        moments: Mean and variance of the outputs, ``[members, examples, …]``.
+        draws: Number of draws for each member.
+        seed: Seed of the scrambling; 0 if not given.
+    """
+    size = moments.shape[-1] if moments.ndim > 2 else 1
+    if size <= _SOBOL_LIMIT:
+        sobol = torch.quasirandom.SobolEngine(size, scramble=True, seed=(seed or 0) % 2**31)
+        points = sobol.draw(draws, dtype=torch.float64)
+        noise = torch.special.ndtri(points.clamp(1e-9, 1 - 1e-9))
+    else:
+        generator = torch.Generator().manual_seed(seed or 0)
+        noise = torch.randn(draws, size, generator=generator, dtype=torch.float64)
+    return noise.to(moments.loc).view(draws, *(1,) * (moments.ndim - 1), size)
+
+
+def draw_outputs(moments: Uncertain, noise: Tensor) -> Tensor:
+    """Draw normal outputs ``[draws · members, examples, …]``.
+
+    Args:
+        moments: Mean and variance of the outputs, ``[members, examples, …]``.
+        noise: The result of :func:`output_noise`.
+    """
+    return torch.addcmul(moments.loc, moments.variance.sqrt(), noise).flatten(0, 1)

@@ -68,11 +68,9 @@ def _of_independent(
         return Uncertain(loc if bias is None else op.add_bias(loc, bias), variance)
     loc = _affine(op, m, q.mean, bias)
     second = None if v is None else _affine(op, v, q.mean.square())
-    if type(q) is KTiedNormal and type(op) is Linear and loc.is_contiguous():
+    if type(q) is KTiedNormal and loc.is_contiguous():
         total = torch.zeros_like(loc) if second is None else second
-        rows = m.reshape(-1, m.shape[-1])
-        spread = None if v is None else v.reshape(rows.shape)
-        if add_k_tied_variance(total.view(-1, total.shape[-1]), q, rows, spread):
+        if add_k_tied_variance(total, q, op, m, v):
             return Uncertain(loc, total)
     own = _of_variances(q, op, m, v)
     return Uncertain(loc, own if second is None else own.add_(second))

@@ -14,7 +14,7 @@ from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.runs import Run
 from leanbayes.lab.train import train
-from leanbayes.models.mc_dropout import mc_dropout
+from leanbayes.models.baselines import mc_dropout
 from leanbayes.models.random_maps import named_kl
 from research.__main__ import app
 from research.networks import build
