@@ -26,10 +26,9 @@ from leanbayes.kernels.moments import (
     sigmoid_moments,
 )
 from leanbayes.kernels.native import product, without_native
-from leanbayes.kernels.noise import add_noise
+from leanbayes.kernels.noise import Sharing, add_noise, shared_noise, windows
 from leanbayes.kernels.rank1 import NormalFactor
 from leanbayes.kernels.report import Kernels, kernels
-from leanbayes.kernels.shared_noise import Sharing, shared_noise, windows
 from leanbayes.kernels.triangular import (
     PackedTriangular,
     from_packed,
