@@ -21,6 +21,7 @@ from research.publishing.cells import (
     Cell,
     Row,
     differences,
+    errors_note,
     experiments,
     mean_of,
     merge_seeds,
@@ -329,13 +330,8 @@ def _probed_layer(recipe: Mapping[str, Any]) -> str:
 
 def _rows_table(rows: Sequence[Row]) -> str:
     """Return the rows, and what their errors are over."""
-    several = [len(row.seeds) > 1 for row in rows if row.seeds]
-    if not several:
-        return rows_table(rows)
-    over = "seeds" if all(several) else "test examples"
-    if any(several) and not all(several):
-        over = "seeds in rows of several, over test examples in rows of one"
-    return f"{rows_table(rows)}\n\n*± is a standard error over {over}.*"
+    note = errors_note(len(row.seeds) for row in rows if row.seeds)
+    return "\n\n".join(filter(None, (rows_table(rows), note)))
 
 
 def _numbers(column: Iterable[float | None]) -> list[float]:

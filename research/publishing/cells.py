@@ -137,6 +137,25 @@ def differences(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def errors_note(seeds: Iterable[int]) -> str:
+    """Return what the standard errors of a table are over; empty without rows.
+
+    Args:
+        seeds: number of seeds of every row that ran.
+
+    Example:
+        >>> errors_note([3, 3]), errors_note([1])
+        ('*± is a standard error over seeds.*', '*± is a standard error over test examples.*')
+    """
+    several = [number > 1 for number in seeds]
+    if not several:
+        return ""
+    over = "seeds" if all(several) else "test examples"
+    if any(several) and not all(several):
+        over = "seeds in rows of several, over test examples in rows of one"
+    return f"*± is a standard error over {over}.*"
+
+
 def experiments(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """Return the rows of every experiment, which is what stands before the comma of a title.
 

@@ -18,6 +18,7 @@ FOLDER = "after"
 """Where studies are, in the folder of results."""
 
 
+_WITHOUT_ERRORS = ("alphas",)
 _KEYS = {"name", "noise", "images", "accuracy", "elbo", "histogram", "seed"}
 
 
@@ -49,7 +50,13 @@ def after_blocks(results: Path) -> OwnBlocks:
 
     def table(kind: str) -> Callable[[str], str]:
         make, names = listed[kind]
-        return lambda argument: make(of.named(argument, names))
+
+        def made(argument: str) -> str:
+            studies = of.named(argument, names)
+            note = "" if kind in _WITHOUT_ERRORS else tables.errors_of(studies)
+            return "\n\n".join(filter(None, (make(studies), note)))
+
+        return made
 
     return OwnBlocks(
         tables={
