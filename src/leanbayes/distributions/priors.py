@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution, Normal, constraints
 
 from leanbayes.distributions.base import WeightDistribution
-from leanbayes.distributions.masked import Masked
+from leanbayes.distributions.independent import Masked
 from leanbayes.errors import require
 
 
