@@ -118,7 +118,7 @@ def _head_to_head(result: Result, title: Callable[[str], str]) -> str:
     ]
     if not pairs:
         return ""
-    return f"In the process of the peers, {OURS} took {', '.join(pairs)}."
+    return f"In the process of the peers, the cost of {OURS} was: {'; '.join(pairs)}."
 
 
 def costs_setups(result: Result, branch: str) -> list[str]:
@@ -211,7 +211,7 @@ def laboratory(result: Result) -> list[str]:
     """Return a section: what ``leanbayes train`` adds."""
     return [
         "## The laboratory",
-        "An epoch of `leanbayes train` (Lightning, checkpoints, metrics) takes "
+        "An epoch of `leanbayes train` includes Lightning, checkpoints and metrics. It takes "
         f"{cell({**result['ratio'], 'calm': True})} times that of a bare torch loop over the same "
         f"model and {result['examples']:,} images (`python -m research bench laboratory`).",
     ]

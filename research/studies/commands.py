@@ -15,8 +15,6 @@ from research.options import Out, OutFolder, Seeds, with_settings
 from research.publishing.pages import refresh
 from research.publishing.paper import DOCS, RESULTS, ROOT
 from research.publishing.study_file import read_study, show
-from research.studies.defaults.study import Settings as DefaultSettings
-from research.studies.defaults.study import study_defaults
 from research.studies.kl_weight.page import write as write_kl_weight
 from research.studies.kl_weight.study import TASKS, everything
 from research.studies.leaderboard.page import makers as leaderboard_makers
@@ -40,7 +38,7 @@ _LEADERBOARD = RESULTS / "leaderboard"
 _VARIANTS = RESULTS / "variants.json"
 _LORA = RESULTS / "lora" / "minilm.json"
 _ONE_PASS, _ONE_PASS_COSTS = RESULTS / "one_pass.json", RESULTS / "bench" / "one_pass.json"
-_SEARCH, _DEFAULTS = RESULTS / "defaults.json", RESULTS / "defaults_by_library.json"
+_SEARCH = RESULTS / "defaults.json"
 
 
 @app.command(epilog="Example: python -m research studies uci --data concrete --posterior k-tied")
@@ -120,15 +118,6 @@ def overview(
         tell = show("accuracy", "nll", "ece", "auroc", "duration")
         study_methods(settings, out, seeds=seeds, tell=tell)
     study_costs(settings, out)
-    print(f"Written to {out}")
-
-
-@app.command(epilog="Example: python -m research studies defaults --seeds 3")
-@with_settings(DefaultSettings)
-def defaults(settings: DefaultSettings, seeds: Seeds = 3, out: Out = _DEFAULTS) -> None:
-    """Train seven tasks plain, with MC dropout and by the recommended recipe: test metrics."""
-    torch.set_num_threads(1)
-    study_defaults(settings, out, seeds=seeds, tell=show("duration"))
     print(f"Written to {out}")
 
 

@@ -14,7 +14,7 @@ from leanbayes.layers import RandomMap
 from leanbayes.models.random_maps import map_posteriors
 from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import MeanField, ZeroMean
-from leanbayes.posteriors.masked import masked
+from leanbayes.posteriors.independent import masked
 from research.papers.scales import with_scales
 
 M = TypeVar("M", bound=nn.Module)

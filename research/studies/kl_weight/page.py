@@ -128,25 +128,27 @@ def _table(by_weight: Mapping[float, Mapping[str, tuple[float, float]]]) -> str:
 
 def _how(files: Sequence[Mapping[str, Any]]) -> str:
     sizes = {f["data"]: f["config"] for f in files}
-    each = "; ".join(
-        f"{NAMES[name]}: {c['examples']} examples, one hidden layer of {c['hidden']}, {c['steps']} "
-        f"steps of Adam in batches of {c['batch']} from a rate of {c['lr']:g} that falls to "
-        "zero, while the weight of the KL rises over the first "
-        f"{100 * c['warmup']:.0f}% of them"
+    each = ". ".join(
+        f"{NAMES[name]}: {c['examples']:,} examples, one hidden layer of {c['hidden']}; "
+        f"{c['steps']:,} steps of Adam in batches of {c['batch']}; learning rate {c['lr']:g} with "
+        f"cosine decay; KL warm-up over {100 * c['warmup']:.0f}% of the steps"
         for name, c in sizes.items()
     )
     seeds = "; ".join(f"{NAMES[name]} {c['seeds']}" for name, c in sizes.items())
     minutes = sum(f["seconds"] for f in files) / 60
     return (
-        f"{each}. Posteriors are k-tied of rank 2, priors normal with a learned scale for every "
+        f"{each}.\n\nPosteriors are k-tied of rank 2, priors are normal with a learned scale per "
         f"layer, and predictions average {files[0]['config']['samples']} samples. Errors are "
-        f"standard errors over seeds ({seeds}): standard splits of concrete, other training images "
-        "otherwise. Of numbers, the calibration error is the mean gap between nominal and observed "
-        "coverage of central intervals, and OOD rows have the columns of test rows, each in a "
-        "separate order, detected by predictive variance. Of classes, coverage is how often the "
-        "true one is among the most probable that reach 90% together, and OOD images are "
-        "those of the other data set, detected by entropy. `python -m research studies kl-weight` "
-        f"measures it again, in {minutes:.0f} minutes of one core here."
+        f"standard errors over seeds ({seeds}). Seeds change the split of concrete and the "
+        "training images.\n\n"
+        "- **Regression.** The calibration error is the mean gap between nominal and observed "
+        "coverage of central intervals. OOD rows are test rows with permuted columns, detected by "
+        "predictive variance.\n"
+        "- **Classes.** Coverage is the share of examples whose class is among the most probable "
+        "classes that together reach 90%. OOD images are those of the other data set, detected by "
+        "entropy.\n\n"
+        "`python -m research studies kl-weight` measures it again, in "
+        f"{minutes:.0f} minutes of one core."
     )
 
 

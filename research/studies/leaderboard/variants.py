@@ -82,6 +82,7 @@ BEFORE = Variant()
 """The recipe that the search of results/defaults.json found."""
 VARIANTS: Mapping[str, Variant] = {
     "before": BEFORE,
+    "KL weight at most 0.5": replace(BEFORE, most=0.5),
     "KL weight at most 0.3": replace(BEFORE, most=0.3),
     "KL weight at most 0.1": replace(BEFORE, most=0.1),
     "4 examples per weight": replace(BEFORE, examples=4.0),
@@ -89,9 +90,13 @@ VARIANTS: Mapping[str, Variant] = {
     "first scale 0.3 of it": replace(BEFORE, start=0.03),
     "scales 5 times as fast": replace(BEFORE, scales=5.0),
     "no warm-up": replace(BEFORE, options={"kl_warmup": 0.0}),
+    "warm-up over all steps": replace(BEFORE, options={"kl_warmup": 1.0}),
     "warm-up over 40%": replace(BEFORE, options={"kl_warmup": 0.4}),
     "hierarchical prior, spread 0.5": replace(BEFORE, prior=Hierarchical(1.0, 0.5)),
     "learned prior scale": replace(BEFORE, prior=Normal(0.3, learn="layer")),
+    "KL weight at most 0.5, warm-up over all steps": replace(
+        BEFORE, most=0.5, options={"kl_warmup": 1.0}
+    ),
     "noise per output": replace(BEFORE, conversion={"estimator": lb.estimators.local}),
 }
 EVERY = (*BASELINES, *VARIANTS)

@@ -21,7 +21,7 @@ from leanbayes.lab.data import load_dataset
 from leanbayes.lab.evaluation import foreign_auroc
 from leanbayes.lab.provenance import environment_facts
 from research.publishing.study_file import StudyFile, Tell
-from research.studies.defaults.study import cnn, mlp
+from research.studies.leaderboard.networks import cnn, mlp
 
 METHODS = ("mean weights", "20 samples", "200 samples", "one pass")
 SUQ = "SUQ 0.1.0"

@@ -17,7 +17,7 @@ from leanbayes.errors import require, require_choice
 from leanbayes.layers import RandomMap
 from leanbayes.models.random_maps import map_posteriors, random_maps
 from leanbayes.parameters.learned import Learned
-from leanbayes.posteriors.masked import masked
+from leanbayes.posteriors.independent import masked
 from leanbayes.registry import Registry
 
 M = TypeVar("M", bound=nn.Module)

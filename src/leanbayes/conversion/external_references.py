@@ -1,8 +1,8 @@
 """References: layers that a model reaches past its module tree, and where each of them is kept.
 
 Torch registers a layer that is an attribute of a module. Code may keep the same layer in lists,
-dictionaries, tuples, sets and objects, where an exchange has to follow it, and inside functions,
-``functools.partial`` and bound methods, where it cannot.
+dictionaries, tuples, sets and objects, where it is replaced as well. It cannot be replaced inside
+functions, ``functools.partial`` and bound methods.
 """
 
 import copy

@@ -12,10 +12,8 @@ from leanbayes.distributions.base import (
     WeightDistribution,
 )
 from leanbayes.distributions.covariance import DiagonalLowRank, Factor, Triangular
-from leanbayes.distributions.k_tied import KTiedNormal
-from leanbayes.distributions.location_scale import LocationScale
-from leanbayes.distributions.low_rank import LowRankProduct
-from leanbayes.distributions.masked import Masked
+from leanbayes.distributions.factored import LowRankProduct, Rank1Mixture
+from leanbayes.distributions.independent import KTiedNormal, LocationScale, Masked
 from leanbayes.distributions.matrix_normal import KroneckerNormal
 from leanbayes.distributions.priors import (
     CenteredNormal,
@@ -26,4 +24,3 @@ from leanbayes.distributions.priors import (
     NormalMixture,
     RelevanceNormal,
 )
-from leanbayes.distributions.rank1 import Rank1Mixture

@@ -155,10 +155,10 @@ def traced_prediction(
     dims: Sequence[int],
     samples: int,
 ) -> ExportedProgram:
-    """Trace the way from inputs to the outputs of one pass.
+    """Trace the graph from inputs to the outputs of one pass.
 
-    Where they are of several, it is from inputs, the noise of one pass and the samples of all to
-    the outputs of the pass and the answers.
+    With several passes, the graph also takes the noise of one pass and the samples of all. It then
+    returns the outputs of the pass and the predictions.
     """
     rows = inputs[0].shape[dims[0]]
     like: dict[str, Any] = {"dtype": lifted.dtype, "device": inputs[0].device}

@@ -5,7 +5,7 @@ branches: torch's own operations with a gradient in closed form, and a native ke
 a CPU where the library was built. :func:`kernels` returns which is used.
 """
 
-from leanbayes.kernels.dispatch import EAGER, FORMULA, GRAPH, kernel, mode_of
+from leanbayes.kernels.dispatch import EAGER, FORMULA, GRAPH, Kernels, kernel, kernels, mode_of
 from leanbayes.kernels.divergence import KLTerm
 from leanbayes.kernels.entries import DrawnEntries
 from leanbayes.kernels.independent import (
@@ -26,10 +26,8 @@ from leanbayes.kernels.moments import (
     sigmoid_moments,
 )
 from leanbayes.kernels.native import product, without_native
-from leanbayes.kernels.noise import add_noise
+from leanbayes.kernels.noise import Sharing, add_noise, shared_noise, windows
 from leanbayes.kernels.rank1 import NormalFactor
-from leanbayes.kernels.report import Kernels, kernels
-from leanbayes.kernels.shared_noise import Sharing, shared_noise, windows
 from leanbayes.kernels.triangular import (
     PackedTriangular,
     from_packed,

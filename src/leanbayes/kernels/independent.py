@@ -36,8 +36,15 @@ from leanbayes.kernels.native import (
     seed,
     threads,
 )
-from leanbayes.kernels.noise import NoisyOutputs, graph_normals, slope_of_variance, spread
-from leanbayes.kernels.shared_noise import Sharing, narrow_samples, shared_noise
+from leanbayes.kernels.noise import (
+    NoisyOutputs,
+    Sharing,
+    graph_normals,
+    narrow_samples,
+    shared_noise,
+    slope_of_variance,
+    spread,
+)
 from leanbayes.ops import Linear
 
 # ---- a draw of the weights

@@ -24,8 +24,17 @@ from leanbayes.kernels.native import (
     seed,
     threads,
 )
-from leanbayes.kernels.noise import NoisyOutputs, graph_normals, slope_of_variance, spread
-from leanbayes.kernels.shared_noise import NARROW, Sharing, narrow_samples, room_for, shared_noise
+from leanbayes.kernels.noise import (
+    NARROW,
+    NoisyOutputs,
+    Sharing,
+    graph_normals,
+    narrow_samples,
+    room_for,
+    shared_noise,
+    slope_of_variance,
+    spread,
+)
 from leanbayes.ops import Conv, ConvTranspose, Linear
 
 

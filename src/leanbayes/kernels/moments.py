@@ -22,7 +22,7 @@ def add_k_tied_variance(
     Args:
         out: Contiguous memory to add to.
         q: The weights.
-        op: How they act; a dense layer, or a convolution over one or two dimensions.
+        op: Action of the weights: a dense layer, or a convolution over one or two dimensions.
         x: Means of inputs.
         variance: Variances of inputs; ``None`` for zero.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from leanbayes.distributions import Rank1Mixture
-from leanbayes.distributions.rank1 import PerturbedMap, RandomFactor
+from leanbayes.distributions.factored import PerturbedMap, RandomFactor
 from leanbayes.kernels.dispatch import (
     EAGER,
     Computation,

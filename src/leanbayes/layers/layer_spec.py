@@ -29,6 +29,9 @@ from leanbayes.posteriors import (
 from leanbayes.priors import Cauchy, Flat, He, LogUniform, Normal, Prior
 
 B = TypeVar("B", bound=Tensor | None)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_START, _NORMALIZED_START = 0.1, 0.05
+"""First standard deviations, times the root of the fan-in, chosen on validation rows."""
 Pair = tuple[Learned[WeightDistribution], Learned[Distribution]]
 SharedPriors = dict[Prior, Learned[Distribution]]
 """The priors that all layers of one model share."""
@@ -98,8 +101,15 @@ class LayerSpec:
             )
 
 
-RECOMMENDED = KTied(rank=2, scale=Scale(0.1, raw_spread=0.1, by_fan_in=True))
-"""The posterior of a conversion that names none: nearly free, and it needs no tuning."""
+def recommended_posterior(model: nn.Module) -> Posterior:
+    """Return the posterior of a conversion that names none: nearly free, and needs no tuning.
+
+    Batch normalization takes the noise of a channel away in training, where its statistics are
+    those of the same draw, and not in predictions. So standard deviations start smaller there.
+    """
+    normalized = any(isinstance(module, _BATCH_NORMS) for module in model.modules())
+    start = _NORMALIZED_START if normalized else _START
+    return KTied(rank=2, scale=Scale(start, raw_spread=0.1, by_fan_in=True))
 
 
 def prior_or_default(prior: Prior | None, posterior: Posterior) -> Prior:

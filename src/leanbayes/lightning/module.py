@@ -1,7 +1,7 @@
 """The ELBO as a LightningModule, and callbacks that work without the laboratory.
 
-The noise of epoch *e* on rank *r* depends on (seed, e, r) alone, so that a run that is stopped and
-resumed at an epoch ends as an uninterrupted one.
+The noise of epoch *e* on rank *r* depends on (seed, e, r) alone. So a run that is resumed at an
+epoch ends like an uninterrupted one.
 """
 
 import copy

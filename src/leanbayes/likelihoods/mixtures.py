@@ -100,8 +100,8 @@ def entropy(log_probs: Tensor) -> Tensor:
 def quantiles(cdf: Cdf, levels: Sequence[float], law: Distribution, like: Tensor) -> Tensor:
     """Return the least value whose cdf reaches each level, ``[levels, *like.shape]``.
 
-    Bisection, to the last bit or whole number: between the ends of a bracket that is doubled until
-    it holds every level, on the real line that ``biject_to`` maps to the support of ``law``. The
+    Bisection, to the last bit or whole number, in a bracket that is doubled until it holds every
+    level. It runs on the real line, which ``biject_to`` maps to the support of ``law``. The
     distribution function is evaluated in double precision.
     """
     for level in levels:

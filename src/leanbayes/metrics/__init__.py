@@ -7,14 +7,12 @@ from leanbayes.metrics.classes import (
     brier,
     calibration_bins,
     calibration_error,
-    nll,
-)
-from leanbayes.metrics.diversity import (
     disagreement,
     disagreements,
     diversity,
     kl_diversity,
     member_log_probs,
+    nll,
 )
 from leanbayes.metrics.numbers import (
     Coverage,

@@ -35,9 +35,9 @@ def rmse(mean: Tensor, y: Tensor) -> Score:
 def crps(draws: Tensor, y: Tensor) -> Score:
     """Return the continuous ranked probability score of predictive draws: 0 is perfect.
 
-    ``E|X − y| − ½ E|X − X'|``, with the mean over pairs of different draws, which makes it
-    unbiased for the score of the distribution that they are from [Gneiting and Raftery, 2007,
-    eq. 21]. With one draw it is the absolute error.
+    It is ``E|X − y| − ½ E|X − X'|`` with the mean over pairs of different draws, an unbiased
+    estimate for their distribution [Gneiting and Raftery, 2007, eq. 21]. With one draw it is the
+    absolute error.
 
     Args:
         draws: predicted numbers ``[draws, examples, …]``, such as ``Prediction.draw()``.

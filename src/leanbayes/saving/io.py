@@ -107,8 +107,8 @@ WRITERS.append(save)
 def load(net: M, path: str | os.PathLike[str]) -> M:
     """Convert a copy of ``net`` as the saved model was, and load its numbers.
 
-    The file is refused, before it takes more memory than its size allows for, unless it has the
-    tensors that the network and the described specs need: their names, dtypes and shapes.
+    The file must have the tensors of the network and the stored specs: names, dtypes and shapes.
+    Otherwise it raises an error before it takes more memory than its size allows for.
 
     Args:
         net: the deterministic network that was converted, with any weights, in the dtype of the

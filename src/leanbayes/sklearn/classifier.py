@@ -23,12 +23,11 @@ from leanbayes.sklearn.fitting import Floats
 class BayesClassifier(ClassifierMixin, BayesEstimator):
     """A Bayesian neural network for classification, as a scikit-learn estimator.
 
-    A row of weight 3 is the same as three rows, and neither the order of the rows that a network
-    was fitted to nor that of those it predicts changes anything.
+    A row of weight 3 is the same as three rows. The order of rows does not matter, in fitting or
+    prediction.
 
-    Probabilities are *credible, not conformal*: they are averages over what the posterior holds
-    possible, and are right as far as model and posterior are. For a guarantee of coverage wrap
-    the estimator with MAPIE.
+    Probabilities are *credible, not conformal*: they are averages over the posterior, and only as
+    good as the model. For a guarantee of coverage wrap the estimator with MAPIE.
 
     Args:
         posterior: ``"mean-field"``, ``"k-tied"``, ``"matrix-normal"``, ``"rank-1"``,
@@ -113,10 +112,10 @@ class BayesClassifier(ClassifierMixin, BayesEstimator):
         return self._asked(X, lambda p: p.log_probs)
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
-        """Return entropies in nats: of all, of the noise, and what the drawn functions disagree on.
+        """Return total, aleatoric and epistemic entropies in nats.
 
         They are the entropy of the averaged probabilities, the average entropy of the samples, and
-        the difference, which is the mutual information of class and function.
+        their difference: the mutual information of class and function.
         """
         parts = self._asked(
             X, lambda p: torch.stack([p.expected_entropy, p.mutual_information], -1)

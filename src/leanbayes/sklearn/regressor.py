@@ -32,13 +32,11 @@ class _MeansAndScales(Likelihood):
 class BayesRegressor(RegressorMixin, BayesEstimator):
     """A Bayesian neural network for regression, as a scikit-learn estimator.
 
-    Targets are scaled inside and come back in their own units. A row of weight 3 is the same as
-    three rows, and neither the order of the rows that a network was fitted to nor that of those it
-    predicts changes anything.
+    Targets are scaled internally; predictions have their units. A row of weight 3 is the same as
+    three rows. The order of rows does not matter, in fitting or prediction.
 
-    Intervals and quantiles are *credible, not conformal*: they say where the model believes a new
-    target to lie, and are right as far as model and posterior are. For a guarantee of coverage
-    wrap the estimator with MAPIE.
+    Intervals and quantiles are *credible, not conformal*: they are only as good as the model and
+    its posterior. For a guarantee of coverage wrap the estimator with MAPIE.
 
     Args:
         posterior: ``"mean-field"``, ``"k-tied"``, ``"matrix-normal"``, ``"rank-1"``,

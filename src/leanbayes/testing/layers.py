@@ -67,9 +67,9 @@ def check_layer(
 ) -> None:
     """Check the Bayesian layer of a torch layer against its contract.
 
-    It must convert and come back with the same weights under the same names, answer as the torch
-    layer where its weights are the means, be one function where a draw is held, count every weight
-    once in the KL, learn, stay frozen, be saved and loaded, and refuse what would be lost.
+    It must convert and come back with the same weights under the same names, and return the torch
+    layer's outputs with its means. A held draw must be one function, and the KL must count every
+    weight once. It must learn, stay frozen, be saved and loaded, and refuse unsupported options.
 
     Args:
         net: a torch layer whose kind was registered, in any state.

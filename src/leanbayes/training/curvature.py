@@ -1,7 +1,7 @@
 """Curvature of a trained network: Kronecker factors and diagonals of its Gauss–Newton matrix.
 
-For a layer with input ``a`` and gradients ``g`` at its output, the Gauss–Newton matrix of the
-weights, summed over the data, is approximately ``G ⊗ A`` with ``A = Σ a aᵀ`` and ``G`` the mean of
+A layer has inputs ``a`` and gradients ``g`` at its outputs. Summed over the data, the Gauss–Newton
+matrix of its weights is approximately ``G ⊗ A``, with ``A = Σ a aᵀ`` and ``G`` the mean of
 ``g gᵀ``. Positions of sequences and convolutions count as inputs (KFAC-expand).
 """
 

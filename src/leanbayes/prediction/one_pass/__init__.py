@@ -3,7 +3,6 @@
 from leanbayes.prediction.one_pass import (
     activations,
     arithmetic,
-    attention,
     linear,
     normalization,
 )

@@ -1,12 +1,11 @@
 """All samples of a prediction in one pass, with noise that examples share.
 
-A prediction needs the law of each example's own outputs and nothing of how two examples vary
-together. So a number of noise may serve several examples, and the moments of the first random
-layer, which no noise has reached, are computed once for all samples. That needs a proof that
-examples do not interact: :class:`RowsApart` watches a pass and follows which dimension of every
-tensor counts rows. Whatever it does not know it refuses: a function of rows that is not in
-:data:`~leanbayes.prediction.vectorized.batch_rules.ROW_WISE`, a tensor that nobody saw being made,
-and numbers that change with how many rows there are.
+A prediction needs the distribution of each example's outputs, but not the correlation of examples.
+So several examples may share a noise value, and the moments of the first random layer are computed
+once for all samples. That needs a proof that examples do not interact: :class:`RowsApart` watches
+a pass and follows the dimension of every tensor that counts rows. It refuses functions that are
+not in :data:`~leanbayes.prediction.vectorized.batch_rules.ROW_WISE`, tensors of unknown origin,
+and numbers that change with the number of rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

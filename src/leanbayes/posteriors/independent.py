@@ -1,18 +1,21 @@
-"""Independent weights: mean field, its limit of no noise, variance layers, Gaussian dropout."""
+"""Independent weights: points, mean field, k-tied, variance layers, dropout, and pruned weights."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
-from leanbayes.distributions import Delta, LocationScale, WeightDistribution
-from leanbayes.errors import require, require_choice, require_positive
+from leanbayes.distributions import Delta, KTiedNormal, LocationScale, Masked, WeightDistribution
+from leanbayes.errors import require, require_choice, require_count, require_positive
 from leanbayes.ops import LinearOp
 from leanbayes.parameters.learned import Clamp, Exp, Learned, Stored
 from leanbayes.parameters.scales import Scale
 from leanbayes.posteriors.base import Posterior, cut_matrices, register_posterior
+from leanbayes.posteriors.factored import LowRank, Rank1
 from leanbayes.precision import wide
 
 
@@ -128,3 +131,108 @@ class VariationalDropout(_Independent):
         clipped = Clamp(-self.limit, self.limit, self.log_alpha)
         log_alpha = Stored(weight.new_zeros(shape), clipped)
         return self.learned(LocationScale.multiplicative, loc=loc, log_alpha=log_alpha)
+
+
+@register_posterior
+@dataclass(frozen=True)
+class KTied(Posterior):
+    """Independent normal weights with standard deviations ``U Vᵀ`` of low rank [k-tied, eq. 3].
+
+    The factors start at ``√(scale / rank)``, so that the standard deviations start at ``scale``
+    whatever the rank; by default with the published jitter of 0.1 on their logs [k-tied, E].
+
+    Args:
+        rank: the number of rank-one terms ``k``.
+        scale: first standard deviation, or a :class:`Scale` for the factors' storage.
+
+    Raises:
+        ValueError: If the rank is below 1 or the scale does not suit factors.
+    """
+
+    rank: int = 2
+    scale: float | Scale = Scale(0.01, raw_spread=0.1)  # noqa: RUF009 (a frozen value)
+
+    def __post_init__(self) -> None:
+        require_count("rank", self.rank, 1)
+        scale = Scale.of(self.scale)
+        require(scale.ceiling is None, "tied factors have no ceiling; use MeanField for one")
+        require(scale.start != "fan_in", "tied factors start at a number, not at 'fan_in'")
+
+    def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
+        rows, columns = op.matrix(weight).shape
+        scale = Scale.of(self.scale).for_fan_in(op.fan_in(columns))
+        assert not isinstance(scale.start, str)
+        start = math.sqrt(scale.start / self.rank)
+        factor = replace(scale, start=start)
+        logs = factor.stored == "log"
+        u = factor.initial((self.rank, rows), weight)
+        v = factor.initial((self.rank, columns), weight)
+        return self.learned(
+            partial(KTiedNormal, log_unit=math.log(start) if logs else None),
+            loc=Stored.means(weight, op),
+            u=replace(u, as_it_is=logs),
+            v=replace(v, as_it_is=logs),
+        )
+
+    def stored_part(
+        self, whole: Learned[WeightDistribution], rows: Tensor, columns: Tensor
+    ) -> dict[str, Tensor]:
+        u, v = (whole.get_parameter(name).detach() for name in ("u", "v"))
+        return {"loc": whole.value("loc")[rows][:, columns], "u": u[:, rows], "v": v[:, columns]}
+
+
+@register_posterior
+@dataclass(frozen=True)
+class Pruned(Posterior):
+    """Another posterior with some weights fixed at zero, where they cost nothing.
+
+    Which ones is the mask, a saved and untrained tensor of the layer's posterior. It starts with
+    every weight kept; :func:`~leanbayes.prune` sets it.
+
+    Args:
+        base: spec of the posterior of the weights that are kept; not of rank-one factors, which
+            belong to whole rows and columns.
+
+    Raises:
+        ValueError: If the posterior cannot be pruned.
+    """
+
+    base: Posterior = MeanField()
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.base, Posterior)
+            and not isinstance(self.base, LowRank | Pruned | Rank1),
+            f"base is {self.base!r}; give the spec of a posterior of single weights, such as "
+            "lb.MeanField()",
+        )
+
+    def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
+        shape = op.matrix(weight).shape
+        everything = torch.ones(shape, dtype=torch.bool, device=weight.device)
+        return masked(self.base(weight, op), everything)
+
+    def part(
+        self, whole: Learned[WeightDistribution], op: LinearOp, rows: Tensor, columns: Tensor
+    ) -> Learned[WeightDistribution]:
+        """Return the part of the base, without a mask if nothing of it is pruned."""
+        mask = whole.value("mask")[rows][:, columns]
+        cut = self.base.part(whole, op, rows, columns)
+        return cut if bool(mask.all()) else masked(cut, mask)
+
+
+def masked(posterior: Learned[WeightDistribution], mask: Tensor) -> Learned[WeightDistribution]:
+    """Return a posterior with the same parameters, shared and not copied, and a mask of weights."""
+    spec = posterior.spec
+    mask = mask.bool().to(next(posterior.parameters()).device)
+    if isinstance(spec, Pruned):
+        again = posterior.extended(posterior.constructor, spec=spec)
+        again.register_buffer("mask", posterior.value("mask") & mask)
+        return again
+    return posterior.extended(partial(_masked, posterior.constructor), spec=Pruned(spec), mask=mask)
+
+
+def _masked(
+    constructor: Callable[..., WeightDistribution], /, *, mask: Tensor, **arguments: Any
+) -> Masked:
+    return Masked(constructor(**arguments), mask, validate_args=False)
