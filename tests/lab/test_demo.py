@@ -200,7 +200,7 @@ def test_a_report_that_fails_does_not_hide_the_table(monkeypatch):
     done = _invoke("--quick")
     assert done.exit_code == 1
     assert "k-tied, rank 2" in done.output
-    assert "The report could not be written to" in done.output
+    assert "leanbayes: the report could not be written to" in done.output
 
 
 @pytest.mark.parametrize(
