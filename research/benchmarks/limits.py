@@ -16,13 +16,9 @@ import torch
 from torch import Tensor
 
 import leanbayes as lb
-from leanbayes.kernels import (
-    Sharing,
-    k_tied_samples,
-    product,
-    scaled_samples,
-    without_native,
-)
+from leanbayes.kernels import Sharing, product, without_native
+from leanbayes.kernels.independent import scaled_samples
+from leanbayes.kernels.k_tied import k_tied_samples
 from leanbayes.prediction import sampling
 from leanbayes.prediction.vectorized.samples import SHARED_BY
 from research.benchmarks.methods import PRIOR, plain

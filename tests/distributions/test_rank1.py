@@ -13,8 +13,7 @@ from torch import distributions as td
 
 import leanbayes as lb
 from leanbayes.distributions import Rank1Mixture
-from leanbayes.kernels import NormalFactor
-from leanbayes.kernels.rank1 import TableMap
+from leanbayes.kernels.rank1 import NormalFactor, TableMap
 from leanbayes.ops import Linear, Usage
 from leanbayes.testing import FAILURE_RATE, assert_mean
 

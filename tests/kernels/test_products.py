@@ -5,8 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from leanbayes.kernels import k_tied_local, product, products, scaled_local, without_native
+from leanbayes.kernels import product, products, without_native
 from leanbayes.kernels.divergence import sum_of_logs
+from leanbayes.kernels.independent import scaled_local
+from leanbayes.kernels.k_tied import k_tied_local
 
 BATCH, IN, OUT = 650, 301, 257  # large enough for oneDNN, no multiples of a vector's width
 EXACT = {"rtol": 1e-4, "atol": 1e-4}

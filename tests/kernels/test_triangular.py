@@ -9,8 +9,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import leanbayes as lb
 from leanbayes.distributions import Triangular
-from leanbayes.kernels import (
-    PackedTriangular,
+from leanbayes.kernels import PackedTriangular, without_native
+from leanbayes.kernels.triangular import (
     from_packed,
     lower_gram,
     lower_lower,
@@ -18,7 +18,6 @@ from leanbayes.kernels import (
     lower_quadratic,
     row_squares,
     to_packed,
-    without_native,
 )
 
 BRANCHES = [

@@ -6,7 +6,8 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import leanbayes as lb
-from leanbayes.kernels import ScaledFromNormal, TiedFromNormal
+from leanbayes.kernels.independent import ScaledFromNormal
+from leanbayes.kernels.k_tied_kl import TiedFromNormal
 
 
 def network(*posteriors):

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from leanbayes.kernels import FromRelevance, NoForce, ScaledFromNormal, TiedFromNormal
+from leanbayes.kernels.independent import FromRelevance, NoForce, ScaledFromNormal
+from leanbayes.kernels.k_tied_kl import TiedFromNormal
 
 
 def _learned(scale):

@@ -26,7 +26,7 @@ from leanbayes.distributions import (
     WeightDistribution,
 )
 from leanbayes.errors import require
-from leanbayes.kernels import from_packed, lower_gram, lower_lower, to_packed
+from leanbayes.kernels.triangular import from_packed, lower_gram, lower_lower, to_packed
 from leanbayes.parameters.learned import Abs, Learned
 from leanbayes.precision import wide
 

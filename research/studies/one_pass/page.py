@@ -175,8 +175,9 @@ a variance.
 - Numbers of a max-pooling window count as moving together, since positions share a kernel.
 - Units of a layer read the same random inputs. From the second layer on their correlation is left \
 out.
-- Outputs of one example, such as class logits, read the same hidden units; they are drawn \
-independently.
+- Outputs of one example, such as class logits, read the same hidden units. Up to 32 outputs of a \
+dense layer are drawn with the correlation that the noise of its inputs gives them; other outputs \
+are drawn independently.
 - Both branches of a residual sum come from the same activations; their variances are added.
 - Steps of a recurrent network share their weights; every step counts as a new draw.
 - Scores of attention share queries and keys; they count as independent.

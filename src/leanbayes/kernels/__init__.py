@@ -5,19 +5,8 @@ branches: torch's own operations with a gradient in closed form, and a native ke
 a CPU where the library was built. :func:`kernels` returns which is used.
 """
 
-from leanbayes.kernels.dispatch import EAGER, FORMULA, GRAPH, kernel, mode_of
-from leanbayes.kernels.divergence import KLTerm
-from leanbayes.kernels.entries import DrawnEntries
-from leanbayes.kernels.independent import (
-    FromRelevance,
-    NoForce,
-    ScaledFromNormal,
-    draw_scaled,
-    scaled_local,
-    scaled_samples,
-)
-from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_local, k_tied_samples
-from leanbayes.kernels.k_tied_kl import TiedFromNormal
+from leanbayes.kernels import entries, k_tied_kl, noise, rank1
+from leanbayes.kernels.dispatch import EAGER, mode_of
 from leanbayes.kernels.lstm import factored_lstm
 from leanbayes.kernels.moments import (
     add_k_tied_variance,
@@ -26,61 +15,27 @@ from leanbayes.kernels.moments import (
     sigmoid_moments,
 )
 from leanbayes.kernels.native import without_native
-from leanbayes.kernels.noise import add_noise
 from leanbayes.kernels.products import product
-from leanbayes.kernels.rank1 import NormalFactor
-from leanbayes.kernels.report import Kernels, kernels
-from leanbayes.kernels.shared_noise import Sharing, shared_noise, windows
-from leanbayes.kernels.triangular import (
-    PackedTriangular,
-    from_packed,
-    lower_gram,
-    lower_lower,
-    lower_product,
-    lower_quadratic,
-    row_squares,
-    to_packed,
-)
+from leanbayes.kernels.report import kernels
+from leanbayes.kernels.shared_noise import Sharing, windows
+from leanbayes.kernels.triangular import PackedTriangular
 
 __all__ = [
     "EAGER",
-    "FORMULA",
-    "GRAPH",
-    "DrawnEntries",
-    "FromRelevance",
-    "KLTerm",
-    "Kernels",
-    "NoForce",
-    "NormalFactor",
     "PackedTriangular",
-    "ScaledFromNormal",
     "Sharing",
-    "TiedFromNormal",
     "add_k_tied_variance",
-    "add_mixed_noise",
-    "add_noise",
-    "draw_k_tied",
-    "draw_scaled",
+    "entries",
     "factored_lstm",
-    "from_packed",
-    "k_tied_local",
-    "k_tied_samples",
-    "kernel",
+    "k_tied_kl",
     "kernels",
-    "lower_gram",
-    "lower_lower",
-    "lower_product",
-    "lower_quadratic",
     "max_pool_moments",
     "mode_of",
+    "noise",
     "product",
+    "rank1",
     "relu_moments",
-    "row_squares",
-    "scaled_local",
-    "scaled_samples",
-    "shared_noise",
     "sigmoid_moments",
-    "to_packed",
     "windows",
     "without_native",
 ]

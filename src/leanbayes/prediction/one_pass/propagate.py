@@ -24,6 +24,9 @@ _DRAWS = {
 }
 """Functions of torch that draw."""
 
+_CORRELATED = 32
+"""Maximum number of outputs whose correlations are computed."""
+
 
 class _NoDraws(TorchFunctionMode):
     """Keep functions that draw out of a block; dropout gets its rule for inputs without noise."""
@@ -45,8 +48,8 @@ class _NoDraws(TorchFunctionMode):
 
 
 @torch.no_grad()
-def propagate(model: nn.Module, inputs: Inputs, batch_size: int | None = None) -> Uncertain:
-    """Return the mean and variance of every output, ``[members, examples, …]``.
+def propagate(model: nn.Module, inputs: Inputs, batch_size: int | None = None) -> list[Uncertain]:
+    """Return the mean and variance of every output, ``[members, examples, …]``, by batch.
 
     Args:
         model: The model; it runs in eval mode, in full precision and not compiled.
@@ -60,8 +63,7 @@ def propagate(model: nn.Module, inputs: Inputs, batch_size: int | None = None) -
     step = batch_size or total
     eager = torch.compiler.set_stance("force_eager") if is_compiled(model) else nullcontext()
     with evaluating(model), eager:
-        parts = [moments_of(model, inputs.cut(start, step)) for start in range(0, total, step)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # type: ignore[arg-type,return-value]
+        return [moments_of(model, inputs.cut(start, step)) for start in range(0, total, step)]
 
 
 def moments_of(model: nn.Module, inputs: Inputs) -> Uncertain:
@@ -79,4 +81,8 @@ def moments_of(model: nn.Module, inputs: Inputs) -> Uncertain:
     y = as_gaussian(y)
     places = [d for d in {0, dim} if d < y.ndim and y.shape[d] == rows]
     need(len(places) == 1, "the output has no dimension that certainly counts examples")
-    return y.movedim(places[0], 0).unflatten(0, (count, rows // count))
+    found: Uncertain = y.movedim(places[0], 0).unflatten(0, (count, rows // count))
+    if y.mixed is not None and y.ndim == 2 and places == [0] and 1 < y.shape[-1] <= _CORRELATED:
+        weight, variance = y.mixed
+        found.mixed = weight, variance.unflatten(0, (count, rows // count))
+    return found
