@@ -25,12 +25,18 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "torch_range.json"
 PAGE = ROOT / "docs" / "installation.md"
 CORE = (
-    "tests/models/test_model_kl.py",
-    "tests/saving/test_golden.py",
-    "tests/conversion/test_deterministic.py",
     "tests/conversion/test_convert.py",
+    "tests/conversion/test_deterministic.py",
+    "tests/kernels/test_operators.py",
+    "tests/models/test_model_kl.py",
+    "tests/prediction/test_predict.py",
+    "tests/prediction/test_vectorized.py",
+    "tests/saving/test_golden.py",
+    "tests/test_torch_private.py",
+    "tests/training/test_fit.py",
+    "tests/training/test_objective.py",
 )
-"""Conversion, KL, files of all layers and posteriors, and the way back to plain layers."""
+"""Conversion, KL, kernels, training, predictions, files, and the way back to plain layers."""
 FACTS = (
     "import json, platform, torch; print(json.dumps({'torch': torch.__version__, "
     "'python': platform.python_version(), 'machine': platform.machine()}))"
@@ -63,6 +69,7 @@ def trial(python: str, folders: list[Path]) -> dict[str, Any]:
     outcome = _outcome(done.stdout + done.stderr)
     return {
         **json.loads(known.stdout.strip().splitlines()[-1]),
+        "tests": list(CORE),
         **outcome,
         "passes": done.returncode == 0,
         "seconds": round(time.monotonic() - begun),
@@ -88,7 +95,7 @@ def torch_range(
     results: dict[str, Any] = (
         read_object(RESULTS, {"trials"}, "a table of versions", "delete it")
         if RESULTS.exists()
-        else {"tests": list(CORE), "trials": {}}
+        else {"trials": {}}
     )
     for folder in folders:
         found = trial(python, [folder, *([common] if common else [])])

@@ -305,7 +305,7 @@ LABELS = {
 def test_labels_that_outputs_do_not_have(case):
     likelihood, shape, labels, expected = LABELS[case]
     outputs, y = torch.zeros(2, *shape), torch.tensor(labels)
-    for loss in (likelihood.nll, likelihood.averaged_log_prob, likelihood.metrics):
+    for loss in (likelihood.nll, likelihood.metrics):
         with pytest.raises(ValueError, match=r"target|label") as caught:
             loss(outputs, y)
         assert expected in sentence(caught)

@@ -161,30 +161,22 @@ def test_headings_are_no_questions():
     show(broken(rf"^{QUESTION}", [text for text in pages() if text.kind == "heading"]))
 
 
-def user_pages():
-    """Return README and the pages of the site before its results."""
-    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
-    parts = re.findall(r":caption: ([^\n]+)\n.*?\n\n(.*?)\n:::", index, re.S)
-    guides = {"Get started", "Training guides", "Usage guides", "Explanation"}
-    assert {caption for caption, _ in parts} >= guides
-    names = {
-        f"docs/{name}.md"
-        for caption, listed in parts
-        if caption in guides
-        for name in listed.split()
-    }
-    return {"README.md", "docs/index.md", *names}
+def sentences(text):
+    """Yield the sentences of a text; list items and entries of arguments are separate."""
+    for part in re.split(r"\n\s*\n|\n(?=\s*[-*] )|\n(?=\s+\w+: )", text):
+        whole = ABBREVIATIONS.sub(lambda match: match[0].replace(".", ""), part)
+        yield from re.split(r"(?<=[.!?:;])[\"”)*]*\s+", whole)
 
 
-def test_sentences_of_user_pages_are_short():
+def test_sentences_are_short():
+    texts = [text for text in pages() if text.kind == "paragraph"]
+    texts += [text for text in strings() if text.kind == "docstring"]
     found = []
-    for text in pages():
-        if text.kind == "paragraph" and text.place in user_pages():
-            whole = ABBREVIATIONS.sub(lambda m: m[0].replace(".", ""), text.words)
-            for sentence in re.split(r"(?<=[.!?:;])[\"”)*]*\s+", whole):
-                count = len(re.findall(r"[\w`’'×±<>=/.,%+−-]*\w[\w`’'-]*", sentence))
-                if count > MOST_WORDS:
-                    found.append(f"{text.place}:{text.line}: {count} words: {sentence}")
+    for text in texts:
+        for sentence in sentences(text.words):
+            count = len(re.findall(r"[\w`’'×±<>=/.,%+−-]*\w[\w`’'-]*", sentence))
+            if count > MOST_WORDS:
+                found.append(f"{text.place}:{text.line}: {count} words: {sentence}")
     show(found)
 
 
@@ -211,3 +203,9 @@ def test_docstrings_of_functions_begin_with_an_imperative():
             if NOT_IMPERATIVE.match(text.words)
         ]
     )
+
+
+def test_entries_of_arguments_begin_with_a_noun_phrase():
+    entry = r"^ {4,}\w+(?: \([^)]*\))?: (?:how|what|where|which|who|why|of|as|in|by|gives)\b"
+    docstrings = [text for text in strings() if text.kind == "docstring"]
+    show(broken(entry, docstrings, re.MULTILINE | re.IGNORECASE))

@@ -69,11 +69,11 @@ def test_every_command_works_from_the_wheel(python, tmp_path):
     np.save(inputs, np.zeros((2, 1, 8, 8), dtype=np.float32))
     run, page, table = (tmp_path / name for name in ("run", "report.html", "predictions.csv"))
     commands = [
-        ["demo", "--quick", "--samples", "1", "--out", tmp_path / "demo"],
+        ["demo", "--quick", "--samples", "1", "--output", tmp_path / "demo"],
         ["data", "list"],
         ["recipes"],
         ["recipes", "k_tied/mnist-mlp-k2", "--show"],
-        ["train", recipe, "--set", "training.epochs=1", "--out", run],
+        ["train", recipe, "--set", "training.epochs=1", "--output", run],
         ["evaluate", run, "--samples", "2"],
         ["predict", run, "--input", inputs, "--output", table, "--samples", "2"],
         ["report", run, "-o", page],

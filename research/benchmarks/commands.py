@@ -10,10 +10,8 @@ import torch
 import typer
 
 from leanbayes.errors import choose
-from research.benchmarks import batching as batches
 from research.benchmarks import compaction as compacted
 from research.benchmarks import corruptions as damage
-from research.benchmarks import families as demo_families
 from research.benchmarks import generator as noise
 from research.benchmarks import laboratory as lab
 from research.benchmarks import matrix_normal as correlated
@@ -22,7 +20,6 @@ from research.benchmarks.everything import measure_everything
 from research.benchmarks.quality import measure_quality
 from research.benchmarks.step import Options
 from research.benchmarks.worker import BENCHMARKS
-from research.measuring.harness import CLOCKS
 from research.options import RunFolder, Seeds
 from research.publishing.paper import DOCS, RESULTS
 
@@ -67,7 +64,7 @@ def run(
     results: Annotated[Path, typer.Option(help="Folder of results.")] = _RESULTS,
     docs: Annotated[Path, typer.Option(help="Folder of pages.")] = DOCS,
 ) -> None:
-    """Measure steps, predictions, limits, starts, growth and scaling, and update the page."""
+    """Measure steps, predictions, starts, growth and scaling, and update the page."""
     for name in only or ():
         choose("benchmark", name, BENCHMARKS)
     measure_everything(
@@ -80,27 +77,6 @@ def run(
         results=results,
     )
     print(f"Written to {page.write(results, docs)}")
-
-
-@app.command(epilog="Example: python -m research bench families --setup mlp_1024")
-def families(
-    setup: Annotated[
-        list[str] | None, typer.Option(help="Network and batch; may be repeated. All.")
-    ] = None,
-    group: Annotated[str | None, typer.Option(help="Group of families; all.")] = None,
-    estimator: Annotated[
-        Literal["weights", "local", "flipout"] | None,
-        typer.Option(help="Estimator of all families; else their own."),
-    ] = None,
-    rounds: Rounds = 30,
-    threads: Threads = None,
-    clock: Clock = "wall",
-    out: Out = _RESULTS / "families.json",
-) -> None:
-    """Measure a step and a pass of every family of the demo."""
-    _set_threads(threads)
-    demo_families.measure_families(setup or (), group, estimator, rounds, clock, out)
-    print(f"Written to {out}")
 
 
 @app.command(epilog="Example: python -m research bench matrix-normal")
@@ -145,21 +121,6 @@ def laboratory(
     _set_threads(threads)
     lab.measure_epochs(epochs, examples, out)
     print(f"Written to {out}")
-
-
-@app.command(epilog="Example: python -m research bench batching --clock cpu")
-def batching(
-    sizes: Annotated[
-        list[int] | None, typer.Option(help="Batch size; may be repeated. 128 and 1024.")
-    ] = None,
-    rounds: Rounds = 9,
-    threads: Threads = None,
-    clock: Clock = "wall",
-) -> None:
-    """Measure our batches against torch's DataLoader."""
-    _set_threads(threads)
-    for size in sizes or (128, 1024):
-        batches.show(size, *batches.compare(size, rounds, CLOCKS[clock]))
 
 
 @app.command(epilog="Example: python -m research bench corruptions")

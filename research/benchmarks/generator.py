@@ -133,9 +133,9 @@ def section(result: Mapping[str, Any]) -> list[str]:
     """Return what the page says about it."""
     name, worst = max(result["normals"].items(), key=lambda item: abs(item[1]))
     said = (
-        f"Of {len(result['normals'])} statistics of {result['count'] // 10**6} million normals of "
-        "the native generator (moments, distribution, correlations between neighbors, rows and "
-        f"seeds) the most unusual is {abs(worst):.1f} standard errors off ({name})."
+        f"{len(result['normals'])} statistics of {result['count'] // 10**6} million normals of the "
+        "native generator were tested: moments, distribution, and correlations between neighbors, "
+        f"rows and seeds. The most unusual is {abs(worst):.1f} standard errors off ({name})."
     )
     tests = result["dieharder"]
     if tests is None:

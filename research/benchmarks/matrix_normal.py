@@ -17,7 +17,7 @@ from torch.optim import Adam
 from leanbayes.lab.files import write_json
 from leanbayes.lab.from_recipe import build_model
 from leanbayes.lab.recipe_files import read_recipe
-from research.benchmarks.methods import training_step
+from research.benchmarks.methods import descent, negative_elbo
 from research.measuring.harness import CLOCKS, Cost, as_json, measure
 from research.measuring.machine import facts
 
@@ -35,7 +35,8 @@ def step_of(recipe: str) -> Callable[[], object]:
     x, y = torch.rand(batch, *SHAPE), torch.randint(10, (batch,))
     model = build_model(spec).train()
     optimizer = Adam(model.parameters(), lr=spec.optimizer.lr)
-    return lambda: training_step(model, optimizer, x, y, data_size=DATA_SIZE)
+    step = descent(optimizer, negative_elbo(model, data_size=DATA_SIZE))
+    return lambda: step(x, y)
 
 
 def costs_of(network: str, rounds: int, clock: Callable[[], float]) -> dict[str, Cost]:

@@ -46,34 +46,43 @@ def mean_of_passes(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor, int
     return predict
 
 
-def training_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, *, data_size: int
-) -> Tensor:
-    """Take a step down the ELBO, or down the cross-entropy of a plain network; return the loss."""
-    members = lb.extend.members(model)
-    loss = F.cross_entropy(model(lb.tile(x, members)), lb.tile(y, members))
-    if any(True for _ in lb.extend.random_maps(model)):
-        loss = lb.elbo(loss, lb.kl(model), data_size=data_size).loss
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
+def descent(
+    optimizer: torch.optim.Optimizer, loss: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the step that everybody writes; it returns the loss."""
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        value = loss(x, y)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    return step
+
+
+def negative_elbo(
+    model: nn.Module, *, data_size: int = DATA_SIZE, members: int = 1
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss of a converted model, whose members take the same batch."""
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        if members > 1:
+            x, y = lb.tile(x, members), lb.tile(y, members)
+        return lb.elbo(F.cross_entropy(model(x), y), lb.kl(model), data_size=data_size).loss
+
+    return loss
 
 
 def plain(net: nn.Sequential) -> Works:
     """Return the deterministic network: a step down the cross-entropy; a prediction is one pass."""
     optimizer = Adam(net.parameters(), lr=1e-3)
 
-    def step(x: Tensor, y: Tensor) -> None:
-        loss = F.cross_entropy(net(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
     @torch.no_grad()
     def predict(x: Tensor, samples: int) -> Tensor:
         return net(x)
 
+    step = descent(optimizer, lambda x, y: F.cross_entropy(net(x), y))
     return Works(step, predict, net, optimizer)
 
 
@@ -89,21 +98,12 @@ def ours(
     def build(net: nn.Sequential) -> Works:
         model = lb.convert(net, posterior, prior, estimator)
         optimizer = Adam(model.parameters(), lr=1e-3)
-        members = 1 if split else lb.extend.members(model)
-
-        def step(x: Tensor, y: Tensor) -> None:
-            if members > 1:
-                x, y = lb.tile(x, members), lb.tile(y, members)
-            nll = F.cross_entropy(model(x), y)
-            loss = lb.elbo(nll, lb.kl(model), data_size=DATA_SIZE).loss
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        loss = negative_elbo(model, members=1 if split else lb.extend.members(model))
 
         def predict(x: Tensor, samples: int) -> Tensor:
             return lb.predict(model, x, samples=samples).probs
 
-        return Works(step, predict, model, optimizer)
+        return Works(descent(optimizer, loss), predict, model, optimizer)
 
     return build
 
@@ -111,35 +111,16 @@ def ours(
 def compiled(net: nn.Sequential) -> Works:
     """Return the default in ``torch.compile``: loss and KL are one graph."""
     works = ours(lb.KTied(2))(net)
-    model, optimizer = works.model, works.optimizer
-    assert optimizer is not None
-
-    @torch.compile(fullgraph=True)
-    def loss(x: Tensor, y: Tensor) -> Tensor:
-        return lb.elbo(F.cross_entropy(model(x), y), lb.kl(model), data_size=DATA_SIZE).loss
-
-    def step(x: Tensor, y: Tensor) -> None:
-        value = loss(x, y)
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-
-    return works._replace(step=step)
+    assert works.optimizer is not None
+    loss = torch.compile(negative_elbo(works.model), fullgraph=True)
+    return works._replace(step=descent(works.optimizer, loss))
 
 
 def plain_compiled(net: nn.Sequential) -> Works:
     """Compile the plain network: what ``torch.compile`` itself is worth."""
     works, loss = plain(net), torch.compile(lambda x, y: F.cross_entropy(net(x), y), fullgraph=True)
-    optimizer = works.optimizer
-    assert optimizer is not None
-
-    def step(x: Tensor, y: Tensor) -> None:
-        value = loss(x, y)
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-
-    return works._replace(step=step)
+    assert works.optimizer is not None
+    return works._replace(step=descent(works.optimizer, loss))
 
 
 def mc_dropout(net: nn.Sequential) -> Works:

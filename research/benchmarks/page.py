@@ -10,10 +10,8 @@ from typing import Any
 from leanbayes.saving.files import replace_file
 from research.benchmarks import generator, networks_page, pictures, quality_page
 from research.benchmarks.conditions import BUSY, how
-from research.benchmarks.limits import OF_PREDICTIONS, OF_STEPS
 from research.benchmarks.networks import network_title, whole_title
 from research.benchmarks.peers import PACKAGES
-from research.benchmarks.prediction import SAMPLES
 from research.publishing.tables import markdown_table
 
 Result = Mapping[str, Any]
@@ -120,7 +118,7 @@ def _head_to_head(result: Result, title: Callable[[str], str]) -> str:
     ]
     if not pairs:
         return ""
-    return f"In the process of the peers, {OURS} took {', '.join(pairs)}."
+    return f"In the process of the peers, the cost of {OURS} was: {'; '.join(pairs)}."
 
 
 def costs_setups(result: Result, branch: str) -> list[str]:
@@ -137,43 +135,6 @@ def step(result: Result) -> list[str]:
         _by_method(result, whole_title),
         "![Cost of a training step by method.](performance/step.png)",
         " ".join((_kernels(result), _missing(result), _head_to_head(result, whole_title))).strip(),
-    ]
-
-
-def limits(result: Result) -> list[str]:
-    """Return a section: what noise for every output cannot do without."""
-    run = result["branches"]["native"]
-    steps, predictions = run["steps"], run["predictions"]
-    rows = _parts(steps, OF_STEPS)
-    least = [1 + sum(cost["median"] for cost in steps[setup].values()) for setup in steps]
-    rows.append(["plain step and all of them", *(f"**{total:.2f}**" for total in least)])
-    passes = _parts(predictions, OF_PREDICTIONS)
-    found = {part: cost["median"] for part, cost in predictions["mlp_1024"].items()}
-    every = found["products of means"] + found["passes over outputs"] + found["random numbers"]
-    tied, free = (every + found[kind] for kind in ("skinny products", "products of variances"))
-    return [
-        "## Minimal cost of noise",
-        "Parts by themselves, with nothing around them. Without the native kernels torch computes "
-        "a step operation by operation; beyond the plain step one of k-tied 2 has, in plain steps:",
-        markdown_table(("part", *map(whole_title, steps)), rows, text=1),
-        f"A prediction of {SAMPLES} samples has, in plain passes, with torch's own operations; "
-        f"together they are **{tied:.1f}** where standard deviations are tied and **{free:.1f}** "
-        "where they are not:",
-        markdown_table(("part", *map(network_title, predictions)), passes, text=1),
-        "With the kernels of this machine, products and noise of all layers by themselves, without "
-        "activations and without a model, take:",
-        markdown_table(
-            ("layers", network_title("mlp_1024")),
-            [[n, cell(c)] for n, c in run["layers"].items()],
-            text=1,
-        ),
-    ]
-
-
-def _parts(setups: Mapping[str, Any], named: Mapping[str, str]) -> list[list[str]]:
-    return [
-        [f"{part}: {what}", *(cell(costs.get(part)) for costs in setups.values())]
-        for part, what in named.items()
     ]
 
 
@@ -250,7 +211,7 @@ def laboratory(result: Result) -> list[str]:
     """Return a section: what ``leanbayes train`` adds."""
     return [
         "## The laboratory",
-        "An epoch of `leanbayes train` (Lightning, checkpoints, metrics) takes "
+        "An epoch of `leanbayes train` includes Lightning, checkpoints and metrics. It takes "
         f"{cell({**result['ratio'], 'calm': True})} times that of a bare torch loop over the same "
         f"model and {result['examples']:,} images (`python -m research bench laboratory`).",
     ]
@@ -347,7 +308,6 @@ CONCLUSIONS: dict[str, Callable[[Mapping[str, Result]], list[str]]] = {
 }
 SECTIONS: dict[str, Callable[[Result], list[str]]] = {
     "step": step,
-    "limits": limits,
     "prediction": prediction,
     "networks": networks,
     "quality": quality_page.section,

@@ -49,9 +49,9 @@ def conclusions() -> str:
             "",
             f"- Tied scales add {100 * (tied - 1):.2g}% to the parameters of the 70 B model, and "
             f"so to optimizer state and communication; mean field adds {100 * (free - 1):.0f}%.",
-            f"- Under FSDP the 70 B model's state fits devices of {DEVICE_MEMORY} GB from "
-            f"{fits[0]} of them on when plain, {fits[1]} when k-tied, {fits[2]} with rank-1 "
-            f"factors, and {fits[3]} with mean field.",
+            f"- Under FSDP the state of the 70 B model needs this many devices of {DEVICE_MEMORY} "
+            f"GB: {fits[0]} (plain), {fits[1]} (k-tied), {fits[2]} (rank-1 factors), {fits[3]} "
+            "(mean field).",
             f"- The 7 B model has to be sharded: under DDP it takes {needed:.0f} GB on every "
             "device, tied or plain.",
             "- With one draw of the weights, arithmetic hardly grows for any family. With noise "

@@ -13,7 +13,6 @@ import torch
 
 from research.benchmarks import (
     distributed,
-    limits,
     networks_run,
     one_pass,
     prediction,
@@ -28,7 +27,6 @@ BENCHMARKS = {
     "prediction": prediction.run,
     "one_pass": one_pass.run,
     "networks": networks_run.run,
-    "limits": limits.run,
     "startup": startup.run,
     "scale": scale.run,
     "distributed": distributed.run,

@@ -102,7 +102,21 @@ def corrupt(
         >>> 255 * corrupt(torch.tensor([[[[0.0, 1.0]]]]), "contrast", 2)
         tensor([[[[ 63., 191.]]]])
     """
+    index = torch.arange(len(images)) if index is None else index
+    _check(images, severity, index)
     chosen = CORRUPTIONS[name]
+    strength = chosen.strength(severity, images)
+    damaged = torch.empty_like(images)
+    step = max(1, _SLICE // max(1, images[:1].numel()))
+    for start in range(0, len(images), step):
+        part = slice(start, start + step)
+        x = images[part].to(wide_dtype(images.dtype))
+        x = chosen.damage(x, strength, Noise(index[part], f"{seed}/{name}", x)).clamp(0.0, 1.0)
+        damaged[part] = to_bytes(x) if truncate else x
+    return damaged
+
+
+def _check(images: Tensor, severity: int, index: Tensor) -> None:
     require(severity in SEVERITIES, f"severity is {severity}; it is a whole number from 1 to 5")
     require(
         images.ndim == 4 and images.is_floating_point(),
@@ -114,21 +128,11 @@ def corrupt(
         bool(low >= 0 and high <= 1),
         f"images must be from 0 to 1, got {low:g} to {high:g}. Undo their scaling first.",
     )
-    index = torch.arange(len(images)) if index is None else index
     require(
         index.shape == images.shape[:1] and not index.is_floating_point(),
         f"index has shape {tuple(index.shape)} and type {index.dtype}; give one whole number for "
         f"each of {len(images)} images",
     )
-    strength = chosen.strength(severity, images)
-    damaged = torch.empty_like(images)
-    step = max(1, _SLICE // max(1, images[:1].numel()))
-    for start in range(0, len(images), step):
-        part = slice(start, start + step)
-        x = images[part].to(wide_dtype(images.dtype))
-        x = chosen.damage(x, strength, Noise(index[part], f"{seed}/{name}", x)).clamp(0.0, 1.0)
-        damaged[part] = to_bytes(x) if truncate else x
-    return damaged
 
 
 def to_bytes(x: Tensor) -> Tensor:

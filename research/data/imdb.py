@@ -59,11 +59,6 @@ def rank_words(texts: Iterable[list[str]]) -> dict[str, int]:
 def encode(sentences: Sequence[Sequence[int]], words: int, length: int) -> npt.NDArray[np.int64]:
     """Return indices ``[reviews, length]``: the end of each review, with padding before short ones.
 
-    Args:
-        sentences: ranks of words, one sequence a review.
-        words: indices are below this; rarer words become :data:`RARE`.
-        length: words kept, counted from the end.
-
     Example:
         >>> encode([[1, 9], [1, 2, 3, 4]], words=6, length=4).tolist()
         [[0, 1, 4, 2], [4, 5, 2, 2]]

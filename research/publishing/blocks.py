@@ -20,6 +20,8 @@ from leanbayes.lab.files import read_object
 from research.publishing.cells import (
     Cell,
     Row,
+    differences,
+    errors_note,
     experiments,
     mean_of,
     merge_seeds,
@@ -231,19 +233,21 @@ class Blocks:
         column, _, names = what.partition(" of ")
         epochs: list[float] = []
         lines, bands = {}, {}
-        for name in names.split(", "):
-            histories = [run["history"] for run in self._runs(name)]
-            if not histories:
-                raise FileNotFoundError(
-                    f"{self.results} has no run of {name}; run and archive it first"
-                )
+        runs = {name: self._runs(name) for name in names.split(", ")}
+        if missing := [name for name, found in runs.items() if not found]:
+            raise FileNotFoundError(
+                f"{self.results} has no run of {missing[0]}; run and archive it first"
+            )
+        titles = differences([found[0]["recipe"] for found in runs.values()])
+        for title, (name, found) in zip(titles, runs.items(), strict=True):
+            histories = [run["history"] for run in found]
             if any(history["epoch"] != (epochs or history["epoch"]) for history in histories):
                 raise ValueError(f"{name} has other epochs than the other runs of this picture")
             epochs = histories[0]["epoch"]
             seeds = [_numbers(choose("column", column, history)) for history in histories]
             at_once = list(zip(*seeds, strict=True))
-            lines[name] = [fmean(values) for values in at_once]
-            bands[name] = ([min(values) for values in at_once], [max(values) for values in at_once])
+            lines[title] = [fmean(values) for values in at_once]
+            bands[title] = (list(map(min, at_once)), list(map(max, at_once)))
         png = plots.curves(epochs, lines, _ylabel(column), log=True, bands=bands)
         file = f"{column}-{names}".replace("/", "-").replace(", ", "-")
         yield Picture(file, caption, png)
@@ -326,13 +330,8 @@ def _probed_layer(recipe: Mapping[str, Any]) -> str:
 
 def _rows_table(rows: Sequence[Row]) -> str:
     """Return the rows, and what their errors are over."""
-    several = [len(row.seeds) > 1 for row in rows if row.seeds]
-    if not several:
-        return rows_table(rows)
-    over = "seeds" if all(several) else "test examples"
-    if any(several) and not all(several):
-        over = "seeds in rows of several, over test examples in rows of one"
-    return f"{rows_table(rows)}\n\n*± is a standard error over {over}.*"
+    note = errors_note(len(row.seeds) for row in rows if row.seeds)
+    return "\n\n".join(filter(None, (rows_table(rows), note)))
 
 
 def _numbers(column: Iterable[float | None]) -> list[float]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
+from typing import Any
 
 from research.publishing.tables import markdown_table
 
@@ -123,6 +124,36 @@ def seeds_of(seeds: Sequence[int | None]) -> str:
         ('3 seeds', 'seed 42')
     """
     return f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+
+
+def differences(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the parts of every recipe's title that not all of them have."""
+    titles = [(each.get("published") or {}).get("row") or each["name"] for each in recipes]
+    parts = [title.split(", ") for title in titles]
+    common = set.intersection(*map(set, parts))
+    return [
+        ", ".join(part for part in own if part not in common) or title
+        for title, own in zip(titles, parts, strict=True)
+    ]
+
+
+def errors_note(seeds: Iterable[int]) -> str:
+    """Return what the standard errors of a table are over; empty without rows.
+
+    Args:
+        seeds: number of seeds of every row that ran.
+
+    Example:
+        >>> errors_note([3, 3]), errors_note([1])
+        ('*± is a standard error over seeds.*', '*± is a standard error over test examples.*')
+    """
+    several = [number > 1 for number in seeds]
+    if not several:
+        return ""
+    over = "seeds" if all(several) else "test examples"
+    if any(several) and not all(several):
+        over = "seeds in rows of several, over test examples in rows of one"
+    return f"*± is a standard error over {over}.*"
 
 
 def experiments(rows: Iterable[Row]) -> dict[str, list[Row]]:

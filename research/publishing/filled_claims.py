@@ -24,10 +24,6 @@ class NotMeasuredError(ValueError):
 def filled(sentence: str, cell: Callable[[str], Cell]) -> str:
     """Return the sentence with its numbers.
 
-    Args:
-        sentence: what is to be said.
-        cell: the cell that a term names.
-
     Example:
         >>> cells = {"tied": Cell(0.5, None, 0.4), "full": Cell(2.0, None, 0.5)}
         >>> filled("{value: tied}, {ratio: full / tied}; {printed change: tied / full}", cells.get)

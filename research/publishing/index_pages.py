@@ -7,8 +7,10 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from research.publishing.left_out import left_out_table
 from research.publishing.pages import Makers
 from research.publishing.paper import DOCS, RECIPES, ROOT, Item, Paper
+from research.publishing.provenance_table import provenance_table
 from research.publishing.tables import markdown_table
 from research.publishing.trust_table import attempts_table
 from research.publishing.what_holds import WhatHolds
@@ -28,6 +30,8 @@ def list_makers(papers: Iterable[Paper], page: Path) -> Makers:
         ),
         "what-holds": lambda _: holds.table(),
         "verdicts": lambda _: holds.summary(),
+        "left-out": lambda _: left_out_table(papers),
+        "provenance": lambda _: provenance_table(papers),
         "attempts": lambda folder: attempts_table(ROOT / folder, up),
         **trust_makers(),
     }

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from leanbayes import plots as draw
@@ -21,7 +22,20 @@ def side_by_side(panels: Mapping[str, Callable[[Axes], object]]) -> bytes:
         function(axes)
         axes.set_title(draw.label_text(title))
         first = first or axes
+    if len(panels) > 1:
+        _legend_below(figure, axes, columns=len(panels))
     return _png(figure)
+
+
+def _legend_below(figure: Figure, axes: Axes, columns: int) -> None:
+    """Add a legend under a figure, where it covers no curve."""
+    figure.legend(
+        *axes.get_legend_handles_labels(),
+        loc="outside lower center",
+        edgecolor="none",
+        fontsize="small",
+        ncols=columns,
+    )
 
 
 def paths(
@@ -37,7 +51,10 @@ def paths(
         axes.plot(x, y, **draw.line_style(index, name))
     if log:
         axes.set_yscale("log")
-    draw.add_legend(axes, len(lines))
+    if len(lines) > 4:
+        _legend_below(figure, axes, columns=2)
+    else:
+        draw.add_legend(axes, len(lines))
     return _png(figure)
 
 
@@ -70,9 +87,11 @@ def spectra_of(values: Mapping[str, Spectrum | Tensor]) -> bytes:
     left, right = (figure.add_subplot(1, 2, place) for place in (1, 2))
     draw.spectra(values, left, of="scale").set_title("standard deviations")
     draw.spectra(values, right, of="mean").set(title="means", ylabel="")
-    if (repeated := left.get_legend()) is not None:
-        repeated.remove()
+    if len(values) > 1:
+        _legend_below(figure, left, columns=5)
     lowest = min(a.get_ylim()[0] for a in (left, right))
     for axes in (left, right):
         axes.set_ylim(lowest, 2)
+        if (covering := axes.get_legend()) is not None:
+            covering.remove()
     return _png(figure)

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,12 @@ class ArchivedRuns:
         files = sorted(self.results.rglob("*.json"))
         return [(file, json.loads(file.read_text(encoding="utf-8"))) for file in files]
 
+    def _runs(self, name: str) -> list[Recipe]:
+        """Return the runs of a recipe, or what is to be run, with its published settings."""
+        file = self.recipes / f"{name}.yaml"
+        planned = [recipes_by_budget(file)["paper"]] if file.is_file() else []
+        return self.by_name.get(name, planned)
+
     def _studied(self, name: str, study: str) -> str:
         """Return the command that measures a run, with the options that the archived study had."""
         options: tuple[str, ...] = ()
@@ -62,15 +69,15 @@ class ArchivedRuns:
         return " ".join((f"python -m research papers {study} runs/{name}", *options))
 
     def commands(self, names: Iterable[str], study: str = "") -> str:
-        """Return shell commands for these recipes, folded; empty if none of them was run.
+        """Return shell commands for these recipes, folded; empty if there are none.
 
         Args:
-            names: of recipes; others are ignored.
+            names: of recipes, that were run or not; others are ignored.
             study: the command of ``python -m research papers`` that measures a run, if any.
         """
-        known = [name for name in dict.fromkeys(names) if name in self.by_name]
-        runs = [recipe for name in known for recipe in self.by_name[name]]
-        lines = training_commands(self.recipes, runs)
+        runs = {name: self._runs(name) for name in dict.fromkeys(names)}
+        known = [name for name, recipes in runs.items() if recipes]
+        lines = training_commands(self.recipes, chain.from_iterable(runs.values()))
         if study and lines:
             lines += [self._studied(name, study) for name in known]
         return folded(lines)
@@ -107,12 +114,7 @@ def _study_options(content: Mapping[str, Any], study: str) -> Iterator[str]:
 
 
 def training_commands(folder: Path, runs: Iterable[Recipe]) -> list[str]:
-    """Return one line for the seeds of every recipe.
-
-    Args:
-        folder: of the paper's recipes.
-        runs: recipes as they were run, of any seeds.
-    """
+    """Return one line for the seeds of every recipe."""
     seeds: dict[str, dict[str, list[int]]] = {}
     for recipe in runs:
         commands = seeds.setdefault(recipe.name, {})

@@ -80,13 +80,7 @@ class StudyFile:
         *,
         progress: bool = False,
     ) -> dict[str, Any]:
-        """Make the parts that the file lacks, writing it after each; return the whole study.
-
-        Args:
-            parts: functions that make parts, by name.
-            tell: called with every part, old or new.
-            progress: show a progress bar.
-        """
+        """Make the parts that the file lacks, writing it after each; return the whole study."""
         for name, make in track(parts.items(), "Parts", disable=not progress):
             if name not in self.parts:
                 self.keep(name, make())

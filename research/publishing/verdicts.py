@@ -56,10 +56,6 @@ class Verdict:
 def judged(conditions: str, cell: FindCell) -> Verdict:
     """Return the verdict on a claim.
 
-    Args:
-        conditions: of the claim; see the module.
-        cell: the cell that a term names.
-
     Example:
         >>> cells = {"a nll": Cell(0.1, 0.01, seeds=3), "b nll": Cell(0.2, 0.01, seeds=3)}
         >>> str(judged("a nll < b nll", cells.get)), str(judged("a nll > b nll", cells.get))
@@ -111,7 +107,7 @@ def _outcome(condition: str, cell: FindCell) -> Verdict:
     first, second = (_term(side, cell) for side in (left, right))
     seeds = min((c.seeds for c in (first, second) if c.seeds is not None), default=None)
     if first.ours is None or second.ours is None:
-        return Verdict(Word.UNDECIDED, "not run", seeds)
+        return Verdict(Word.UNDECIDED, "not run")
     networks = {name for name in map(network_of, (left, right)) if name}
     if seeds in _TOO_FEW and len(networks) > 1:
         return Verdict(Word.UNDECIDED, _TOO_FEW[seeds], seeds)

@@ -15,20 +15,17 @@ from research.options import Out, OutFolder, Seeds, with_settings
 from research.publishing.pages import refresh
 from research.publishing.paper import DOCS, RESULTS, ROOT
 from research.publishing.study_file import read_study, show
-from research.studies.defaults.study import Settings as DefaultSettings
-from research.studies.defaults.study import study_defaults
 from research.studies.kl_weight.page import write as write_kl_weight
 from research.studies.kl_weight.study import TASKS, everything
 from research.studies.leaderboard.page import makers as leaderboard_makers
 from research.studies.leaderboard.study import study_leaderboard
+from research.studies.leaderboard.tasks import TASKS as LEADERBOARD_TASKS
+from research.studies.leaderboard.variants import study_variants
 from research.studies.one_pass.page import write as write_one_pass
 from research.studies.one_pass.study import Settings as OnePassSettings
 from research.studies.one_pass.study import study_one_pass
 from research.studies.overview.page import write as write_overview
 from research.studies.overview.study import Settings, study_costs, study_methods
-from research.studies.starts.page import write as write_starts
-from research.studies.starts.study import Settings as StartSettings
-from research.studies.starts.study import study_starts
 from research.studies.train_well import makers as train_well_makers
 from research.studies.uci.published import SETS
 from research.studies.uci.study import Row, fit_splits
@@ -36,11 +33,12 @@ from research.studies.uci.tables import makers
 
 app = typer.Typer(no_args_is_help=True, help="Value of defaults and choices, on real data.")
 _UCI, _KL_WEIGHT = RESULTS / "uci", RESULTS / "kl_weight"
-_OVERVIEW, _STARTS = RESULTS / "overview.json", RESULTS / "starts.json"
+_OVERVIEW = RESULTS / "overview.json"
 _LEADERBOARD = RESULTS / "leaderboard"
+_VARIANTS = RESULTS / "variants.json"
 _LORA = RESULTS / "lora" / "minilm.json"
 _ONE_PASS, _ONE_PASS_COSTS = RESULTS / "one_pass.json", RESULTS / "bench" / "one_pass.json"
-_SEARCH, _DEFAULTS = RESULTS / "defaults.json", RESULTS / "defaults_by_library.json"
+_SEARCH = RESULTS / "defaults.json"
 
 
 @app.command(epilog="Example: python -m research studies uci --data concrete --posterior k-tied")
@@ -123,25 +121,6 @@ def overview(
     print(f"Written to {out}")
 
 
-@app.command(epilog="Example: python -m research studies starts --seeds 5")
-@with_settings(StartSettings)
-def starts(settings: StartSettings, seeds: Seeds = 5, out: Out = _STARTS) -> None:
-    """Train three networks from several first standard deviations: what is fast, what is safe."""
-    torch.set_num_threads(1)
-    tell = show("negative_elbo", "nll", "accuracy", "duration")
-    study_starts(settings, out, seeds=seeds, tell=tell)
-    print(f"Written to {out}")
-
-
-@app.command(epilog="Example: python -m research studies defaults --seeds 3")
-@with_settings(DefaultSettings)
-def defaults(settings: DefaultSettings, seeds: Seeds = 3, out: Out = _DEFAULTS) -> None:
-    """Train seven tasks plain, with MC dropout and by the recommended recipe: test metrics."""
-    torch.set_num_threads(1)
-    study_defaults(settings, out, seeds=seeds, tell=show("duration"))
-    print(f"Written to {out}")
-
-
 @app.command(epilog="Example: python -m research studies leaderboard --tasks mlp,lstm --seeds 0,1")
 def leaderboard(
     tasks: Annotated[str, typer.Option(help="Names of tasks, separated by commas. All.")] = "",
@@ -172,6 +151,24 @@ def leaderboard(
     print(f"Written to {out}")
 
 
+@app.command(epilog="Example: python -m research studies variants --tasks uci-energy,resnet")
+def variants(
+    tasks: Annotated[str, typer.Option(help="Tasks of the leaderboard, separated by commas.")],
+    methods: Annotated[str, typer.Option(help="Variants, separated by semicolons. All.")] = "",
+    seeds: Seeds = 2,
+    states: Annotated[Path, typer.Option(help="Folder of plain networks.")] = Path("runs/variants"),
+    out: Out = _VARIANTS,
+) -> None:
+    """Train variants of the recommended recipe: NLL on validation rows."""
+    torch.set_num_threads(1)
+    names = tasks.split(",")
+    for name in names:
+        choose("task", name, LEADERBOARD_TASKS)
+    chosen = [name.strip() for name in methods.split(";") if name.strip()]
+    study_variants(out, states, tasks=names, methods=chosen, seeds=seeds, tell=show("duration"))
+    print(f"Written to {out}")
+
+
 @app.command(epilog="Example: python -m research studies one-pass --seeds 3")
 @with_settings(OnePassSettings)
 def one_pass(
@@ -198,8 +195,6 @@ def write_pages() -> None:
         print(f"Written to {refresh(DOCS / 'leaderboard.md', leaderboard_makers(_LEADERBOARD))}")
     if _OVERVIEW.exists():
         print(f"Written to {write_overview(_OVERVIEW, ROOT / 'README.md', DOCS / 'overview.png')}")
-    if _STARTS.exists():
-        print(f"Written to {write_starts(read_study(_STARTS, 'studies starts'), DOCS)}")
     if _KL_WEIGHT.is_dir():
         print(f"Written to {write_kl_weight(_KL_WEIGHT, DOCS)}")
     if _ONE_PASS.exists():

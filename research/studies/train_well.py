@@ -1,4 +1,4 @@
-"""Blocks of docs/train_well.md, from the files of three studies."""
+"""Blocks of docs/train_well.md, from the files of two studies."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ from research.publishing.pages import Makers
 from research.publishing.study_file import read_study
 from research.studies.defaults.page import makers as default_makers
 from research.studies.kl_weight import page as kl_weight
-from research.studies.starts import page as starts
+from research.studies.leaderboard.variants import makers as variant_makers
 
 
 def makers(results: Path) -> Makers:
     """Return what makes every block of the page, from the folder of results."""
-    again = results / "defaults_by_library.json"
     weights = kl_weight.read(results / "kl_weight")
-    begun = read_study(results / "starts.json", "studies starts")
     return {
-        **default_makers(
-            read_study(results / "defaults.json", "studies defaults"),
-            read_study(again, "studies defaults") if again.exists() else None,
-        ),
+        **default_makers(read_study(results / "defaults.json", "page studies")),
+        **variant_makers(read_study(results / "variants.json", "studies variants")),
         "kl-weight-found": lambda _: kl_weight.summary(kl_weight.cells(weights), weights),
-        "starts-found": lambda _: starts.summary(begun),
     }

@@ -121,15 +121,31 @@ def _mean(parts: Iterable[Part], key: str) -> str:
     return f"{100 * mean:.1f}" if key == "agreement" else f"{mean:.3f}"
 
 
+def _recorded(study: Mapping[str, Any], parts: Iterable[Part]) -> str:
+    """Seed, duration and revisions of a long run, as far as they were recorded."""
+    parts = list(parts)
+    minutes = sum(part.get("duration", 0) for part in parts) / 60
+    revisions = dict.fromkeys(part["revision"][:7] for part in parts if part.get("revision"))
+    seed = study.get("settings", {}).get("seed", 0)
+    of = f", revision {', '.join(revisions)}" if revisions else ""
+    return f"Seed {seed}, {minutes:.0f} minutes{of}."
+
+
 def mutants_table(study: Mapping[str, Any]) -> str:
     """Killed mutants per folder of the package."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for part in study.get("parts", {}).values():
-        counts[part["file"].partition("/")[0]][part["verdict"]] += 1
+        counts[_folder(part["file"])][part["verdict"]] += 1
     total = sum(counts.values(), Counter[str]())
     rows = [*sorted(counts.items()), ("all", total)]
     header = ["folder", "planted", "noticed", "share (%)", "survived", "never called by its tests"]
-    return markdown_table(header, (_mutants_row(name, c) for name, c in rows), text=1)
+    table = markdown_table(header, (_mutants_row(name, c) for name, c in rows), text=1)
+    return f"{_recorded(study, study.get('runs', ()))}\n\n{table}"
+
+
+def _folder(file: str) -> str:
+    folder = file.partition("/")[0]
+    return folder if file.endswith(".py") else f"{folder} (C++)"
 
 
 def _mutants_row(name: str, c: Counter[str]) -> list[str]:
@@ -166,7 +182,8 @@ def faults_table(study: Mapping[str, Any]) -> str:
     count = Counter((part["fault"], part["command"]) for part in parts)
     rows = ([kind, *(str(count[kind, c] or "–") for c in commands)] for kind in kinds)
     wrong = [f"{p['command']}, {p['fault']}: {p['problem']}" for p in parts if p["problem"]]
-    said = f"{len(list(parts))} cases, {len(wrong)} of which ended otherwise."
+    said = f"{len(list(parts))} cases, {len(wrong)} of which ended otherwise. "
+    said += _recorded(study, parts)
     listed = "".join(f"\n- {' '.join(each.split())}" for each in wrong)
     return f"{said}\n{listed}\n{markdown_table(['fault', *commands], rows, text=1)}"
 
@@ -204,7 +221,8 @@ def fuzz_table(study: Mapping[str, Any]) -> str:
     rows = [_fuzz_row(name, parts) for name, parts in kinds.items()]
     rows.append(_fuzz_row("all", [*study["parts"].values()]))
     header = ["files", "mutations", "read all the same", "findings", "slowest (ms)"]
-    return markdown_table(header, rows, text=1)
+    said = _recorded(study, study["parts"].values())
+    return f"{said}\n\n{markdown_table(header, rows, text=1)}"
 
 
 def _fuzz_row(name: str, parts: list[Part]) -> list[str]:

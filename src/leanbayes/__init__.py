@@ -26,8 +26,7 @@ with without_collector():
     from leanbayes.conversion.convert import convert, deterministic, plan
     from leanbayes.export import export_onnx
     from leanbayes.kernels import kernels
-    from leanbayes.models.ensemble import DeepEnsemble
-    from leanbayes.models.mc_dropout import mc_dropout
+    from leanbayes.models.baselines import DeepEnsemble, mc_dropout
     from leanbayes.models.random_maps import held, kl, named_kl, tile, using
     from leanbayes.posteriors import KTied, MeanField, Rank1
     from leanbayes.prediction.predict import Prediction, predict, predict_batches

@@ -35,8 +35,8 @@ class NonFiniteLossError(RuntimeError):
     """The loss became NaN or infinite; the message names the first layer where it shows.
 
     Args:
-        reason: where it shows, and when.
-        remedy: what can be done.
+        reason: place and time of the problem.
+        remedy: the remedy.
     """
 
     def __init__(

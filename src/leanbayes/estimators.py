@@ -75,6 +75,8 @@ def mean(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
 def weights(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     """Return one draw of the weights for the whole batch (one a member).
 
+    Of a table only the entries that are looked up are drawn, if that is known.
+
     Args:
         q: Distribution of the weights.
         op: Linear operation of the layer.
@@ -83,7 +85,10 @@ def weights(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     Returns:
         The drawn map from inputs to outputs.
     """
-    return _weight_map(q, op, usage)
+    found: Map | None = None
+    if usage.entries is not None:
+        found = dispatch("entries", q, op, usage.entries)
+    return q.weight_map(op) if found is None else found
 
 
 @register_estimator
@@ -155,15 +160,7 @@ def auto(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
     """
     if usage.batch is not None and q.local_is_exact(op, reused=usage.reused):
         return q.local_map(op, usage.batch, usage.noise or FRESH)
-    return _weight_map(q, op, usage)
-
-
-def _weight_map(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
-    """One draw of the weights; of a table only the entries that are looked up, if that is known."""
-    found: Map | None = None
-    if usage.entries is not None:
-        found = dispatch("entries", q, op, usage.entries)
-    return q.weight_map(op) if found is None else found
+    return weights(q, op, usage)
 
 
 @dataclass(frozen=True, eq=False)

@@ -134,7 +134,7 @@ class Linear(LinearOp):
     """A matrix times the last dimension.
 
     Args:
-        batch_dim: which dimension counts examples: 0, or 1 for inputs ``[time, batch, in]``.
+        batch_dim: dimension that counts examples: 0, or 1 for inputs ``[time, batch, in]``.
     """
 
     batch_dim: int = field(default=0, kw_only=True, repr=False)

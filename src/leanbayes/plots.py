@@ -35,8 +35,8 @@ def reliability(bins: Bins, axes: Axes | None = None) -> Axes:
     Below the diagonal a model is overconfident, above it underconfident.
 
     Args:
-        bins: what ``prediction.calibration(y)`` says of classes; empty bins are left out.
-        axes: where to draw; by default on a new figure.
+        bins: the result of ``prediction.calibration(y)`` for classes; empty bins are left out.
+        axes: axes to draw on; a new figure by default.
 
     Returns:
         The axes.
@@ -64,8 +64,8 @@ def coverage(curve: Coverage, axes: Axes | None = None) -> Axes:
     Below the diagonal intervals are too narrow, above it too wide.
 
     Args:
-        curve: what ``prediction.calibration(y)`` says of numbers.
-        axes: where to draw; by default on a new figure.
+        curve: the result of ``prediction.calibration(y)`` for numbers.
+        axes: axes to draw on; a new figure by default.
 
     Returns:
         The axes.
@@ -92,9 +92,9 @@ def rejection(
     """Plot the metric of what is left when the least certain examples are rejected.
 
     Args:
-        curves: what ``prediction.rejection(y)`` gives, or several of them by name.
-        axes: where to draw; by default on a new figure.
-        of: what the average is of: ``"accuracy"``, or an error.
+        curves: the result of ``prediction.rejection(y)``, or several of them by name.
+        axes: axes to draw on; a new figure by default.
+        of: averaged quantity: ``"accuracy"``, or an error.
 
     Returns:
         The axes.
@@ -117,7 +117,7 @@ def entropies(groups: Mapping[str, Prediction | Tensor], axes: Axes | None = Non
 
     Args:
         groups: predictions, or entropies in nats, by name.
-        axes: where to draw; by default on a new figure.
+        axes: axes to draw on; a new figure by default.
 
     Returns:
         The axes.
@@ -133,9 +133,9 @@ def densities(
 
     Args:
         groups: numbers, by name.
-        xlabel: what they are.
-        axes: where to draw; by default on a new figure.
-        bins: how many bins.
+        xlabel: label of the numbers.
+        axes: axes to draw on; a new figure by default.
+        bins: number of bins.
 
     Returns:
         The axes.
@@ -172,9 +172,9 @@ def spectra(
     """Plot the share of the sum of squares that each singular value explains, by layer.
 
     Args:
-        values: what :func:`leanbayes.analysis.spectrum` gives, or shares ``[values]``, by name of
+        values: results of :func:`leanbayes.analysis.spectrum`, or shares ``[values]``, by name of
             the layer; members of a mixture are averaged.
-        axes: where to draw; by default on a new figure.
+        axes: axes to draw on; a new figure by default.
         of: whether to draw standard deviations or means.
 
     Returns:

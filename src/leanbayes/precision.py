@@ -1,8 +1,8 @@
 """Half precision: parameters and inputs may have it, laws and divergences never do.
 
 Squares, products of scales and sums over weights leave the range of float16 and the three digits
-of bfloat16. So distributions are made of float32 tensors, autocast is off while they are drawn
-from and compared, and only a drawn weight and an output are rounded.
+of bfloat16. So distributions have float32 tensors, and autocast is off while they are sampled and
+compared. Only a drawn weight and an output are rounded.
 """
 
 from contextlib import AbstractContextManager, nullcontext

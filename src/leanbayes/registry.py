@@ -18,7 +18,7 @@ class Registry(Mapping[str, T]):
     cell of a notebook does.
 
     Args:
-        kind: what the things are, for error messages.
+        kind: kind of the registered things, for error messages.
         checkout_only: names that ``import research.extensions`` registers in a checkout.
     """
 
@@ -35,7 +35,7 @@ class Registry(Mapping[str, T]):
 
         Args:
             thing: a class, a function or any other value.
-            name: what to call it; its ``__name__`` if not given.
+            name: name; its ``__name__`` if not given.
         """
         if thing is None:
             return partial(self.register, name=name)

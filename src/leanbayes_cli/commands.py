@@ -119,7 +119,7 @@ def demo(
 def train(
     recipe: RecipeName,
     settings: Settings = None,
-    out: Annotated[Path | None, output("Run folder [runs/NAME].", "FOLDER")] = None,
+    out: Annotated[Path | None, output("Run folder; runs/NAME if not given.", "FOLDER")] = None,
     budget: Budget = "cpu",
     resume: Annotated[bool, typer.Option("--resume", help="Resume a stopped run.")] = False,
     devices: Annotated[
@@ -168,7 +168,9 @@ def predict(
 def sweep(
     recipe: RecipeName,
     settings: Settings = None,
-    out: Annotated[Path | None, output("Folder of the sweep [sweeps/NAME].", "FOLDER")] = None,
+    out: Annotated[
+        Path | None, output("Folder of the sweep; sweeps/NAME if not given.", "FOLDER")
+    ] = None,
     budget: Budget = "cpu",
     trials: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Maximum number of trials.")

@@ -35,12 +35,13 @@ def data_list(
     from leanbayes.lab.data.sources import SOURCES
 
     shown = Table()
-    for heading in ("name", "where", "size", "license", "checksums"):
+    for heading in ("name", "where", "size", "license", *(["checksums"] if checksums else [])):
         shown.add_column(heading, overflow="fold", no_wrap=heading in ("name", "size"))
     absent = []
     for entry in listing(checksums=checksums):
         size = f"{entry.size / 1e6:.1f} MB" if entry.size else ""
-        shown.add_row(entry.name, entry.place, size, entry.license, str(entry.state))
+        cells = (entry.name, entry.place, size, entry.license, str(entry.state))
+        shown.add_row(*cells[: len(shown.columns)])
         if entry.state == "absent" and entry.size:
             absent.append(entry.name)
     console().print(shown)

@@ -22,9 +22,7 @@ def evaluate(
     ] = None,
     ood: Annotated[
         str | None,
-        typer.Option(
-            "--ood", "--foreign", metavar="DATA", help="Data set for OOD detection by entropy."
-        ),
+        typer.Option(metavar="DATA", help="Data set for OOD detection by entropy."),
     ] = None,
     json: Json = None,
 ) -> None:

@@ -16,13 +16,15 @@ def new(
     table: Annotated[Path, typer.Argument(metavar="CSV", help="CSV file, one example per row.")],
     target: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Name or number of the column to predict [last]."),
+        typer.Option(
+            metavar="COLUMN", help="Name or number of the column to predict; the last if not given."
+        ),
     ] = None,
     task: Annotated[
         Literal["classification", "regression"] | None,
         typer.Option(help="Kind of target, if it should not be inferred."),
     ] = None,
-    out: Annotated[Path | None, output("Recipe file to write [NAME.yaml].")] = None,
+    out: Annotated[Path | None, output("Recipe file to write; NAME.yaml if not given.")] = None,
 ) -> None:
     """Create a recipe from your CSV (columns, sizes and likelihood are inferred)."""
     from leanbayes.lab.new_recipe import new_recipe

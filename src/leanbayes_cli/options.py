@@ -12,8 +12,8 @@ from leanbayes_cli.names import complete_recipe
 
 
 def output(help: str, metavar: str = "FILE", **options: Any) -> Any:
-    """Return ``-o`` or ``--output``; ``--out`` is its earlier name."""
-    return typer.Option("-o", "--output", "--out", metavar=metavar, help=help, **options)
+    """Return the option ``-o`` or ``--output``."""
+    return typer.Option("-o", "--output", metavar=metavar, help=help, **options)
 
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder that train wrote.")]

@@ -67,7 +67,9 @@ def test_what_is_zero_explains_nothing():
 
 
 def test_infinite_variances_have_no_spectrum():
-    model = lb.convert(nn.Linear(7, 5), lb.Rank1(2, factors="cauchy"), lb.priors.Cauchy(0.1))
+    model = lb.convert(
+        nn.Linear(7, 5), lb.Rank1(2, factors="cauchy"), lb.priors.Cauchy(0.1, loc=1.0)
+    )
     assert lb.analysis.spectrum(model)[""].scale.isnan().all()
 
 

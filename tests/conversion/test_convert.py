@@ -377,3 +377,16 @@ def test_a_pattern_that_matches_nothing_names_the_wider_one_that_does():
     net = nn.Sequential(OrderedDict(body=nn.ModuleDict({"lora_A": nn.Linear(3, 2)})))
     with pytest.raises(ValueError, match=r"'\*\*lora_A\*\*' matches 1, such as 'body.lora_A'"):
         lb.plan(net, include=["*lora_A*"])
+
+
+@pytest.mark.parametrize(
+    ("norm", "start"),
+    [(nn.BatchNorm1d(40), 0.05), (nn.LayerNorm(40), 0.1), (nn.Identity(), 0.1)],
+    ids=["batch", "layer", "none"],
+)
+def test_scales_start_smaller_with_batch_normalization(norm, start):
+    net = nn.Sequential(nn.Linear(25, 40), norm, nn.Linear(40, 20))
+    assert lb.plan(net).layers[0].choice.posterior.scale.start == start
+    torch.manual_seed(0)
+    scale = lb.convert(net).get_submodule("0").posterior().stddev
+    assert float(scale.detach().log().mean().exp()) == pytest.approx(start / 5, rel=0.3)

@@ -13,9 +13,11 @@ from torch import distributions as td
 
 import leanbayes as lb
 from leanbayes.distributions import Rank1Mixture
-from leanbayes.kernels.rank1 import NormalFactor, TableMap
+from leanbayes.kernels import NormalFactor
+from leanbayes.kernels.rank1 import TableMap
 from leanbayes.ops import Linear, Usage
 from leanbayes.testing import FAILURE_RATE, assert_mean
+from research.papers.rank1.losses import mean_logits_nll, mean_probs_nll
 
 MEMBERS, BATCH = 3, 6
 RECIPE = lb.Rank1(MEMBERS, rate=0.1)
@@ -346,8 +348,8 @@ def test_heavy_tails_are_clipped_at_ten(estimator):
 # the four losses of appendix E
 
 LOSSES = (
-    lb.training.mean_logits_nll,
-    lb.training.mean_probs_nll,
+    mean_logits_nll,
+    mean_probs_nll,
     lb.training.average_nll,
     lb.training.mixture_nll,
 )
@@ -367,7 +369,7 @@ def test_losses_are_equations_11_to_14():
     )
     for loss, value in zip(LOSSES, expected, strict=True):
         close(loss(logits, y), value)
-    close(lb.training.mean_probs_nll(logits, y), lb.training.mixture_nll(logits, y))
+    close(mean_probs_nll(logits, y), lb.training.mixture_nll(logits, y))
     assert lb.training.mixture_nll(logits, y) < lb.training.average_nll(logits, y)
     same = logits[:1].expand(7, 5, 4)
     for loss in LOSSES:
@@ -384,8 +386,8 @@ def test_averaged_parameters_are_not_the_mixture_in_regression():
     )
     normal = td.Normal(0.0, 1.0)
     at_zero, at_three = (-normal.log_prob(torch.tensor(v)) for v in (0.0, 3.0))
-    close(lb.training.mean_logits_nll(outputs, y, likelihood), at_zero)
-    close(lb.training.mean_probs_nll(outputs, y, likelihood), at_zero)
+    close(mean_logits_nll(outputs, y, likelihood), at_zero)
+    close(mean_probs_nll(outputs, y, likelihood), at_zero)
     close(lb.training.average_nll(outputs, y, likelihood), at_three)
     close(lb.training.mixture_nll(outputs, y, likelihood), at_three)
     uneven = torch.tensor([[[0.0]], [[3.0]]])

@@ -12,18 +12,23 @@ from divergences import k_tied_kl, relevance_kl, scaled_kl
 import leanbayes as lb
 from leanbayes.distributions import KTiedNormal
 from leanbayes.kernels import (
+    NormalFactor,
     Sharing,
     add_k_tied_variance,
+    add_mixed_noise,
+    add_noise,
+    draw_k_tied,
+    draw_scaled,
+    k_tied_local,
+    k_tied_samples,
     max_pool_moments,
     relu_moments,
+    row_squares,
+    scaled_local,
+    scaled_samples,
+    shared_noise,
     sigmoid_moments,
 )
-from leanbayes.kernels.independent import draw_scaled, scaled_local, scaled_samples
-from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_local, k_tied_samples
-from leanbayes.kernels.noise import add_noise
-from leanbayes.kernels.rank1 import NormalFactor
-from leanbayes.kernels.shared_noise import shared_noise
-from leanbayes.kernels.triangular import row_squares
 from leanbayes.ops import Conv
 
 BATCH, IN, OUT, FEW = 23, 45, 70, 7  # no multiples of a vector's width

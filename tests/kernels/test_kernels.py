@@ -18,12 +18,18 @@ from torch.distributions import Normal, kl_divergence
 import leanbayes as lb
 from leanbayes.distributions import KTiedNormal, LocationScale, RelevanceNormal
 from leanbayes.distributions.base import safe_sqrt
-from leanbayes.kernels import native, without_native
-from leanbayes.kernels.independent import draw_scaled, scaled_local
-from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_local
+from leanbayes.kernels import (
+    NormalFactor,
+    add_mixed_noise,
+    add_noise,
+    draw_k_tied,
+    draw_scaled,
+    k_tied_local,
+    native,
+    scaled_local,
+    without_native,
+)
 from leanbayes.kernels.native import loaded, normals, threads
-from leanbayes.kernels.noise import add_noise
-from leanbayes.kernels.rank1 import NormalFactor
 
 PROJECT = Path(__file__).parents[2]
 BATCH, IN, OUT = 37, 45, 70  # no multiples of a vector's width

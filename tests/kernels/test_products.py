@@ -5,10 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from leanbayes.kernels import product, products, without_native
+from leanbayes.kernels import k_tied_local, native, product, scaled_local, without_native
 from leanbayes.kernels.divergence import sum_of_logs
-from leanbayes.kernels.independent import scaled_local
-from leanbayes.kernels.k_tied import k_tied_local
 
 BATCH, IN, OUT = 650, 301, 257  # large enough for oneDNN, no multiples of a vector's width
 EXACT = {"rtol": 1e-4, "atol": 1e-4}
@@ -70,15 +68,15 @@ def test_what_is_not_finite_stays(matrices, bad):
 
 @torch.no_grad()
 def test_onednn_is_called_for_large_products_unless_it_is_switched_off(matrices, monkeypatch):
-    if products._onednn() is None:
+    if native._onednn() is None:
         pytest.skip("torch was built without MKL or oneDNN")
-    calls, linear = [], products._onednn()
+    calls, linear = [], native._onednn()
 
     def counted(*given):
         calls.append(given)
         return linear(*given)
 
-    monkeypatch.setattr(products, "_onednn", lambda: counted)
+    monkeypatch.setattr(native, "_onednn", lambda: counted)
     x, weight, bias = matrices
     product(x, weight, bias)
     assert len(calls) == 1

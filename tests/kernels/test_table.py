@@ -21,8 +21,18 @@ from leanbayes.distributions import (
 )
 from leanbayes.distributions.base import STAND_INS
 from leanbayes.distributions.kl import divergence, total_divergence
-from leanbayes.kernels import EAGER, Sharing, independent, k_tied_kl, mode_of, without_native
-from leanbayes.kernels.dispatch import FORMULA, GRAPH, TABLE, kernel
+from leanbayes.kernels import (
+    EAGER,
+    FORMULA,
+    GRAPH,
+    Sharing,
+    independent,
+    k_tied_kl,
+    kernel,
+    mode_of,
+    without_native,
+)
+from leanbayes.kernels.dispatch import TABLE
 from leanbayes.ops import Conv, ConvTranspose, Linear, Lookup, Usage
 from leanbayes.testing.assertions import assert_mean
 

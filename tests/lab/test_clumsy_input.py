@@ -170,7 +170,7 @@ def test_paths_are_shown_as_they_are(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     recipe = recipe_file(tmp_path / "r.yaml", data=table(tmp_path / "t.csv", "abab" * 5))
     shown = name.replace("\x1b", "\\x1b")
-    code, said = command("train", recipe, "--out", name)
+    code, said = command("train", recipe, "--output", name)
     assert (code, f"clumsy: {shown}" in said) == (0, True)
     np.save("x.npy", np.zeros((2, 2)))
     for arguments in (
@@ -274,7 +274,7 @@ def test_tables_that_cannot_be_used(tmp_path, case):
     path = tmp_path / "t.csv"
     path.write_bytes(content)
     recipe = recipe_file(tmp_path / "r.yaml", data=path)
-    code, said = command("train", recipe, "--out", tmp_path / "run")
+    code, said = command("train", recipe, "--output", tmp_path / "run")
     assert code == 1
     assert "t.csv" in said
     assert sentence in said
@@ -316,7 +316,7 @@ def test_bytes_may_name_classes(tmp_path):
 
 def refused(tmp_path, *arguments, **changes):
     recipe = recipe_file(tmp_path / "r.yaml", **changes)
-    code, said = command("train", recipe, "--out", tmp_path / "run", *arguments)
+    code, said = command("train", recipe, "--output", tmp_path / "run", *arguments)
     assert code == 1
     assert not (tmp_path / "run" / "recipe.yaml").exists()
     return said
@@ -416,7 +416,7 @@ def test_seeds_that_no_generator_takes(tmp_path, seed):
 def test_the_largest_seed_is_one(tmp_path):
     data = table(tmp_path / "t.csv", "abab" * 5)
     recipe = recipe_file(tmp_path / "r.yaml", data=data, choices={"optimizer.lr": [0.1]})
-    code, said = command("sweep", recipe, "--out", tmp_path / "s", "--set", f"seed={2**64 - 1}")
+    code, said = command("sweep", recipe, "--output", tmp_path / "s", "--set", f"seed={2**64 - 1}")
     assert code == 0, said
 
 
@@ -473,7 +473,7 @@ def test_a_damaged_recipe(copied, tmp_path, capsys, monkeypatch, case):
         ("recipes", file),
         ("sweep", file),
         ("train", file),
-        ("train", good, "--resume", "--out", copied),
+        ("train", good, "--resume", "--output", copied),
     ):
         code, said = command(*arguments)
         assert (code, str(file) in said, said.count("\n")) == (1, True, 1), said

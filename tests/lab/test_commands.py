@@ -52,7 +52,7 @@ def recipe(tmp_path_factory):
 @pytest.fixture(scope="module")
 def folder(recipe, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "digits-small"
-    result = run("train", recipe, "--out", out, "--set", "seed=3")
+    result = run("train", recipe, "--output", out, "--set", "seed=3")
     assert result.exit_code == 0, result.output
     assert "accuracy" in result.output
     return out
@@ -183,7 +183,7 @@ def test_ctrl_c_says_how_to_go_on(recipe, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(BayesianModule, "training_step", interrupted)
-    result = run("train", recipe, "--out", tmp_path / "run")
+    result = run("train", recipe, "--output", tmp_path / "run")
     assert result.exit_code == 130
     assert "stopped by Ctrl-C; go on with: leanbayes " in result.stderr
     assert result.stderr.endswith(" --resume\n")
@@ -198,7 +198,7 @@ def test_ctrl_c_says_how_to_go_on(recipe, tmp_path, monkeypatch):
         (("recipes", "ktied/mnist-mlp-k2"), "did you mean 'k_tied/mnist-mlp-k2'?"),
         (("train", "{recipe}", "--set", "optimizer.lrr=1"), "did you mean 'lr'?"),
         (("train", "{recipe}", "--set", "seed"), "is not of the form key=value"),
-        (("train", "{recipe}", "--out", "{folder}"), "resume it with --resume"),
+        (("train", "{recipe}", "--output", "{folder}"), "resume it with --resume"),
         (("evaluate", "no-such-run"), "no-such-run is not a run folder (no recipe.yaml)"),
         (("compare", "{folder}", "no-such-run"), "no-such-run is not a run folder"),
         (("data", "fetch", "mnst"), "did you mean 'mnist'?"),

@@ -143,7 +143,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
 def test_quick_prints_a_table_and_writes_results_and_report(tmp_path):
     path, out = tmp_path / "demo.json", tmp_path / "new" / "folder"
     done = _invoke(
-        *("--quick", "--seed", "7", "--samples", "2", "--json", str(path), "--out", str(out))
+        *("--quick", "--seed", "7", "--samples", "2", "--json", str(path), "--output", str(out))
     )
     assert done.exit_code == 0, done.output
     written = json.loads(path.read_text())
@@ -212,8 +212,8 @@ def test_a_report_that_fails_does_not_hide_the_table(monkeypatch):
         (["--epochs", "0"], "--epochs"),
         (["--seeds", "0"], "--seeds"),
         (["--samples", "0"], "--samples"),
-        (["--out", "taken"], "is a file"),
-        (["--out", "taken/below"], "nothing can be written"),
+        (["--output", "taken"], "is a file"),
+        (["--output", "taken/below"], "nothing can be written"),
     ],
     ids=["folder", "epochs", "seeds", "samples", "file", "below-a-file"],
 )

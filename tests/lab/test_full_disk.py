@@ -82,7 +82,7 @@ def test_the_command_says_it_without_a_traceback(recipe, tmp_path):
     file, out = tmp_path / "recipe.yaml", tmp_path / "run"
     file.write_text(recipe.to_yaml(), encoding="utf-8")
     fill(out / "checkpoints" / "epoch-00001.ckpt")
-    result = CliRunner().invoke(app(), ["train", str(file), "--out", str(out)])
+    result = CliRunner().invoke(app(), ["train", str(file), "--output", str(out)])
     assert isinstance(result.exception, SystemExit)
     said = str(result.exception)
     assert said.startswith(f"leanbayes: no space is left in {out}/checkpoints")

@@ -39,7 +39,7 @@ COMMANDS = {
 
 def start(name, file, folder):
     before, after = COMMANDS[name]
-    command = [*before, "train", file, "--out", folder / name, *after]
+    command = [*before, "train", file, "--output", folder / name, *after]
     alone = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "TORCHELASTIC"))}
     return subprocess.Popen(
         [str(part) for part in command],

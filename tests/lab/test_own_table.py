@@ -45,9 +45,9 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     table = write(folder / "my houses.csv", houses(150))
     recipe, out = folder / "houses.yaml", folder / "run"
-    said = run("new", table, "--out", recipe)
+    said = run("new", table, "--output", recipe)
     assert said.exit_code == 0, said.output
-    result = run("train", recipe, "--out", out, "--set", "training.epochs=150")
+    result = run("train", recipe, "--output", out, "--set", "training.epochs=150")
     assert result.exit_code == 0, result.output
     return table, recipe, out, said.output
 
@@ -200,7 +200,7 @@ def test_tables_that_cannot_be_learned(case, tmp_path, monkeypatch):
         (("absent.csv",), "absent.csv does not exist"),
         (("good.txt",), "is not a .csv file"),
         (("good.csv", "--target", "prise"), "did you mean 'price'?"),
-        (("good.csv", "--out", "good.txt"), "exists already; delete it"),
+        (("good.csv", "--output", "good.txt"), "exists already; delete it"),
     ],
 )
 def test_mistakes_in_new_get_one_sentence(arguments, sentence, tmp_path, monkeypatch):

@@ -174,12 +174,12 @@ SIGNALS = [
 @pytest.mark.parametrize(("number", "name", "code"), SIGNALS)
 def test_a_stopped_training_says_so_and_how_to_go_on(tmp_path, long_recipe, number, name, code):
     folder = tmp_path / "run"
-    child = fork(tmp_path, "train", long_recipe, "--out", folder)
+    child = fork(tmp_path, "train", long_recipe, "--output", folder)
     wait_for(lambda: list(folder.glob("checkpoints/*.ckpt")))
     os.kill(child.pid, number)
     child.join(60)
     assert child.exitcode == code
-    again = f"leanbayes train '{long_recipe}' --out {folder} --resume"
+    again = f"leanbayes train '{long_recipe}' --output {folder} --resume"
     said = (tmp_path / "said").read_text()
     assert said == f"leanbayes: stopped by {name}; go on with: {again}\n"
     assert not (folder / "result.json").exists()
@@ -187,7 +187,7 @@ def test_a_stopped_training_says_so_and_how_to_go_on(tmp_path, long_recipe, numb
 
 def test_a_shell_sees_the_exit_code(tmp_path, long_recipe):
     folder = tmp_path / "run"
-    process = start("train", long_recipe, "--out", folder)
+    process = start("train", long_recipe, "--output", folder)
     wait_for(lambda: list(folder.glob("checkpoints/*.ckpt")))
     process.terminate()
     said = process.communicate(timeout=120)[1]
@@ -203,12 +203,12 @@ def test_a_shell_sees_the_exit_code(tmp_path, long_recipe):
 @pytest.mark.parametrize(("number", "name", "code"), SIGNALS)
 def test_a_stopped_sweep_says_so_and_how_to_go_on(tmp_path, long_recipe, number, name, code):
     folder = tmp_path / "sweep"
-    child = fork(tmp_path, "sweep", long_recipe, "--out", folder)
+    child = fork(tmp_path, "sweep", long_recipe, "--output", folder)
     wait_for(lambda: list(folder.glob("trial-0000/checkpoints/*.ckpt")))
     os.kill(child.pid, number)
     child.join(60)
     assert child.exitcode == code
-    again = f"leanbayes sweep '{long_recipe}' --out {folder}"
+    again = f"leanbayes sweep '{long_recipe}' --output {folder}"
     said = (tmp_path / "said").read_text()
     assert said == f"leanbayes: stopped by {name}; go on with: {again}\n"
     with locked(folder / ".trial-0000.lock", "a trial that others wait for"):
@@ -235,7 +235,7 @@ def test_a_stopped_demo_says_so(tmp_path, monkeypatch, number, name, code):
 
     monkeypatch.setattr(BatchObjective, "__call__", stop)
     before = signal.getsignal(number)
-    done = CliRunner().invoke(app(), ["demo", "--quick", "--out", str(tmp_path)])
+    done = CliRunner().invoke(app(), ["demo", "--quick", "--output", str(tmp_path)])
     assert done.exit_code == code
     assert f"Stopped by {name} after 0 of 3 methods" in done.output
     assert signal.getsignal(number) == before
@@ -365,7 +365,7 @@ def test_a_second_process_is_refused_while_the_first_lives(tmp_path, reference):
     for resume in (False, True):
         with pytest.raises((OSError, ValueError), match=r"is in use|holds a run|another recipe"):
             train(other, tmp_path, resume=resume, progress=False)
-    with pytest.raises(BlockingIOError, match=r"is in use: .* choose another --out"):
+    with pytest.raises(BlockingIOError, match=r"is in use: .* choose another --output"):
         train(recipe(), tmp_path, resume=True, progress=False)
     child.kill()
     child.join()
@@ -695,7 +695,7 @@ def test_a_damaged_study_is_one_sentence(tmp_path, content, monkeypatch):
     with pytest.raises(ValueError, match=r"study\.journal is damaged \(.*\); remove it") as caught:
         sweep(choices, tmp_path)
     assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match=r"study\.journal is damaged .* choose another --out"):
+    with pytest.raises(ValueError, match=r"study\.journal is damaged .* choose another --output"):
         sweep(choices, tmp_path, 2)
     file.unlink()
     assert sweep(choices, tmp_path) == result
@@ -708,7 +708,7 @@ def test_a_study_of_an_earlier_version_is_one_sentence(tmp_path):
     (tmp_path / "study.db").write_bytes(b"SQLite format 3")
     with pytest.raises(ValueError, match=r"study\.db is a study of an earlier .*; remove it"):
         sweep(choices, tmp_path)
-    with pytest.raises(ValueError, match=r"study\.db is a study .*; choose another --out"):
+    with pytest.raises(ValueError, match=r"study\.db is a study .*; choose another --output"):
         sweep(choices, tmp_path, 2)
 
 

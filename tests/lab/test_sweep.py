@@ -133,7 +133,7 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(JournalFileBackend, "append_logs", full)
-        result = CliRunner().invoke(app(), ["sweep", str(file), "--out", str(tmp_path / "out")])
+        result = CliRunner().invoke(app(), ["sweep", str(file), "--output", str(tmp_path / "out")])
     said = str(result.exception)
     assert isinstance(result.exception, SystemExit)
     assert said.startswith(

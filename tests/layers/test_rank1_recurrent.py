@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import leanbayes as lb
-from leanbayes.kernels.rank1 import NormalFactor
+from leanbayes.kernels import NormalFactor
 from leanbayes.ops import Usage
 from leanbayes.testing import assert_mean
 from leanbayes.training.parameter_groups import parameter_groups, parameter_roles

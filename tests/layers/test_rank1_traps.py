@@ -50,6 +50,15 @@ def test_what_has_no_published_prior_asks_for_one(posterior):
         lb.convert(nn.Linear(3, 2), posterior)
 
 
+@pytest.mark.parametrize("prior", [lb.priors.Normal(0.1), lb.priors.Cauchy(0.1)])
+def test_a_prior_at_zero_would_switch_off_what_factors_multiply(prior):
+    with pytest.raises(
+        ValueError, match=r"must have loc=1\.0, .*lb\.priors\.Normal\(0\.1, loc=1\.0\)"
+    ):
+        lb.convert(nn.Linear(3, 2), lb.Rank1(4), prior)
+    lb.convert(nn.Linear(3, 2), lb.Rank1(4, perturb="add"), prior)
+
+
 def test_a_plain_loop_that_forgets_to_tile_is_told():
     (warning, *_) = said(lambda: F.cross_entropy(mixture()(X), Y).backward())
     assert "each of 4 members learns from another part" in str(warning.message)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, StudentTNoise
-from leanbayes.likelihoods.from_moments import FromMoments
+from leanbayes.likelihoods import Bernoulli, Categorical, Gaussian, Poisson, StudentTNoise
+from leanbayes.likelihoods.base import FromMoments
 from leanbayes.likelihoods.mixtures import scores_of_classes
 from leanbayes.testing.assertions import assert_mean
 
@@ -32,6 +32,14 @@ def test_binary_targets_are_looked_at():
         Bernoulli().nll(torch.zeros(2, 1), torch.tensor([[0.0], [2.0]]))
     with pytest.raises(ValueError, match="targets go from 0 to 2"):
         Bernoulli().check(torch.zeros(1, 2, 1), torch.tensor([[0.0], [2.0]]))
+
+
+@pytest.mark.parametrize("kind", [Bernoulli, Poisson])
+def test_targets_that_are_not_finite_are_counted(kind):
+    y = torch.tensor([[1.0], [math.nan], [0.0]])
+    kind().check(torch.full((1, 3, 1), math.inf), y.nan_to_num())
+    with pytest.raises(ValueError, match=r"targets of 1 examples are not finite, .* \[1\]"):
+        kind().check(torch.zeros(1, 3, 1), y)
 
 
 def test_a_normal_of_moments_adds_variances():

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import leanbayes as lb
-from leanbayes.metrics.arrays import as_tensor
+from leanbayes.metrics.scores import as_tensor
 from leanbayes.prediction.prediction import Prediction
 
 pandas = pytest.importorskip("pandas")

@@ -6,8 +6,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import leanbayes as lb
-from leanbayes.kernels.independent import ScaledFromNormal
-from leanbayes.kernels.k_tied_kl import TiedFromNormal
+from leanbayes.kernels import ScaledFromNormal, TiedFromNormal
 
 
 def network(*posteriors):

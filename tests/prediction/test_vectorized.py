@@ -12,16 +12,20 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
-from leanbayes.kernels import Sharing, windows, without_native
-from leanbayes.kernels.independent import scaled_samples
-from leanbayes.kernels.k_tied import k_tied_samples
-from leanbayes.kernels.shared_noise import shared_noise
+from leanbayes.kernels import (
+    Sharing,
+    k_tied_samples,
+    scaled_samples,
+    shared_noise,
+    windows,
+    without_native,
+)
 from leanbayes.ops import Conv, Linear
 from leanbayes.prediction import sampling
 from leanbayes.prediction.sampling import Passes
 from leanbayes.prediction.vectorized import samples as vectorized_samples
-from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.prediction.vectorized.batch_rules import ROW_WISE, UnprovenError, elementwise
+from leanbayes.prediction.vectorized.samples import RowsApart
 from leanbayes.testing import assert_mean
 from leanbayes.testing.assertions import FAILURE_RATE, threshold
 

@@ -5,6 +5,7 @@ import pytest
 from leanbayes.lab.files import write_json
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.train import train
+from research import extensions  # noqa: F401
 from research.papers.k_tied.compression import compress_run
 from research.publishing.archive import archive
 

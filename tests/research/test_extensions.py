@@ -100,7 +100,7 @@ def test_a_stopped_command_of_a_checkout_goes_on_as_it_was_started(monkeypatch):
 
 def test_a_budget_does_not_replace_the_data(tmp_path):
     """Who trains on the generated cohort says so."""
-    refused = CliRunner().invoke(lab.app(), ["train", EHR, "--out", str(tmp_path / "run")])
+    refused = CliRunner().invoke(lab.app(), ["train", EHR, "--output", str(tmp_path / "run")])
     assert refused.exit_code == 1
     assert (
         "is for the data set 'mimic-iii', and the budget 'cpu' would replace it by 'ehr-cohort'"

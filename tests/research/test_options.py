@@ -74,9 +74,8 @@ GROUPS = {
     "": "table page archive trace",
     "papers ": "toy attack policies variance natural vae judge-vae records rank1 rank1-costs "
     "rank1-trials theorem sparsity compaction compress",
-    "studies ": "uci kl-weight lora overview starts",
-    "bench ": "run families quality generator laboratory batching corruptions matrix-normal "
-    "compaction",
+    "studies ": "uci kl-weight lora overview",
+    "bench ": "run quality generator laboratory corruptions matrix-normal compaction",
 }
 
 

@@ -8,8 +8,8 @@ from torch import distributions as td
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.layers.bilinear import OuterProduct
-from leanbayes.layers.hugging_face import TransposedLinear
+from leanbayes.layers.affine import OuterProduct
+from leanbayes.layers.transformers import TransposedLinear
 from leanbayes.ops import Conv, ConvTranspose, Lookup
 
 VALUE = {"rtol": 1e-10, "atol": 1e-10}

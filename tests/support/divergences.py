@@ -2,8 +2,7 @@
 
 from torch import Tensor
 
-from leanbayes.kernels.independent import FromRelevance, NoForce, ScaledFromNormal
-from leanbayes.kernels.k_tied_kl import TiedFromNormal
+from leanbayes.kernels import FromRelevance, NoForce, ScaledFromNormal, TiedFromNormal
 
 
 def _learned(scale):

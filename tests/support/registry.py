@@ -13,8 +13,8 @@ from torch import Tensor
 
 import leanbayes as lb
 from leanbayes.estimators import ESTIMATORS
-from leanbayes.layers.bilinear import OuterProduct
-from leanbayes.layers.hugging_face import TransposedLinear
+from leanbayes.layers.affine import OuterProduct
+from leanbayes.layers.transformers import TransposedLinear
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp, Lookup
 
 POSTERIORS: dict[str, lb.posteriors.Posterior] = {

@@ -13,10 +13,11 @@ from torch_layers import POSTERIOR, PRIOR, mlp
 
 import leanbayes as lb
 from leanbayes.training import schedules
+from research.papers.rank1.losses import mean_logits_nll, mean_probs_nll
 
 LOSSES = (
-    lb.training.mean_logits_nll,
-    lb.training.mean_probs_nll,
+    mean_logits_nll,
+    mean_probs_nll,
     lb.training.average_nll,
     lb.training.mixture_nll,
 )
@@ -161,15 +162,15 @@ def test_a_predicted_noise_starts_at_its_scale_and_stays_positive():
 @pytest.mark.parametrize(
     ("likelihood", "outputs", "y"),
     [
-        (lb.likelihoods.Gaussian(), torch.zeros(4, 1), torch.zeros(4)),
-        (lb.likelihoods.Gaussian(), torch.zeros(4), torch.zeros(4, 1)),
+        (lb.likelihoods.Gaussian(), torch.zeros(4, 2), torch.zeros(4)),
+        (lb.likelihoods.Gaussian(), torch.zeros(4), torch.zeros(4, 2)),
         (lb.likelihoods.Categorical(), torch.zeros(4, 3), torch.zeros(5, dtype=torch.long)),
         (lb.likelihoods.Bernoulli(), torch.zeros(2, 4, 3), torch.zeros(2, 4)),
     ],
     ids=["column", "row", "classes", "bernoulli"],
 )
 def test_targets_are_never_broadcast(likelihood, outputs, y):
-    with pytest.raises(ValueError, match=rf"targets have shape \({y.shape[0]},.*reshape"):
+    with pytest.raises(ValueError, match=rf"targets must .* got \({y.shape[0]},.*Reshape"):
         likelihood.nll(outputs, y)
 
 
@@ -213,8 +214,8 @@ def test_the_four_losses_are_stable_at_huge_logits(dtype, loss, likelihood, righ
     value = loss(outputs, y, likelihood)
     value.backward()
     expected = {
-        lb.training.mean_logits_nll: 2000 / 3,
-        lb.training.mean_probs_nll: math.log(3) if classes else 2 * math.log(3),
+        mean_logits_nll: 2000 / 3,
+        mean_probs_nll: math.log(3) if classes else 2 * math.log(3),
         lb.training.average_nll: 4000 / 3,
         lb.training.mixture_nll: math.log(3),
     }
@@ -239,8 +240,15 @@ def test_losses_average_the_predicted_noise():
     loc, raw = outputs.numpy()[..., :2], outputs.numpy()[..., 2:]
     scale = 0.5 * np.log1p(np.exp(raw)) / math.log(2) + 1e-6
     averaged = stats.norm(loc.mean(0), scale.mean(0)).logpdf(y.numpy()).sum(-1)
-    value = lb.training.mean_probs_nll(outputs, y, likelihood)
+    value = mean_probs_nll(outputs, y, likelihood)
     assert float(value) == pytest.approx(-averaged.mean(), rel=1e-12)
+
+
+def test_averages_are_of_probabilities_and_not_of_logits():
+    outputs, y = torch.randn(5, 4, dtype=DOUBLE), torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=DOUBLE)
+    p = outputs.sigmoid().mean(0)
+    value = mean_probs_nll(outputs, y, lb.likelihoods.Bernoulli())
+    torch.testing.assert_close(value, F.binary_cross_entropy(p, y))
 
 
 def test_a_mixture_trains_on_tiled_targets():

@@ -35,13 +35,6 @@ def compress_run(
 ) -> dict[str, Any]:
     """Evaluate a finished run, its truncations [k-tied, Table 2] and its k-tied versions.
 
-    Args:
-        run: the run folder.
-        ranks: the ranks of the standard deviations.
-        include: patterns of the layers to change.
-        samples: predictive samples.
-        progress: show a progress bar.
-
     Returns:
         ``rows`` of metrics and parameter counts by ``full``, ``truncated k`` and ``tied k``;
         ``spectra`` (the first shares of each layer) and ``maps`` (standard deviations of every

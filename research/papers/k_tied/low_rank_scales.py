@@ -1,26 +1,22 @@
 """Smaller trained scales: rank truncation [k-tied, section 3] and k-tied factors."""
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from leanbayes.analysis.log_alpha import with_scales
 from leanbayes.analysis.spectrum import is_matrix
 from leanbayes.conversion.convert import select
-from leanbayes.display import DisplayTable
 from leanbayes.distributions import KTiedNormal, LocationScale, WeightDistribution
 from leanbayes.errors import require, require_count, require_positive
 from leanbayes.layers import RandomMap
-from leanbayes.likelihoods import Likelihood
-from leanbayes.models.random_maps import kl, map_posteriors, random_maps
+from leanbayes.models.random_maps import map_posteriors, random_maps
 from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import KTied, MeanField
-from leanbayes.prediction.predict import predict
-from leanbayes.training.parameter_groups import count_parameters
 from research.papers.k_tied.tied_factors import tied_factors
+from research.papers.scales import with_scales
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -96,7 +92,7 @@ def to_k_tied(model: M, rank: int, *, include: Sequence[str] = ("**",), inplace:
         >>> import leanbayes as lb
         >>> model = lb.convert(nn.Linear(60, 50), lb.MeanField(), lb.priors.Normal(1.0))
         >>> smaller = to_k_tied(model, 2)
-        >>> print(compare(model, smaller).parameters_after)
+        >>> lb.count_parameters(smaller).total
         3270
     """
 
@@ -143,104 +139,3 @@ def _scale(layer: RandomMap) -> Tensor:
     q = layer.posterior()
     assert isinstance(q, LocationScale | KTiedNormal)
     return q.scale.abs().cpu().double()
-
-
-class Comparison(NamedTuple):
-    """What a smaller model costs.
-
-    Attributes:
-        parameters_before: how many numbers were trained.
-        parameters_after: how many are.
-        kl_before: the KL, a sum over all weights.
-        kl_after: the same afterwards.
-        nll_before: the negative log predictive density per example; ``None`` without data.
-        nll_after: the same afterwards.
-
-    Example:
-        >>> print(Comparison(956_820, 484_008, 19_012.3, 19_420.1, 0.1002, 0.1013))
-        484,008 instead of 956,820 parameters (51%); KL 19,012.3 → 19,420.1; NLL 0.1002 → 0.1013
-    """
-
-    parameters_before: int
-    parameters_after: int
-    kl_before: float
-    kl_after: float
-    nll_before: float | None = None
-    nll_after: float | None = None
-
-    def __repr__(self) -> str:
-        share = self.parameters_after / self.parameters_before
-        parts = [
-            f"{self.parameters_after:,} instead of {self.parameters_before:,} parameters "
-            f"({share:.0%})",
-            f"KL {self.kl_before:,.1f} → {self.kl_after:,.1f}",
-        ]
-        if self.nll_before is not None and self.nll_after is not None:
-            parts.append(f"NLL {self.nll_before:.4f} → {self.nll_after:.4f}")
-        return "; ".join(parts)
-
-    def _repr_html_(self) -> str:
-        rows = [
-            ["parameters", f"{self.parameters_before:,}", f"{self.parameters_after:,}"],
-            ["KL", f"{self.kl_before:,.1f}", f"{self.kl_after:,.1f}"],
-        ]
-        if self.nll_before is not None and self.nll_after is not None:
-            rows.append(["NLL", f"{self.nll_before:.4f}", f"{self.nll_after:.4f}"])
-        return DisplayTable(["", "before", "after"], rows).html()
-
-
-@torch.no_grad()
-def compare(
-    before: nn.Module,
-    after: nn.Module,
-    data: Iterable[tuple[Tensor, Tensor]] | None = None,
-    *,
-    likelihood: Likelihood | None = None,
-    samples: int = 100,
-    seed: int = 0,
-) -> Comparison:
-    """Report what :func:`truncate` or :func:`to_k_tied` lost: parameters, KL and NLL of data.
-
-    Both models draw the same noise; the global generator is left as it was.
-
-    Args:
-        before: the model.
-        after: what was made of it.
-        data: batches ``(x, y)``, such as a data loader.
-        likelihood: what outputs mean; categorical if not given.
-        samples: predictive samples.
-        seed: seed of the noise.
-
-    Returns:
-        The report, which prints as a table.
-
-    Raises:
-        ValueError: If the data have no examples.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> model = lb.convert(nn.Linear(60, 50), lb.MeanField(), lb.priors.Normal(1.0))
-        >>> compare(model, truncate(model, 1)).nll_after is None
-        True
-    """
-    models = (before, after)
-    sizes = [count_parameters(model).total for model in models]
-    kls = [_seeded_kl(model, seed) for model in models]
-    if data is None:
-        return Comparison(*sizes, *kls)
-    totals, examples = [0.0, 0.0], 0
-    for index, (x, y) in enumerate(data):
-        examples += len(y)
-        for i, model in enumerate(models):
-            drawn = predict(model, x, samples=samples, seed=seed + index, likelihood=likelihood)
-            totals[i] -= float(drawn.log_likelihood(y).sum())
-    require(examples > 0, "data has no examples; give batches (x, y)")
-    return Comparison(*sizes, *kls, *(total / examples for total in totals))
-
-
-def _seeded_kl(model: nn.Module, seed: int) -> float:
-    """Some priors take a sample of the weights."""
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)):
-        torch.manual_seed(seed)
-        return float(kl(model))

@@ -6,23 +6,25 @@ from typing import Any
 
 import lightning as L
 import torch
+from torch.optim import Optimizer
 
 from leanbayes.errors import nearest
 from leanbayes.lab.data import Batches
 from leanbayes.lab.measurements.result_callback import ResultCallback
 from leanbayes.lightning import BayesianModule
-from research.papers.k_tied.gradient_snr import Average, Definition
-from research.papers.k_tied.record_snr import RecordSNR
+from research.papers.k_tied.gradient_snr import Average, Definition, GradientSNR
 
 _DEFINITIONS: tuple[Definition, ...] = ("gradient", "square")
 _AVERAGES: tuple[Average, ...] = ("median", "pooled")
 
 
-class MeasureSteps(RecordSNR, ResultCallback):
-    """Signal-to-noise ratios and the −ELBO at chosen steps.
+class MeasureSteps(ResultCallback):
+    """Signal-to-noise ratios [k-tied, figure 2] and the −ELBO at chosen steps.
 
-    Every checkpoint holds what was measured. The noise of a measurement does not change that of
-    the training.
+    Gradients are kept in the last ``window`` optimizer steps before a record alone, before they
+    are clipped. Every checkpoint holds what was measured and, within a window, the gradients: a
+    resumed run has the same records. The noise of a measurement does not change that of the
+    training.
 
     Args:
         validation: what the −ELBO is taken on.
@@ -38,9 +40,11 @@ class MeasureSteps(RecordSNR, ResultCallback):
     def __init__(
         self, validation: Batches, *, at: Collection[int], layer: str, window: int
     ) -> None:
-        super().__init__(at=at, window=window)
-        self.layer, self.validation = layer, validation
+        self.validation, self.at = validation, frozenset(at)
+        self.layer, self.window = layer, window
         self.by_step: dict[int, dict[str, Any]] = {}
+        self._snr: GradientSNR | None = None
+        self._recorded: dict[str, Any] = {}
 
     @property
     def state_key(self) -> str:
@@ -48,24 +52,41 @@ class MeasureSteps(RecordSNR, ResultCallback):
         return "Probe"
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "found": self.by_step}
+        recorded = self._snr.state_dict() if self._snr else self._recorded
+        return {"recorded": recorded, "found": self.by_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
+        self._recorded = dict(state_dict["recorded"])
         self.by_step = dict(state_dict["found"])
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        super().on_train_start(trainer, pl_module)
-        assert self._snr is not None
+        assert isinstance(pl_module, BayesianModule)
+        self._snr = GradientSNR(pl_module.model, self.window)
+        if self._recorded:
+            self._snr.load_state_dict(self._recorded)
         layers = self._snr.values()
         if self.layer not in layers:
             hint = nearest(self.layer, layers)
             raise ValueError(f"layer {self.layer!r} of measurement 'probe' is unknown{hint}")
 
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
+    ) -> None:
+        assert self._snr is not None
+        step = trainer.global_step + 1
+        if self.at.isdisjoint(range(step, step + self.window)):
+            self._snr.reset()
+        else:
+            self._snr.update()
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._recorded = self._snr.state_dict() if self._snr else {}
+        self._snr = None
+
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any
     ) -> None:
-        if not self._is_due(trainer.global_step):
+        if trainer.global_step not in self.at:
             return
         assert isinstance(pl_module, BayesianModule)
         assert self._snr is not None

@@ -1,11 +1,7 @@
 """Tying: positive factors whose product is close to given standard deviations [k-tied, eq. 3]."""
 
-from collections import deque
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
-from torch.optim import lbfgs
 
 from leanbayes.errors import require, require_count
 
@@ -77,78 +73,25 @@ def _update(scale: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return u, v
 
 
-class _Slopes:
-    """:func:`_excess` and its gradient by the logs of both factors, in memory used again."""
-
-    def __init__(self, scale: Tensor) -> None:
-        self._precision = scale.square().reciprocal()
-        self._tied, self._slope = torch.empty_like(scale), torch.empty_like(scale)
-        self._one = scale.new_ones(())
-
-    def __call__(self, u: Tensor, v: Tensor) -> tuple[float, Tensor]:
-        tied = torch.mm(u.t(), v, out=self._tied)
-        slope = torch.mul(tied, self._precision, out=self._slope)
-        squares = slope.ravel().dot(tied.ravel())
-        slope.addcdiv_(self._one, tied, value=-1)
-        value = (0.5 * squares - tied.log_().sum()) / tied.numel()
-        parts = [(u * (v @ slope.t())).ravel(), (v * (u @ slope)).ravel()]
-        return float(value), torch.cat(parts).div_(tied.numel())
-
-
 def _descend(scale: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return L-BFGS over the logs, with torch's line search.
+    """Return what L-BFGS over the logs of both factors ends with."""
+    logs = [factor.log().requires_grad_() for factor in (u, v)]
+    optimizer = torch.optim.LBFGS(
+        logs,
+        max_iter=_NEWTON_STEPS,
+        tolerance_grad=_FLAT,
+        tolerance_change=_TOLERANCE,
+        history_size=_HISTORY,
+        line_search_fn="strong_wolfe",
+    )
 
-    The steps are those of ``torch.optim.LBFGS``, which takes longer than the sum it minimizes and
-    imports torch's compiler.
-    """
-    slopes = _Slopes(scale)
+    def closure() -> float:
+        optimizer.zero_grad()
+        value = _excess(scale, *(log.exp() for log in logs))
+        value.backward()
+        return float(value.detach())
 
-    def factors(logs: Tensor) -> tuple[Tensor, Tensor]:
-        left, right = logs.exp().split([u.numel(), v.numel()])
-        return left.view_as(u), right.view_as(v)
-
-    def along(logs: Tensor, step: float, direction: Tensor) -> tuple[float, Tensor]:
-        return slopes(*factors(logs + step * direction))
-
-    logs = torch.cat([u.log().ravel(), v.log().ravel()])
-    value, slope = slopes(u, v)
-    history: deque[_Move] = deque(maxlen=_HISTORY)
-    step = 1 / max(float(slope.abs().sum()), 1.0)
-    for _ in range(_NEWTON_STEPS):
-        direction = _newton_direction(slope, history)
-        fall, before = slope.dot(direction), (value, slope)
-        if slope.abs().max() <= _FLAT or fall > -_TOLERANCE:
-            break
-        start = (step, direction, value, slope, fall)
-        value, slope, step, _ = lbfgs._strong_wolfe(along, logs, *start)
-        move = _Move(step * direction, slope - before[1])
-        logs = logs + move.by
-        if move.by.abs().max() <= _TOLERANCE or abs(value - before[0]) < _TOLERANCE:
-            break
-        if move.curvature > _FLAT:
-            history.append(move)
-        step = 1.0
-    return factors(logs)
-
-
-class _Move:
-    """A step of the logs and what it did to the slope."""
-
-    def __init__(self, by: Tensor, turned: Tensor) -> None:
-        self.by, self.turned = by, turned
-        self.curvature = float(by.dot(turned))
-
-
-def _newton_direction(slope: Tensor, history: Sequence[_Move]) -> Tensor:
-    """Minus the slope times the inverse Hessian that past moves imply (the two loops of L-BFGS)."""
-    direction, shares = -slope, []
-    for move in reversed(history):
-        shares.append(float(move.by.dot(direction)) / move.curvature)
-        direction.sub_(move.turned, alpha=shares[-1])
-    if history:
-        last = history[-1]
-        direction.mul_(last.curvature / last.turned.dot(last.turned))
-    for move in history:
-        share = shares.pop() - float(move.turned.dot(direction)) / move.curvature
-        direction.add_(move.by, alpha=share)
-    return direction
+    with torch.enable_grad():
+        optimizer.step(closure)
+    left, right = (log.detach().exp() for log in logs)
+    return left, right

@@ -26,7 +26,8 @@ from leanbayes.distributions import (
     WeightDistribution,
 )
 from leanbayes.errors import require
-from leanbayes.kernels.triangular import from_packed, lower_gram, lower_lower, to_packed
+from leanbayes.kernels import from_packed, to_packed
+from leanbayes.kernels.triangular import row_blocks
 from leanbayes.parameters.learned import Abs, Learned
 from leanbayes.precision import wide
 
@@ -255,3 +256,21 @@ def rule_of(posterior: Posterior) -> Rule | None:
 
 def _one_each(posterior: Posterior, q: WeightDistribution) -> bool:
     return posterior.value("scale").shape == q.event_shape
+
+
+@torch.no_grad()
+def lower_lower(a: Tensor, b: Tensor) -> Tensor:
+    """Return ``A B`` of two lower-triangular matrices, without a gradient."""
+    y = torch.zeros_like(a)
+    for i, j in row_blocks(len(a)):
+        torch.mm(a[i:j, :j], b[:j, :j], out=y[i:j, :j])
+    return y
+
+
+@torch.no_grad()
+def lower_gram(a: Tensor, b: Tensor) -> Tensor:
+    """Return the lower triangle of ``Aᵀ B`` of lower-triangular matrices, without a gradient."""
+    y = torch.zeros_like(a)
+    for i, j in row_blocks(len(a)):
+        torch.mm(a[i:, i:j].t(), b[i:, :j], out=y[i:j, :j])
+    return y.tril_()

@@ -57,9 +57,6 @@ class SparseCurves(Measurement):
 def relevant_shares(model: nn.Module) -> dict[str, float]:
     """The shares of weights, rows and columns that :func:`~leanbayes.prune` by relevance keeps.
 
-    Args:
-        model: a converted model with standard deviations.
-
     Example:
         >>> import leanbayes as lb
         >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(1e-4), lb.priors.ARD())

@@ -44,10 +44,6 @@ def measure_costs(settings: CostSettings, out: Path) -> dict[str, Any]:
     """Median CPU time of steps and predictions relative to the first network's of the same round.
 
     It runs in one thread. A prediction has as many samples as the recipe says.
-
-    Args:
-        settings: which networks, and how often.
-        out: the JSON file.
     """
     require(len(settings.recipes) >= 2, "give two recipes or more; costs are relative to the first")
     threads = torch.get_num_threads()

@@ -43,10 +43,6 @@ def excess(risk: Tensor, probs: Tensor) -> Score:
 
     It is what the NLL of predictions is above that of the risk, without the chance of a test set.
 
-    Args:
-        risk: the true probabilities ``[patients]``.
-        probs: the predicted ones.
-
     Example:
         >>> excess(torch.tensor([0.5, 0.1]), torch.tensor([0.5, 0.1])).value
         0.0

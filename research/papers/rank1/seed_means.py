@@ -89,6 +89,7 @@ class Found:
         ``nll``, ``accuracy``, ``ece``; ``cnll``, ``ca``, ``cece``; ``auroc``; ``parameters``,
         ``share`` (more than the plain network has); ``diversity``; ``samples.4.nll`` and
         ``few.4.cnll`` by the number of samples, of the seeds that have all of these numbers;
+        ``gained.4.nll``, how much lower it is than by the fewest samples of the same network;
         ``severity.3.cnll``, the mean over corruptions, and ``median.3.cnll``.
         """
         found = [numbers[column] for numbers in self._by_seed if column in numbers]
@@ -137,9 +138,11 @@ def _numbers(study: Mapping[str, Any]) -> Numbers:
 
 def _clean(part: Mapping[str, Any], own: str) -> Numbers:
     found = {}
+    fewest = next(iter(part["scores"].values()))
     for count, scores in part["scores"].items():
         for metric, score in scores.items():
             found[f"samples.{count}.{metric}"] = (score["value"], score["error"])
+            found[f"gained.{count}.{metric}"] = (fewest[metric]["value"] - score["value"], 0.0)
     chosen = part["scores"].get(own) or next(iter(part["scores"].values()))
     found |= {metric: (score["value"], score["error"]) for metric, score in chosen.items()}
     if part["diversity"]:

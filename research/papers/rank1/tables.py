@@ -8,7 +8,7 @@ from typing import Any
 
 from research.papers.rank1.published import COLUMNS, FEW_SAMPLES
 from research.papers.rank1.seed_means import SEVERITIES, Found
-from research.publishing.cells import Cell, seeds_of
+from research.publishing.cells import Cell, errors_note, seeds_of
 from research.publishing.sorted_slices import CLASSES, slice_note
 from research.publishing.tables import markdown_table
 
@@ -31,8 +31,8 @@ Runs = Mapping[str, Found | None]
 
 def main_table(runs: Runs) -> str:
     """Return clean, corrupted and foreign images: means over seeds ± their standard error."""
-    notes = (_table(runs, tuple(SHOWN)), _few_classes(runs), _other_samples(runs))
-    return "\n\n".join(filter(None, notes))
+    notes = (_few_classes(runs), _other_samples(runs))
+    return "\n\n".join(filter(None, (_table(runs, tuple(SHOWN)), *notes)))
 
 
 def _few_classes(runs: Runs) -> str:
@@ -72,7 +72,7 @@ def medians_table(runs: Runs) -> str:
         for column in ("cnll", "ca", "cece"):
             cells = [_shown(found, f"median.{severity}.{column}") for severity in SEVERITIES]
             lines.append([title, seeds_of(found.seeds), SHOWN[column], *cells])
-    return markdown_table(header, lines)
+    return _with_errors(markdown_table(header, lines), runs)
 
 
 def ablation_table(runs: Runs) -> str:
@@ -88,7 +88,14 @@ def _table(runs: Runs, columns: Sequence[str]) -> str:
             continue
         cells = [_shown(found, column) for column in columns]
         lines.append([title, seeds_of(found.seeds), *cells])
-    return markdown_table(["network", "run", *(SHOWN[column] for column in columns)], lines)
+    header = ["network", "run", *(SHOWN[column] for column in columns)]
+    return _with_errors(markdown_table(header, lines), runs)
+
+
+def _with_errors(table: str, runs: Runs) -> str:
+    """Return a table, and what its errors are over."""
+    note = errors_note(len(found.seeds) for found in runs.values() if found is not None)
+    return "\n\n".join(filter(None, (table, note)))
 
 
 def _shown(found: Found, column: str) -> str:

@@ -77,11 +77,6 @@ class _Network:
 def second_orders(network: _Network, layer: int, sigma: Tensor) -> dict[str, float]:
     """Return second-order changes of the mean of one layer, by several formulas.
 
-    Args:
-        network: that is disturbed.
-        layer: which one, from 0.
-        sigma: the covariance of δ, ``[width, width]``.
-
     Returns:
         ``factors``: by the curvature in s; ``weights``: by the curvature in the weights and the
         covariance with the indices j, l; ``indices j, k``: the same as equation 4 prints it; ``one

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from leanbayes.errors import require
 from leanbayes.lab.files import write_json
-from leanbayes.lab.recipe import Recipe
+from leanbayes.lab.recipe import Recipe, check_recipe
 from leanbayes.lab.runs import Run
 from research.publishing.cells import Cell
+from research.publishing.paper import RECIPES
+from research.publishing.run_commands import folded, training_commands
 from research.publishing.tables import markdown_table
 
 TITLES = {
@@ -37,12 +39,7 @@ def rate_of(recipe: Recipe) -> float | None:
 
 
 def trials(folders: Sequence[Path], out: Path) -> dict[str, Any]:
-    """Collect what finished runs came to on their validation images, in a file.
-
-    Args:
-        folders: of the runs.
-        out: the JSON file.
-    """
+    """Collect what finished runs came to on their validation images, in a file."""
     found = [_trial(Run(folder)) for folder in folders]
     study = {"study": "trials", "trials": sorted(found, key=lambda t: (t["name"], t["rate"] or 0))}
     write_json(out, study)
@@ -83,4 +80,14 @@ def trials_table(study: Mapping[str, Any]) -> str:
             rate = "–" if trial["rate"] is None else f"{trial['rate']:g}"
             shown = f"**{nll}**" if len(own) > 1 and trial["nll"] == least else nll
             rows.append([title, rate, shown, f"{100 * trial['accuracy']:.1f}"])
-    return markdown_table(["network", "rate", "NLL", "accuracy, %"], rows)
+    table = markdown_table(["network", "rate", "NLL", "accuracy, %"], rows)
+    return f"{table}\n\n{folded(_commands(study['trials']))}"
+
+
+def _commands(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Return what trains every row that has a recipe here, and what collects them."""
+    for trial in (each for each in found if each["recipe"]["name"].startswith(_PREFIX)):
+        (command,) = training_commands(RECIPES / "rank1", [check_recipe(trial["recipe"], "trials")])
+        rate = "" if trial["rate"] is None else f"-{trial['rate']:g}"
+        yield f"{command} -o runs/trials/{trial['name']}{rate}"
+    yield "python -m research papers rank1-trials runs/trials/*"

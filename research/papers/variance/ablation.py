@@ -7,14 +7,15 @@ from typing import TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
-from leanbayes.analysis.log_alpha import scaled_layers, with_scales
+from leanbayes.analysis.log_alpha import scaled_layers
 from leanbayes.distributions import Masked, WeightDistribution
 from leanbayes.errors import require
 from leanbayes.layers import RandomMap
 from leanbayes.models.random_maps import map_posteriors
 from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import MeanField, ZeroMean
-from leanbayes.posteriors.masked import masked
+from leanbayes.posteriors.independent import masked
+from research.papers.scales import with_scales
 
 M = TypeVar("M", bound=nn.Module)
 

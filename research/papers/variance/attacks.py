@@ -19,8 +19,8 @@ from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.provenance import environment_facts
 from leanbayes.lab.runs import Run
-from leanbayes.prediction.eval_mode import dropping_out, evaluating
-from research.papers.variance.sign_attack import fast_sign_attack
+from leanbayes.prediction.eval_mode import evaluating
+from research.papers.variance.sign_attack import dropping_out, fast_sign_attack
 from research.publishing.cells import with_error
 from research.publishing.run_commands import folded, with_seeds
 from research.publishing.study_file import StudyFile, Tell

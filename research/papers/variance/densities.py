@@ -29,11 +29,6 @@ def densities(trained: Trained, name: str, neurons: int = 4) -> dict[str, Any] |
     average over the images of a class. The few images that leave a neuron hardly any noise count
     as a thousandth of its typical one.
 
-    Args:
-        trained: the network.
-        name: of the layer.
-        neurons: how many to show, chosen at random.
-
     Returns:
         For each neuron ``std`` by class and densities at points that lie denser in the middle; and
         quartiles over all neurons of ``contrast`` (the largest of the standard deviations of

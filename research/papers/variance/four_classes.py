@@ -166,9 +166,6 @@ def kind_of(spreads: Tensor) -> str:
     each codes its own split if |r| ≤ 0.5. Everything else is in between: also r near −1, which is
     one split that both tell, with large and small exchanged.
 
-    Args:
-        spreads: ``[2, classes]``, positive.
-
     Example:
         >>> kind_of(torch.tensor([[9.0, 9.0, 1.0, 1.0], [9.0, 1.0, 9.0, 1.0]]))
         'orthogonal codes'

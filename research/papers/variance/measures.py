@@ -18,7 +18,7 @@ from leanbayes.lab.data import Examples
 from leanbayes.layers import RandomMap
 from leanbayes.metrics import average
 from leanbayes.models.random_maps import kl, map_posteriors, named_kl, random_maps
-from leanbayes.posteriors.masked import masked
+from leanbayes.posteriors.independent import masked
 from leanbayes.prediction.predict import predict
 from leanbayes.priors import ARD, LogUniform
 from research.papers.variance.ablation import permute_scales, zero_means

@@ -74,11 +74,7 @@ def _line(study: Study) -> list[str]:
 
 
 def commands_of_policies(studies: Sequence[Study]) -> str:
-    """Return what trains the policies again, folded; options are where a study is not the default.
-
-    Args:
-        studies: of policies, as they are kept.
-    """
+    """Return commands that train the policies again, folded, with options that are not defaults."""
     return folded([*map(_command, studies), "python -m research papers policies runs/*-v?-*.json"])
 
 

@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leanbayes.errors import require, require_choice, require_count, require_positive
+from leanbayes.layers.dropout import DROPOUT
 from leanbayes.layers.forward_pass import forward_pass
 from leanbayes.likelihoods.mixtures import log_mean
 from leanbayes.metrics import Score, average
 from leanbayes.models.random_maps import members, tile
-from leanbayes.prediction.eval_mode import dropping_out, evaluating, is_compiled, noise_by
+from leanbayes.prediction.eval_mode import evaluating, is_compiled, noise_by
 from leanbayes.prediction.predict import shared_layers
 
 __all__ = ["Attack", "fast_sign_attack"]
@@ -48,18 +49,6 @@ class Attack:
     def distance(self) -> float:
         """The largest change of a single number."""
         return float((self.inputs - self.original).abs().max())
-
-    def __str__(self) -> str:
-        shares = self.success
-        last = len(shares) - 1
-        shown = sorted({0, 1, *(round(last * part / 4) for part in range(1, 5))})
-        curve = ", ".join(
-            f"{100 * shares[i].value:.1f} ± {100 * shares[i].error:.1f}% after {i}" for i in shown
-        )
-        return (
-            f"{len(self.target)} examples, taken for their target: {curve} iterations; "
-            f"inputs changed by at most {self.distance:.4g}"
-        )
 
 
 def fast_sign_attack(
@@ -107,7 +96,7 @@ def fast_sign_attack(
     require_choice("gradient", gradient, ("averaged", "of_average"))
     rule = _Rule(step, iterations, bound, clip)
     victims = _Victims(model, samples, dropout, batch_size)
-    wanted = _targets(x, target, labels)
+    wanted = torch.as_tensor(target, device=x.device).expand(len(x))
     return _attack(victims, rule, x.detach(), wanted, labels, gradient, seed)
 
 
@@ -246,28 +235,20 @@ class _Victims:
             yield
 
 
-def _targets(x: Tensor, target: Tensor | int, labels: Tensor | None) -> Tensor:
-    """Return one target for every example, after a look at everything that was given."""
-    require(
-        x.is_floating_point(),
-        f"x has dtype {x.dtype}, which has no gradient; give floating-point inputs, such as "
-        "x.float() / 255",
-    )
-    require(
-        x.ndim >= 2 and len(x) > 0,
-        f"x has shape {tuple(x.shape)}; give [batch, …] with at least one example",
-    )
-    wanted = torch.as_tensor(target, device=x.device)
-    wanted = wanted.expand(len(x)) if wanted.ndim == 0 else wanted
-    for name, classes in (("target", wanted), ("labels", labels)):
-        if classes is None:
-            continue
-        require(
-            classes.shape == (len(x),) and not classes.is_floating_point(),
-            f"{name} has shape {tuple(classes.shape)} and dtype {classes.dtype}; give one class "
-            f"index for each of the {len(x)} examples",
-        )
-    return wanted.long()
+@contextmanager
+def dropping_out(model: nn.Module) -> Iterator[None]:
+    """Let dropout layers draw, whatever their mode: MC dropout, within a block of eval mode.
+
+    Other threads that run the model meanwhile notice that.
+    """
+    before = {m: m.training for m in model.modules() if isinstance(m, DROPOUT)}
+    try:
+        for layer in before:
+            layer.training = True
+        yield
+    finally:
+        for layer, mode in before.items():
+            layer.training = mode
 
 
 def _attack(
@@ -282,43 +263,19 @@ def _attack(
     rule.check(original)
     seeds = _seeds(seed, 2 * rule.iterations + 1)
     before = victims.log_probs(original, next(seeds))
-    _check_targets(target, labels, before)
+    known = before.argmax(-1) if labels is None else labels
+    require(not bool((target == known).any()), "a target is the class already; give another one")
     x, hits = original, [before.argmax(-1) == target]
     for iteration in range(rule.iterations):
         g = victims.gradient(x, target, gradient == "of_average", next(seeds))
-        bad = (~g.flatten(1).isfinite().all(1)).nonzero().flatten()
         require(
-            not len(bad),
-            f"the gradient is not finite in iteration {iteration + 1} for {_listed(bad)}; look at "
-            "those inputs and at the model's outputs",
+            bool(g.isfinite().all()),
+            f"the gradient is not finite in iteration {iteration + 1}; look at the inputs and at "
+            "the model's outputs",
         )
         x = rule.moved(x, g, original)
         hits.append(victims.log_probs(x, next(seeds)).argmax(-1) == target)
     return Attack(x, original, target, torch.stack(hits))
-
-
-def _check_targets(target: Tensor, labels: Tensor | None, log_probs: Tensor) -> None:
-    """Refuse targets that are no class, or what the example is or is taken for already."""
-    classes = log_probs.shape[-1]
-    low, high = (int(end) for end in target.aminmax())
-    require(
-        low >= 0 and high < classes,
-        f"targets go from {low} to {high}; the model has the classes 0 … {classes - 1}",
-    )
-    known = log_probs.argmax(-1) if labels is None else labels.to(target.device)
-    same = (target == known).nonzero().flatten()
-    if labels is None:
-        told = "is what the model predicts already; give another class, or the true ones as labels"
-    else:
-        told = "is their label; give a class to be mistaken for"
-    require(not len(same), f"the target of {_listed(same)} {told}")
-
-
-def _listed(examples: Tensor) -> str:
-    """Return the first of some examples, for a sentence."""
-    shown = ", ".join(str(int(index)) for index in examples[:5])
-    more = f" and {len(examples) - 5} more" if len(examples) > 5 else ""
-    return f"example{'s' if len(examples) > 1 else ''} {shown}{more}"
 
 
 def _seeds(seed: int | None, count: int) -> Iterator[int | None]:

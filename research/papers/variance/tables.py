@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from research.papers.variance.published import TABLE_1, TABLE_2, TABLE_3, printed
-from research.publishing.cells import Cell, averaged, count, seeds_of
+from research.publishing.cells import Cell, averaged, count, errors_note, seeds_of
 from research.publishing.sorted_slices import CLASSES, classes_seen, slice_note
 from research.publishing.tables import markdown_table
 
@@ -144,6 +144,11 @@ def _classes_seen(study: Study) -> int | None:
     return classes_seen(study["images"], study.get("data"))
 
 
+def errors_of(studies: Studies) -> str:
+    """Return what the standard errors of a table of these studies are over."""
+    return errors_note(1 + len(study.get("others", ())) for study in studies.values() if study)
+
+
 def table_3(studies: Studies) -> str:
     """Return accuracies of tanh networks [variance, Table 3]."""
     return _accuracy_table(studies, TABLE_3, ("accuracy.sample", "accuracy.ensemble"))
@@ -244,7 +249,7 @@ def alphas(studies: Studies) -> str:
             " / ".join("∞" if v is None else f"{v:.2f}" for v in row["log_alpha"]),
             "yes" if row["variance_layer"] else "no",
             _number(row["distance"]),
-            _number(row["bound"]) + (", says nothing" if row["bound_says_nothing"] else ""),
+            _number(row["bound"]) + (", above 1" if row["bound_says_nothing"] else ""),
             *(_number(row[kind], ".1f") for kind in ("kl", "kl_of_log_alpha")),
         ]
         for name, study in _known(studies, "alphas", "log α")

@@ -12,7 +12,7 @@ from leanbayes.estimators import mean
 from leanbayes.lab.data import Examples
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import Score, average
-from leanbayes.models.mc_dropout import mc_dropout
+from leanbayes.models.baselines import mc_dropout
 from leanbayes.models.random_maps import using
 from leanbayes.prediction.predict import Prediction, predict
 from research.papers.variance.split_at_noise import cut, draws, has_dropout

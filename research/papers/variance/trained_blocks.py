@@ -11,13 +11,14 @@ from leanbayes.lab.files import read_object
 from research.papers.variance import pictures, tables
 from research.papers.variance.kl_over_alpha import draw_kls
 from research.papers.variance.published import TABLE_1, TABLE_2, TABLE_3
-from research.publishing.cells import Cell, averaged
+from research.publishing.cells import Cell, averaged, differences
 from research.publishing.paper_blocks import OwnBlocks, Picture
 
 FOLDER = "after"
 """Where studies are, in the folder of results."""
 
 
+_WITHOUT_ERRORS = ("alphas",)
 _KEYS = {"name", "noise", "images", "accuracy", "elbo", "histogram", "seed"}
 
 
@@ -49,7 +50,13 @@ def after_blocks(results: Path) -> OwnBlocks:
 
     def table(kind: str) -> Callable[[str], str]:
         make, names = listed[kind]
-        return lambda argument: make(of.named(argument, names))
+
+        def made(argument: str) -> str:
+            studies = of.named(argument, names)
+            note = "" if kind in _WITHOUT_ERRORS else tables.errors_of(studies)
+            return "\n\n".join(filter(None, (make(studies), note)))
+
+        return made
 
     return OwnBlocks(
         tables={
@@ -116,9 +123,11 @@ class _Studies:
     def pruning(self, argument: str) -> Iterator[Picture]:
         """``NAME, … | caption``: accuracies of pruned layers."""
         names, _, caption = argument.partition(" | ")
-        studies = {name: self.whole(name, "pruning") for name in names.split(", ")}
+        studies = [self.whole(name, "pruning") for name in names.split(", ")]
+        titles = differences([study["recipe"] for study in studies])
         file = f"pruning-{names.replace(', ', '-')}"
-        yield Picture(file, caption, pictures.draw_pruning(studies))
+        png = pictures.draw_pruning(dict(zip(titles, studies, strict=True)))
+        yield Picture(file, caption, png)
 
     def densities(self, argument: str) -> Iterator[Picture]:
         """``NAME | caption``: outputs of single neurons by class."""

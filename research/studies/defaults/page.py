@@ -29,20 +29,16 @@ _COMPARED = {"quality": 2, "nll": 3, "calibration": 3}
 """What is compared, and the decimal places of its means."""
 
 
-def makers(study: Study, again: Study | None = None) -> Makers:
-    """What makes every block; ``again`` is the study as the library runs it, if it was run."""
+def makers(study: Study) -> Makers:
+    """Return what makes every block."""
     return {
         "defaults-found": lambda _: found(study),
         "defaults-undecided": lambda _: undecided(study),
         "defaults": lambda rows: table(study, rows),
-        "defaults-again": lambda rows: table(again, rows) if again else _NOT_RUN,
         "defaults-tried": lambda _: tried(study),
         "defaults-decay": lambda _: decay(study),
         "defaults-tasks": lambda _: tasks(study),
     }
-
-
-_NOT_RUN = "Not run yet."
 
 
 def _title(study: Study, task: str) -> str:

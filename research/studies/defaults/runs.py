@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 Study = Mapping[str, Any]
 Metrics = Mapping[str, float | None]
 BySeed = Mapping[int, Metrics]
-PLAIN, DROPOUT, RECOMMENDED = "plain", "MC dropout", "recommended"
+PLAIN, DROPOUT, RECOMMENDED = "plain", "MC dropout", "found"
 METRICS = {"quality": ("accuracy", "rmse"), "nll": ("nll",), "calibration": ("ece", "coverage_gap")}
 """What is compared, and its names for classes and for numbers."""
 

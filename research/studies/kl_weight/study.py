@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from leanbayes.lab.data import Dataset
+from leanbayes.lab.evaluation import foreign_auroc
 from leanbayes.lab.files import write_json
 from leanbayes.lab.provenance import environment_facts
 from leanbayes.metrics.numbers import Coverage
@@ -165,8 +166,7 @@ def judge(model: nn.Module, task: Task, settings: Settings, seed: int) -> dict[s
             found["ece"] = float((curve.observed - curve.nominal).abs().mean())
             found["coverage"] = scores["coverage_90"].value
             doubts = own.variance.flatten(), foreign.variance.flatten()
-    both = torch.cat(doubts)
-    found["auroc"] = lb.metrics.auroc(both, torch.arange(len(both)) >= len(doubts[0])).value
+    found["auroc"] = foreign_auroc(*doubts)
     return found
 
 

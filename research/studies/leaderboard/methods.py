@@ -75,7 +75,7 @@ def cosine(optimizer: torch.optim.Optimizer, done: float) -> None:
         group["lr"] = group["first"] * (0.5 + 0.5 * math.cos(math.pi * done))
 
 
-def own_loop(job: Job, model: nn.Module) -> None:
+def own_loop(job: Job, model: nn.Module, kl_weight: float | None = None) -> None:
     """Train by the user's own SGD; a converted model changes the line of its loss only."""
     optimizer = torch.optim.SGD(
         model.parameters(), lr=job.task.lr, momentum=0.9, weight_decay=DECAY
@@ -86,7 +86,7 @@ def own_loop(job: Job, model: nn.Module) -> None:
     for done, x, y in batches(job):
         loss = likelihood.nll(model(x), y)
         if converted:
-            loss = lb.elbo(loss, model, data_size=size).loss
+            loss = lb.elbo(loss, model, data_size=size, weight=kl_weight).loss
         cosine(optimizer, done)
         optimizer.zero_grad()
         loss.backward()

@@ -11,7 +11,8 @@ from typing import Any
 from research.publishing.cells import averaged
 from research.publishing.pages import Makers
 from research.publishing.tables import markdown_table
-from research.studies.leaderboard.runs import ALL_METHODS, OURS, PLAIN, Runs
+from research.studies.leaderboard.peers import PEERS
+from research.studies.leaderboard.runs import ALL_METHODS, BASELINES, OURS, PLAIN, Runs
 from research.studies.leaderboard.tasks import TASKS
 
 COSTS = "costs.json"
@@ -149,8 +150,9 @@ def _everywhere(runs: Runs, wish: str, score: str, allowed: float, *, sign: int 
 
 
 def _rank_verdicts(runs: Runs) -> list[list[str]]:
-    """Compare mean ranks with those of every other method, over all tasks and over UCI."""
+    """Compare mean ranks with those of baselines and other libraries; all methods are ranked."""
     methods = _ranked_methods(runs)
+    others = [name for name in methods if name in (PLAIN, *BASELINES, *PEERS)]
     lines = []
     for words, groups in (("classes", CLASS_GROUPS), ("UCI", NUMBER_GROUPS), ("all tasks", ())):
         for score, title in _RANKED.items():
@@ -158,10 +160,10 @@ def _rank_verdicts(runs: Runs) -> list[list[str]]:
             if not count or (score == "auroc" and words == "all tasks"):
                 continue
             ours = found[OURS]
-            ahead = [f"{name} {found[name]:.2f}" for name in methods if found[name] < ours]
+            ahead = [f"{name} {found[name]:.2f}" for name in others if found[name] < ours]
             said = f"{ours:.2f} over {count} tasks"
-            said += f"; ahead: {', '.join(ahead)}" if ahead else "; no method is ahead"
-            wish = f"best mean rank in {title}, {words}"
+            said += f"; ahead: {', '.join(ahead)}" if ahead else "; none of them is ahead"
+            wish = f"mean rank in {title} better than baselines and other libraries: {words}"
             lines.append([wish, "no" if ahead else "**yes**", said])
     return lines
 

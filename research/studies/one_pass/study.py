@@ -18,10 +18,10 @@ from torch import Tensor, nn
 import leanbayes as lb
 from leanbayes.errors import require_count
 from leanbayes.lab.data import load_dataset
+from leanbayes.lab.evaluation import foreign_auroc
 from leanbayes.lab.provenance import environment_facts
-from leanbayes.metrics import auroc
 from research.publishing.study_file import StudyFile, Tell
-from research.studies.defaults.study import cnn, mlp
+from research.studies.leaderboard.networks import cnn, mlp
 
 METHODS = ("mean weights", "20 samples", "200 samples", "one pass")
 SUQ = "SUQ 0.1.0"
@@ -208,8 +208,7 @@ def judge(predict: Callable[[Tensor], lb.Prediction], rows: Rows) -> dict[str, f
         found["ece"] = float((curve.observed - curve.nominal).abs().mean())
         found |= {"rmse": scores["rmse"].value, "coverage": scores["coverage_90"].value}
         doubts = own.variance.flatten(), ood.variance.flatten()
-    both = torch.cat(doubts)
-    found["auroc"] = auroc(both, torch.arange(len(both)) >= len(doubts[0])).value
+    found["auroc"] = foreign_auroc(*doubts)
     return found
 
 

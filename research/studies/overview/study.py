@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from leanbayes.errors import require_count, require_positive
+from leanbayes.lab.evaluation import foreign_auroc
 from leanbayes.lab.provenance import environment_facts
 from research.data import load_dataset
 from research.measuring.harness import as_json, measure
@@ -177,11 +178,9 @@ def _judged(model: nn.Module, images: Images, settings: Settings, seed: int) -> 
         for x in (images.test_x, images.foreign)
     )
     scores = own.metrics(images.test_y)
-    both = torch.cat([own.entropy, foreign.entropy])
-    told = lb.metrics.auroc(both, torch.arange(len(both)) >= len(own.entropy))
     return {
         **{name: scores[name].value for name in ("accuracy", "nll", "ece")},
-        "auroc": told.value,
+        "auroc": foreign_auroc(own.entropy, foreign.entropy),
         "sure": float((foreign.probs.amax(-1) > 0.9).float().mean()),
         "entropies": [_histogram(each.entropy) for each in (own, foreign)],
     }

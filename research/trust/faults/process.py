@@ -44,14 +44,15 @@ class Ended:
 
 
 def run(
-    action: Callable[[], object], folder: Path, *, at: int = 0, number: int = 0, ahead: float = 0
+    action: Callable[[], object], folder: Path, *, at: int = -1, number: int = 0, ahead: float = 0
 ) -> Ended:
     """Run an action in a fork, in a folder.
 
     Args:
         action: what to do; its exceptions end the process as those of a script do.
         folder: working folder.
-        at: call of a function of the package before which a signal is sent; 0 for none.
+        at: call of a function of the package before which a signal is sent; 0 counts calls only,
+            and −1 leaves the process alone.
         number: of the signal.
         ahead: seconds by which the clock jumps at that call.
     """
@@ -69,15 +70,16 @@ def run(
 
 
 class _Trigger:
-    """A profile function that counts calls into the package and disturbs one of them."""
+    """A trace function that counts calls into the package and disturbs one of them."""
 
     def __init__(self, at: int, number: int, ahead: float) -> None:
         self.at, self.number, self.ahead, self.calls = at, number, ahead, 0
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_code.co_filename.startswith(_PACKAGE):
             self.calls += 1
             if self.calls == self.at:
+                sys.settrace(None)
                 if self.ahead:
                     now = time.time
                     time.time = lambda: now() + self.ahead
@@ -95,17 +97,18 @@ def _inside(
         signal.signal(getattr(signal, name), default)
     code: object = 0
     try:
-        sys.setprofile(trigger)
+        if trigger.at >= 0:
+            sys.settrace(trigger)
         action()
     except SystemExit as stop:
         code = stop.code
     except KeyboardInterrupt:
         code = 130
     except BaseException:
-        sys.setprofile(None)
+        sys.settrace(None)
         traceback.print_exc(file=said)
         code = 1
-    sys.setprofile(None)
+    sys.settrace(None)
     count.write_text(str(trigger.calls))
     if code is not None and not isinstance(code, int):
         said.write(f"{code}\n")

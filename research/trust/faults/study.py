@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import subprocess
 import tempfile
@@ -16,7 +15,6 @@ from typing import Any
 
 import torch
 
-from leanbayes.lab.files import write_text
 from leanbayes.lab.provenance import environment_facts
 from research.publishing.study_file import StudyFile, Tell
 from research.trust.faults.process import Ended, run
@@ -156,7 +154,8 @@ def try_case(shop: Workshop, number: int, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         problem = FAULTS[fault](shop, name, shop.copy(Path(place)), draw)
     duration = time.monotonic() - started
-    return {"command": name, "fault": fault, "problem": problem, "duration": duration}
+    found = {"command": name, "fault": fault, "problem": problem, "duration": duration}
+    return {**found, **environment_facts()}
 
 
 def study(settings: Cases, out: Path, tell: Tell) -> dict[str, Any]:
@@ -169,7 +168,4 @@ def study(settings: Cases, out: Path, tell: Tell) -> dict[str, Any]:
             f"case {number:03d}": partial(try_case, shop, number, settings.seed)
             for number in range(settings.cases)
         }
-        file.fill(parts, tell)
-    file.study["facts"] = environment_facts()
-    write_text(file.path, json.dumps(file.study, indent=1) + "\n")
-    return file.study
+        return file.fill(parts, tell)

@@ -117,7 +117,7 @@ def _same(
     return Subject(command(*words), command(*words), result, needs_run)
 
 
-_TRAIN = ("train", "recipe.yaml", "--out", "out/run")
+_TRAIN = ("train", "recipe.yaml", "--output", "out/run")
 SUBJECTS: dict[str, Subject] = {
     "train": Subject(command(*_TRAIN), command(*_TRAIN, "--resume"), _result_of_run),
     "fit": Subject(_fit, _fit, _digest("out/model.safetensors")),
@@ -131,7 +131,7 @@ SUBJECTS: dict[str, Subject] = {
     "export": _same(
         ("export", "run", "-o", "out/m.onnx", "--samples", "2"), lambda _: "", True
     ),
-    "sweep": _same(("sweep", "sweep.yaml", "--out", "out/sweep"), _result_of_sweep),
+    "sweep": _same(("sweep", "sweep.yaml", "--output", "out/sweep"), _result_of_sweep),
     "demo": _same(
         ("demo", "--quick", "--epochs", "1", "--samples", "2", "--json", "out/demo.json",
          "--output", "out/demo"),
@@ -161,7 +161,7 @@ class Workshop:
         choices = "choices: {optimizer.lr: [0.01, 0.1]}\n"
         (folder / "sweep.yaml").write_text(_RECIPE + choices)
         (folder / "out").mkdir()
-        ended = run(command("train", "recipe.yaml", "--out", "run"), folder)
+        ended = run(command("train", "recipe.yaml", "--output", "run"), folder)
         if ended.code:
             raise RuntimeError(f"the undisturbed run failed: {ended.error}")
         self.references: dict[str, tuple[str, int]] = {}
@@ -175,7 +175,7 @@ class Workshop:
         if name not in self.references:
             with tempfile.TemporaryDirectory() as place:
                 folder = self.copy(Path(place))
-                ended = run(SUBJECTS[name].start, folder)
+                ended = run(SUBJECTS[name].start, folder, at=0)
                 if ended.code:
                     raise RuntimeError(f"undisturbed {name} failed: {ended.error}")
                 self.references[name] = SUBJECTS[name].result(folder), ended.calls

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import copy
+import gc
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 
 from research.publishing.paper import ROOT
 
@@ -58,6 +60,23 @@ class Mutant:
         """Identifies the mutant."""
         return f"{self.file}:{self.at} {self.function} #{self.index} {self.kind}"
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """File and first line of the function, by which calls of it are found."""
+        return self.file, self.line
+
+    def install(self) -> bool:
+        """Change the living function; ``False`` if it is not found or may not be changed."""
+        try:
+            code = self.code()
+        except (LookupError, SyntaxError):
+            return False
+        for function in living_functions().get(self.key, []):
+            if len(function.__code__.co_freevars) != len(code.co_freevars):
+                return False
+            function.__code__ = code
+        return True
+
     def code(self) -> CodeType:
         """The code of the changed function."""
         path = SOURCE / self.file
@@ -70,6 +89,19 @@ class Mutant:
 
     def _def_line(self, function: ast.FunctionDef) -> int:
         return function.lineno if _first_line(function) == self.line else -1
+
+
+@cache
+def living_functions() -> dict[tuple[str, int], list[FunctionType]]:
+    """Live functions of the package, by file and first line; asked first before a freeze."""
+    root = str(SOURCE) + os.sep
+    found: dict[tuple[str, int], list[FunctionType]] = {}
+    for each in gc.get_objects():
+        if type(each) is FunctionType and each.__code__.co_filename.startswith(root):
+            code = each.__code__
+            key = (code.co_filename.removeprefix(root), code.co_firstlineno)
+            found.setdefault(key, []).append(each)
+    return found
 
 
 @cache

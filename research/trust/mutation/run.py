@@ -10,25 +10,31 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 import torch
 
 from research.publishing.paper import ROOT
-from research.trust.mutation.mutants import SOURCE, Mutant
+from research.trust.mutation.mutants import SOURCE, Mutant, living_functions
+from research.trust.mutation.native import NativeMutant
 
-_BUDGET, _GRACE = 40.0, 4.0
+_BUDGET, _GRACE = 8.0, 4.0
 """CPU seconds of all tests of a mutant; of one test beyond ten times what it takes."""
 
+_CASES = 12
+"""Cases of a parametrized test that are kept, drawn by a fixed seed."""
+
 Key = tuple[str, int]
+AnyMutant = Mutant | NativeMutant
 
 
 @dataclass
@@ -46,9 +52,8 @@ class Watch:
         self.called: set[CodeType] = set()
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        """Profile function of the interpreter."""
-        if event == "call":
-            self.called.add(frame.f_code)
+        """Trace function of the interpreter, which it calls for every call of a function."""
+        self.called.add(frame.f_code)
 
     def keys(self) -> Iterable[Key]:
         """Files and first lines."""
@@ -65,12 +70,17 @@ class MutantRunner:
         mutants: to be tried.
         notes: file of what every test calls; a stopped first pass goes on from it.
         tell: called with every mutant and its verdict.
+        prepare: called before the first pass, in its fork.
     """
 
     def __init__(
-        self, mutants: list[Mutant], notes: Path, tell: Callable[[Mutant, Mapping[str, Any]], None]
+        self,
+        mutants: Sequence[AnyMutant],
+        notes: Path,
+        tell: Callable[[AnyMutant, Mapping[str, Any]], None],
+        prepare: Callable[[], object],
     ) -> None:
-        self.mutants, self.notes, self.tell = mutants, notes, tell
+        self.mutants, self.notes, self.tell, self.prepare = mutants, notes, tell, prepare
         self.failed = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -79,19 +89,18 @@ class MutantRunner:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try every mutant on the collected tests."""
-        items = {item.nodeid: item for item in session.items}
+        items = {item.nodeid: item for item in _few_of_each(session.items)}
         calls = self._watched(list(items.values()))
-        functions = _functions_by_key()
+        living_functions()
         gc.freeze()
         for mutant in self.mutants:
-            key = (mutant.file, mutant.line)
-            names = sorted(calls.tests.get(key, []), key=calls.seconds.__getitem__)
+            names = sorted(calls.tests.get(mutant.key, []), key=calls.seconds.__getitem__)
             started = time.monotonic()
             verdict = "uncovered"
             test = ""
             if names:
                 chosen = [items[name] for name in names]
-                verdict, test = self._fork(mutant, functions.get(key, []), chosen, calls)
+                verdict, test = self._fork(mutant, chosen, calls)
             duration = time.monotonic() - started
             facts = {"verdict": verdict, "test": test, "tests": len(names), "duration": duration}
             self.tell(mutant, {**asdict(mutant), **facts})
@@ -103,6 +112,7 @@ class MutantRunner:
         noted = {json.loads(line)[0] for line in known}
         if not (child := os.fork()):
             try:
+                self.prepare()
                 with self.notes.open("a") as out:
                     for item in items:
                         if item.nodeid not in noted:
@@ -120,21 +130,19 @@ class MutantRunner:
 
     def _watch(self, item: pytest.Item) -> tuple[str, float, list[Key]]:
         self.failed, watch, started = False, Watch(), time.process_time()
-        sys.setprofile(watch)
+        sys.settrace(watch)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-        sys.setprofile(None)
+        sys.settrace(None)
         seconds = time.process_time() - started
         return item.nodeid, seconds, [] if self.failed else list(watch.keys())
 
-    def _fork(
-        self, mutant: Mutant, functions: list[FunctionType], items: list[pytest.Item], calls: Calls
-    ) -> tuple[str, str]:
+    def _fork(self, mutant: AnyMutant, items: list[pytest.Item], calls: Calls) -> tuple[str, str]:
         reader, writer = os.pipe()
         if not (child := os.fork()):
             os.close(reader)
             os.setsid()
             try:
-                text = self._tried(mutant, functions, items, calls, writer)
+                text = self._tried(mutant, items, calls, writer)
             except BaseException as error:  # of pytest itself, from a mutant it cannot survive
                 text = f"killed\t{type(error).__name__}"
             os.write(writer, f"\n{text}".encode())
@@ -148,22 +156,9 @@ class MutantRunner:
         verdict, _, test = said[-1].partition("\t")
         return verdict, test
 
-    def _tried(
-        self,
-        mutant: Mutant,
-        functions: list[FunctionType],
-        items: list[pytest.Item],
-        calls: Calls,
-        writer: int,
-    ) -> str:
-        try:
-            code = mutant.code()
-        except (LookupError, SyntaxError):
+    def _tried(self, mutant: AnyMutant, items: list[pytest.Item], calls: Calls, writer: int) -> str:
+        if not mutant.install():
             return "invalid\t"
-        for function in functions:
-            if len(function.__code__.co_freevars) != len(code.co_freevars):
-                return "invalid\t"
-            function.__code__ = code
         spent = time.process_time()
         for item in items:
             os.write(writer, f"\n{item.nodeid}".encode())
@@ -179,27 +174,25 @@ class MutantRunner:
         return "survived\t"
 
 
-def _functions_by_key() -> dict[Key, list[FunctionType]]:
-    """Live functions of the package, by file and first line."""
-    root = str(SOURCE) + os.sep
-    found: dict[Key, list[FunctionType]] = {}
-    for each in gc.get_objects():
-        if type(each) is FunctionType and each.__code__.co_filename.startswith(root):
-            code = each.__code__
-            key = (code.co_filename.removeprefix(root), code.co_firstlineno)
-            found.setdefault(key, []).append(each)
-    return found
+def _few_of_each(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """At most so many cases of every parametrized test."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    draw = random.Random(0)
+    return [i for all_ in cases.values() for i in draw.sample(all_, min(_CASES, len(all_)))]
 
 
 def try_mutants(
-    mutants: list[Mutant],
+    mutants: Sequence[AnyMutant],
     tests: list[str],
     notes: Path,
-    tell: Callable[[Mutant, Mapping[str, Any]], None],
+    tell: Callable[[AnyMutant, Mapping[str, Any]], None],
+    prepare: Callable[[], object] = bool,
 ) -> None:
     """Try mutants on tests, which must be those that concern their files."""
     torch.set_num_threads(1)
     options = ["-q", "-p", "no:cacheprovider", "--tb=no", "--no-header", "--show-capture=no"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # plugins are imported here
     os.chdir(ROOT)
-    pytest.main([*options, *tests], plugins=[MutantRunner(mutants, notes, tell)])
+    pytest.main([*options, *tests], plugins=[MutantRunner(mutants, notes, tell, prepare)])

@@ -21,8 +21,6 @@ from leanbayes.distributions import (
 from leanbayes.errors import choose, require
 from leanbayes.layers import RandomMap, is_bayesian
 from leanbayes.models.random_maps import random_maps
-from leanbayes.parameters.learned import Learned
-from leanbayes.posteriors import Posterior
 
 
 @torch.no_grad()
@@ -68,21 +66,6 @@ def biases_of(model: nn.Module) -> set[nn.Module]:
     return {part for layer in layers for name, part in random_maps(layer) if "bias" in name}
 
 
-def with_scales(spec: Posterior, layer: RandomMap, **values: Tensor) -> Learned[WeightDistribution]:
-    """Return another posterior with the layer's own means, where it has any, and these scales."""
-    before = layer.posterior
-    (loc,) = before.tensors("means").values()
-    trained = any(p.requires_grad for p in before.tensors("scales").values())
-    with torch.random.fork_rng(devices=[]):  # first values are drawn, and not used
-        after = spec(torch.zeros_like(loc, device="cpu"), layer.op).to(loc.device)
-    for name in after.tensors("means"):
-        after.register_parameter(name, loc)
-    after.assign(**values)
-    for parameter in after.tensors("scales").values():
-        parameter.requires_grad_(trained)
-    return after.train(before.training)
-
-
 class Quartiles(NamedTuple):
     """A quarter of the values lies below ``low``, half below ``median``."""
 
@@ -105,8 +88,8 @@ class LayerAlpha(NamedTuple):
     diagonal added, and noise that is not normal around means that are not zero.
 
     Attributes:
-        name: as in ``named_kl``; the empty name is the model itself.
-        weights: how many there are that are not pruned.
+        name: name as in ``named_kl``; the empty name is the model itself.
+        weights: number of weights that are not pruned.
         log_alpha: quartiles of log α; ``inf`` where the mean is zero.
         above: shares of the weights with a log α above the report's thresholds.
         output_snr: no input gives any output a mean of more than so many standard deviations: the
@@ -149,8 +132,8 @@ class AlphaReport:
     """log α of every layer in the network's order; ``print`` shows a table.
 
     Attributes:
-        rows: one a layer.
-        thresholds: of log α, to which the shares ``above`` belong.
+        rows: one row per layer.
+        thresholds: values of log α, to which the shares ``above`` belong.
     """
 
     rows: tuple[LayerAlpha, ...]
@@ -206,8 +189,8 @@ def alpha_report(model: nn.Module, *, thresholds: Sequence[float] = (0.0, 3.0, 8
 
     Args:
         model: a converted model.
-        thresholds: of log α; 0 is as much noise as signal, 3 where sparse variational dropout
-            prunes.
+        thresholds: values of log α; 0 is as much noise as signal, 3 the threshold of sparse
+            variational dropout.
 
     Returns:
         The report, which prints as a table.

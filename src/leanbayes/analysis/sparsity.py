@@ -51,13 +51,13 @@ class SparseLayer(NamedTuple):
     """What is left of the matrix of one layer.
 
     Attributes:
-        name: as in ``named_kl``; the empty name is the model itself.
+        name: name as in ``named_kl``; the empty name is the model itself.
         weights: those that are not zero for good.
         rows: outputs with any weight left; the paper, which writes the transpose, calls them
             columns.
         columns: inputs (of a convolution, channels at one place of the kernel) with any weight
             left.
-        multiply_adds: of one example, as they are computed, zeros or not; ``None`` if not counted.
+        multiply_adds: count per example as computed, zeros or not; ``None`` if not counted.
     """
 
     name: str
@@ -73,7 +73,7 @@ class SparsityReport:
     """What is left of every layer, in the network's order; ``print`` shows a table.
 
     Attributes:
-        layers: one a weight matrix.
+        layers: one entry per weight matrix.
     """
 
     layers: tuple[SparseLayer, ...]

@@ -21,8 +21,8 @@ class Spectrum(NamedTuple):
     a first axis of members.
 
     Attributes:
-        scale: of the standard deviations (zeros for a point estimate).
-        mean: of the means (zeros for a variance layer).
+        scale: shares for the standard deviations (zeros for a point estimate).
+        mean: shares for the means (zeros for a variance layer).
     """
 
     scale: Tensor
@@ -81,12 +81,7 @@ def spectrum(model: nn.Module, *, most: int | None = None) -> dict[str, Spectrum
 
 
 def explained_shares(matrix: Tensor, most: int | None = None) -> Tensor:
-    """Return squared singular values of ``[…, out, in]`` over their sum, largest first.
-
-    Args:
-        matrix: one matrix, or a batch of them.
-        most: only the first so many, by subspace iteration from a fixed start.
-    """
+    """Return squared singular values of ``[…, out, in]`` over their sum, largest first."""
     matrix = matrix.detach().cpu().double()
     rank = min(matrix.shape[-2:])
     if most is not None:

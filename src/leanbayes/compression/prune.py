@@ -17,7 +17,7 @@ from leanbayes.errors import require, require_choice
 from leanbayes.layers import RandomMap
 from leanbayes.models.random_maps import map_posteriors, random_maps
 from leanbayes.parameters.learned import Learned
-from leanbayes.posteriors.masked import masked
+from leanbayes.posteriors.independent import masked
 from leanbayes.registry import Registry
 
 M = TypeVar("M", bound=nn.Module)
@@ -37,15 +37,15 @@ class Criterion:
     """One way to say how much every weight matters.
 
     Args:
-        name: what :func:`prune` takes.
-        keeps: which scores stay, the ``"large"`` or the ``"small"`` ones.
+        name: the name for :func:`prune`.
+        keeps: scores that stay, the ``"large"`` or the ``"small"`` ones.
         needs_means: whether it says nothing where means carry nothing, so that it must not be used
             on a variance layer.
         score: from a posterior and its prior to one number per weight, ``[out, in]``.
         of_groups: from the posterior, pruned as it is, its prior and the dimension along which
             weights are taken together, to one number per row or column. Without it a group matters
             as much as the weight in it that matters most.
-        threshold: what decides if neither a share nor a threshold is given.
+        threshold: default threshold if neither a share nor a threshold is given.
     """
 
     name: str
@@ -100,12 +100,12 @@ def register_criterion(
     """Make a function of a posterior and its prior known as a criterion of :func:`prune`.
 
     Args:
-        name: what to call it.
+        name: name.
         keeps: whether weights with ``"large"`` or with ``"small"`` scores stay.
         needs_means: whether it says nothing of a layer whose means carry nothing.
-        of_groups: how much a row or column matters, given the posterior, its prior and the
+        of_groups: importance of a row or column, given the posterior, its prior and the
             dimension along which to take weights together; by default as much as its best weight.
-        threshold: what decides if :func:`prune` is given neither a share nor a threshold.
+        threshold: default threshold if :func:`prune` is given neither a share nor a threshold.
 
     ``docs/extending/criterion.py`` is one to copy.
 

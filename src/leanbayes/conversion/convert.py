@@ -28,10 +28,14 @@ from leanbayes.conversion.plan_report import (
 from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import explained_as, nearest, require
 from leanbayes.estimators import Estimator, auto
-from leanbayes.layers.attention import settle_fused_path
 from leanbayes.layers.base import check_convertible, is_bayesian, is_convertible, to_bayesian
-from leanbayes.layers.hugging_face import with_own_saving
-from leanbayes.layers.layer_spec import RECOMMENDED, LayerSpec, SharedPriors, prior_or_default
+from leanbayes.layers.layer_spec import (
+    LayerSpec,
+    SharedPriors,
+    prior_or_default,
+    recommended_posterior,
+)
+from leanbayes.layers.transformers import settle_fused_path, with_own_saving
 from leanbayes.posteriors import Posterior
 from leanbayes.priors import Prior
 
@@ -45,7 +49,7 @@ class PlannedLayer(NamedTuple):
     Attributes:
         names: all its dotted names in the model; the empty name is the model itself.
         kind: the name of its class.
-        choice: what it will be made of.
+        choice: its spec.
     """
 
     names: tuple[str, ...]
@@ -63,7 +67,7 @@ class Plan:
     Attributes:
         layers: those that become random.
         kept: those with parameters that stay as they are, and their shares of all parameters.
-        memory: how many bytes the converted model takes beyond those of the model.
+        memory: bytes that the converted model takes beyond those of the model.
     """
 
     layers: tuple[PlannedLayer, ...]
@@ -118,7 +122,7 @@ class Plan:
 
 def plan(  # noqa: D417 -- names that share a line
     model: nn.Module,
-    posterior: Posterior = RECOMMENDED,
+    posterior: Posterior | None = None,
     prior: Prior | None = None,
     estimator: Estimator = auto,
     *,
@@ -139,7 +143,7 @@ def plan(  # noqa: D417 -- names that share a line
         The plan, which prints as a table.
 
     Raises:
-        ValueError: As in :func:`convert`.
+        ValueError: Errors as in :func:`convert`.
 
     Example:
         >>> import leanbayes as lb
@@ -151,6 +155,7 @@ def plan(  # noqa: D417 -- names that share a line
         1  LayerNorm          4 (33.3%)
         Memory added: 28 B.
     """
+    posterior = posterior or recommended_posterior(model)
     default = LayerSpec(posterior, prior_or_default(prior, posterior), estimator, bias, bias_prior)
     planned = choose_layers(model, default, include, exclude, overrides)
     shared: SharedPriors = {}
@@ -197,7 +202,7 @@ def choose_layers(
 
 def convert(
     model: M,
-    posterior: Posterior = RECOMMENDED,
+    posterior: Posterior | None = None,
     prior: Prior | None = None,
     estimator: Estimator = auto,
     *,
@@ -211,18 +216,18 @@ def convert(
 ) -> M:
     """Convert a copy of a model to a Bayesian one, with random weights.
 
-    Trained weights become the means. Linear and bilinear layers, convolutions (also transposed and
-    grouped), embeddings and bags of them, LSTM, GRU, RNN and their cells, multi-head attention and
-    registered kinds of layers are converted; everything else stays. Nothing changes if any part
-    cannot be converted. The result has the class of the model, unless that is one layer.
+    Trained weights become the means. Converted are linear and bilinear layers, convolutions (also
+    transposed and grouped) and embeddings. So are recurrent layers and cells, multi-head attention
+    and registered kinds of layers. Nothing changes if any part cannot be converted. The result has
+    the class of the model, unless that is one layer.
 
     Args:
         model: any module; left as it was unless ``inplace``.
         posterior: spec of the weights' posterior; k-tied with rank 2 if not given, with standard
-            deviations that start at 0.1/√fan_in.
+            deviations that start at 0.1/√fan_in, or at 0.05/√fan_in with batch normalization.
         prior: spec of their prior; if not given, ``lb.priors.He()``, and the published one for
             ``Rank1``, ``ZeroMean`` and ``VariationalDropout``.
-        estimator: how far noise is shared.
+        estimator: rule for sharing noise.
         bias: spec of the biases' posterior; deterministic if not given.
         bias_prior: spec of their prior; that of the weights if not given.
         include: patterns of layer names; ``*`` stays within a name's part, ``**`` does not.
@@ -245,6 +250,7 @@ def convert(
         torch.Size([5, 10])
     """
     require(freeze in (None, "rest"), f"freeze is {freeze!r}; it is 'rest' or None")
+    posterior = posterior or recommended_posterior(model)
     default = LayerSpec(posterior, prior_or_default(prior, posterior), estimator, bias, bias_prior)
     planned = choose_layers(model, default, include, exclude, overrides)
     warn_of_unknown(planned.kept)
@@ -264,7 +270,7 @@ def deterministic(model: M, *, member: int | None = None) -> M:
 
     Args:
         model: a converted model.
-        member: which member of a mixture to take; a mixture has no single mean.
+        member: index of the member of a mixture; a mixture has no single mean.
 
     Returns:
         The plain network.

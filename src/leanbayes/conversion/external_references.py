@@ -1,8 +1,8 @@
 """References: layers that a model reaches past its module tree, and where each of them is kept.
 
 Torch registers a layer that is an attribute of a module. Code may keep the same layer in lists,
-dictionaries, tuples, sets and objects, where an exchange has to follow it, and inside functions,
-``functools.partial`` and bound methods, where it cannot.
+dictionaries, tuples, sets and objects, where it is replaced as well. It cannot be replaced inside
+functions, ``functools.partial`` and bound methods.
 """
 
 import copy
@@ -35,8 +35,8 @@ class Reference(NamedTuple):
 
     Attributes:
         value: the module or parameter.
-        path: where it is, as Python would write it: ``decoder.order[0]``.
-        holder: what keeps it there (``"a function"``, …); empty for data.
+        path: path as Python would write it: ``decoder.order[0]``.
+        holder: object that keeps it there (``"a function"``, …); empty for data.
         put: puts another value there; ``None`` where that is impossible.
     """
 

@@ -22,8 +22,8 @@ class KeptLayer(NamedTuple):
     Attributes:
         name: its dotted name in the model; the empty name is the model itself.
         kind: the name of its class.
-        numbers: how many parameters it owns, without those of its parts.
-        share: of all parameters of the model.
+        numbers: number of its parameters, without those of its parts.
+        share: share of all parameters of the model.
         chosen: whether it could be random, and patterns leave it out.
     """
 

@@ -12,10 +12,8 @@ from leanbayes.distributions.base import (
     WeightDistribution,
 )
 from leanbayes.distributions.covariance import DiagonalLowRank, Factor, Triangular
-from leanbayes.distributions.k_tied import KTiedNormal
-from leanbayes.distributions.location_scale import LocationScale
-from leanbayes.distributions.low_rank import LowRankProduct
-from leanbayes.distributions.masked import Masked
+from leanbayes.distributions.factored import LowRankProduct, Rank1Mixture
+from leanbayes.distributions.independent import KTiedNormal, LocationScale, Masked
 from leanbayes.distributions.matrix_normal import KroneckerNormal
 from leanbayes.distributions.priors import (
     CenteredNormal,
@@ -26,32 +24,3 @@ from leanbayes.distributions.priors import (
     NormalMixture,
     RelevanceNormal,
 )
-from leanbayes.distributions.rank1 import Rank1Mixture
-
-__all__ = [
-    "FRESH",
-    "CenteredNormal",
-    "Delta",
-    "DiagonalLowRank",
-    "Factor",
-    "FixedMap",
-    "FlatDensity",
-    "FreshNoise",
-    "GroupRelevanceNormal",
-    "HierarchicalNormal",
-    "KTiedNormal",
-    "KroneckerNormal",
-    "LocalMap",
-    "LocationScale",
-    "LogUniformDensity",
-    "LowRankProduct",
-    "Map",
-    "Masked",
-    "Moments",
-    "NoiseSource",
-    "NormalMixture",
-    "Rank1Mixture",
-    "RelevanceNormal",
-    "Triangular",
-    "WeightDistribution",
-]

@@ -25,12 +25,6 @@ def normal_moments(
     """Return the mean and variance of ``function(x)`` for ``x ~ N(loc, variance)``, elementwise.
 
     Deviations from ``function(loc)`` are summed, so a small variance keeps its digits.
-
-    Args:
-        function: A smooth function.
-        loc: Means.
-        variance: Variances.
-        points: Number of nodes.
     """
     center, std = function(loc), variance.sqrt()
     first, second = torch.zeros_like(loc), torch.zeros_like(loc)

@@ -41,8 +41,8 @@ from leanbayes.distributions import (
     WeightDistribution,
 )
 from leanbayes.distributions.base import ENTROPY_OF_UNIT_NORMAL, STAND_INS, dispatch
+from leanbayes.distributions.factored import RandomFactor
 from leanbayes.distributions.priors import log_uniform_kl_approximate, log_uniform_kl_exact
-from leanbayes.distributions.rank1 import RandomFactor
 from leanbayes.torch_private import kl_divergence, registered_kl
 
 _PRIORS_OF_WEIGHTS = (

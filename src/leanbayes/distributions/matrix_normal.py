@@ -22,8 +22,8 @@ class KroneckerNormal(WeightDistribution):
     lower bound, so that an ELBO computed from it stays a lower bound. It is ``½ logdet + ½ N
     log 2πe``, ``N = out · in``, with one of
 
-        minkowski   logdet ≥ N · logaddexp(logdet(R Rᵀ ⊗ C Cᵀ) / N, Σ log d / N)
-        pivots      logdet ≥ Σᵢⱼ log(rᵢ cⱼ + dᵢⱼ),   r, c the pivots of R Rᵀ and C Cᵀ
+        minkowski   ``logdet ≥ N · logaddexp(logdet(R Rᵀ ⊗ C Cᵀ) / N, Σ log d / N)``
+        pivots      ``logdet ≥ Σᵢⱼ log(rᵢ cⱼ + dᵢⱼ)``, r and c the pivots of ``R Rᵀ`` and ``C Cᵀ``
 
     The second is never below the first; ``docs/mathematics.md`` proves both.
 
@@ -32,7 +32,7 @@ class KroneckerNormal(WeightDistribution):
         rows: the factor ``R`` over outputs.
         columns: the factor ``C`` over inputs.
         diagonal: the standard deviations ``√d [out, in]`` of an independent part.
-        bound: which bound the entropy is where there is such a part.
+        bound: bound of the entropy with such a part.
         validate_args: check that the parameters are finite.
     """
 

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution, Normal, constraints
 
 from leanbayes.distributions.base import WeightDistribution
-from leanbayes.distributions.masked import Masked
+from leanbayes.distributions.independent import Masked
 from leanbayes.errors import require
 
 
@@ -69,9 +69,6 @@ class CenteredNormal(_Prior):
     """``N(E w, scale²)``: a normal around the mean of the weight it is compared with.
 
     It judges the spread of a weight and not its mean, so it has no density without a posterior.
-
-    Args:
-        scale: the standard deviation.
     """
 
     def __init__(self, scale: Tensor) -> None:
@@ -87,8 +84,8 @@ class HierarchicalNormal(_Prior):
         log(scale/σ) + σ²/(2 scale²) − ½ + (μ − loc)²/(2 (scale² + spread²))
         + ½ log(1 + spread²/scale²)
 
-    so the spread of a weight is judged by ``scale`` and its mean by the wider of the two, and the
-    ELBO stays a bound (after Tomczak, Swaroop, Foong and Turner 2021). It has no density without a
+    so ``scale`` regularizes the noise of a weight, and the wider of the two its mean. The ELBO
+    stays a bound (after Tomczak, Swaroop, Foong and Turner 2021). It has no density without a
     posterior.
 
     Args:

@@ -98,10 +98,10 @@ class PassNoise:
     """The unit normals of all passes, and where they come from.
 
     Args:
-        samples: how many passes there are.
-        numbers: how many normals every example needs in one.
-        shared: how many the whole batch shares.
-        dtype: of all.
+        samples: number of passes.
+        numbers: number of normals per example in one pass.
+        shared: number of normals that the whole batch shares.
+        dtype: dtype of all.
         given: whether they are inputs of the graph; if not, it draws them.
     """
 
@@ -133,9 +133,9 @@ def scan_passes(model: Any, noise: PassNoise, first: str, batch_dim: int) -> Non
     Args:
         model: from inputs and the noise of one pass to ``outputs``, and from ``samples``, which
             are the outputs of all passes, to answers. It is changed.
-        noise: of all passes.
+        noise: noise of all passes.
         first: the name of the input that counts examples.
-        batch_dim: in which dimension.
+        batch_dim: dimension that counts examples.
     """
     from onnx import TensorProto, helper
 

@@ -25,9 +25,9 @@ class Lifted:
 
     Args:
         module: a function of the inputs, and then of the noise there is.
-        numbers: how many normals every example needs; ``noise`` comes first, if there are any.
-        shared: how many the whole batch shares; ``weight_noise`` comes last, if there are any.
-        dtype: of both.
+        numbers: number of normals per example; ``noise`` comes first, if any.
+        shared: number of normals that the whole batch shares; ``weight_noise`` comes last, if any.
+        dtype: dtype of both.
     """
 
     module: fx.GraphModule
@@ -41,7 +41,7 @@ def lift_noise(program: torch.export.ExportedProgram, batch_dim: int) -> Lifted:
 
     Args:
         program: the pass, without mutation, with a number of examples that may change.
-        batch_dim: which dimension of its first input counts them.
+        batch_dim: dimension of its first input that counts them.
     """
     module = program.module(check_guards=False)
     graph = module.graph

@@ -23,7 +23,7 @@ from leanbayes.export.tracing import (
 )
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.prediction.inputs import Reader
-from leanbayes.prediction.one_pass.draws import output_noise
+from leanbayes.prediction.one_pass.propagate import output_noise
 from leanbayes.prediction.predict import Method, predict
 from leanbayes.saving.files import replace_file
 
@@ -60,15 +60,15 @@ def export_onnx(
 
     Args:
         model: any model, converted or not; it is left as it was.
-        x: one or more examples, or a tuple if the model takes several inputs.
+        x: example inputs, one or more, or a tuple if the model takes several inputs.
         path: the file.
         method: ``"samples"``, or ``"moments"``, which a model with a part without a rule refuses.
-        samples: how many draws (of every member), with moments those of the outputs; ``None`` for
+        samples: number of draws (of every member), with moments those of the outputs; ``None`` for
             the mean network: one pass (of every member) without noise.
-        noise: where it comes from.
-        likelihood: what the outputs mean; :class:`~leanbayes.likelihoods.Categorical` if not given.
+        noise: source of the noise.
+        likelihood: likelihood of the outputs; categorical if not given.
         quantiles: their levels, none for none.
-        batch_dim: which dimension of the inputs counts examples, or one for each of them.
+        batch_dim: dimension of the inputs that counts examples, or one for each of them.
 
     Returns:
         The path of the file.

@@ -19,8 +19,7 @@ from leanbayes.layers.forward_pass import forward_pass
 from leanbayes.models.random_maps import members, tile, using
 from leanbayes.prediction.eval_mode import evaluating
 from leanbayes.prediction.inputs import Inputs
-from leanbayes.prediction.one_pass.draws import draw_outputs
-from leanbayes.prediction.one_pass.propagate import moments_of
+from leanbayes.prediction.one_pass.propagate import draw_outputs, moments_of
 from leanbayes.prediction.predict import Prediction, shared_layers
 from leanbayes.prediction.sampling import examples_first
 
@@ -159,10 +158,10 @@ def traced_prediction(
     dims: Sequence[int],
     samples: int,
 ) -> ExportedProgram:
-    """Trace the way from inputs to the outputs of one pass.
+    """Trace the graph from inputs to the outputs of one pass.
 
-    Where they are of several, it is from inputs, the noise of one pass and the samples of all to
-    the outputs of the pass and the answers.
+    With several passes, the graph also takes the noise of one pass and the samples of all. It then
+    returns the outputs of the pass and the predictions.
     """
     rows = inputs[0].shape[dims[0]]
     like: dict[str, Any] = {"dtype": lifted.dtype, "device": inputs[0].device}

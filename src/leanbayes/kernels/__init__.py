@@ -5,8 +5,19 @@ branches: torch's own operations with a gradient in closed form, and a native ke
 a CPU where the library was built. :func:`kernels` returns which is used.
 """
 
-from leanbayes.kernels import entries, k_tied_kl, noise, rank1
-from leanbayes.kernels.dispatch import EAGER, mode_of
+from leanbayes.kernels.dispatch import EAGER, FORMULA, GRAPH, Kernels, kernel, kernels, mode_of
+from leanbayes.kernels.divergence import KLTerm
+from leanbayes.kernels.entries import DrawnEntries
+from leanbayes.kernels.independent import (
+    FromRelevance,
+    NoForce,
+    ScaledFromNormal,
+    draw_scaled,
+    scaled_local,
+    scaled_samples,
+)
+from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_local, k_tied_samples
+from leanbayes.kernels.k_tied_kl import TiedFromNormal
 from leanbayes.kernels.lstm import factored_lstm
 from leanbayes.kernels.moments import (
     add_k_tied_variance,
@@ -14,28 +25,14 @@ from leanbayes.kernels.moments import (
     relu_moments,
     sigmoid_moments,
 )
-from leanbayes.kernels.native import without_native
-from leanbayes.kernels.products import product
-from leanbayes.kernels.report import kernels
-from leanbayes.kernels.shared_noise import Sharing, windows
-from leanbayes.kernels.triangular import PackedTriangular
-
-__all__ = [
-    "EAGER",
-    "PackedTriangular",
-    "Sharing",
-    "add_k_tied_variance",
-    "entries",
-    "factored_lstm",
-    "k_tied_kl",
-    "kernels",
-    "max_pool_moments",
-    "mode_of",
-    "noise",
-    "product",
-    "rank1",
-    "relu_moments",
-    "sigmoid_moments",
-    "windows",
-    "without_native",
-]
+from leanbayes.kernels.native import product, without_native
+from leanbayes.kernels.noise import Sharing, add_noise, shared_noise, windows
+from leanbayes.kernels.rank1 import NormalFactor
+from leanbayes.kernels.triangular import (
+    PackedTriangular,
+    from_packed,
+    lower_product,
+    lower_quadratic,
+    row_squares,
+    to_packed,
+)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
+from leanbayes.kernels.dispatch import Computation, Saved, Tensors, Value, run
 
 _BLOCK = 6 * 2**15
 _TOGETHER = 6
@@ -22,11 +22,7 @@ _TOGETHER = 6
 
 
 class KLTerm(ABC):
-    """The KL of one matrix that some tensors describe.
-
-    Attributes:
-        tensors: what it is a function of.
-    """
+    """The KL of one matrix that some tensors describe."""
 
     def __init__(self, tensors: Tensors) -> None:
         self.tensors = tensors
@@ -90,7 +86,7 @@ class FromNormal(KLTerm):
     of the normal if it is learned.
 
     Args:
-        tensors: what it is a function of.
+        tensors: arguments of the function.
         loc: the mean of the normal.
         scale: its standard deviation.
         log_unit: for families whose tensors may be logarithms: that of their unit.

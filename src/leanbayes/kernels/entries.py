@@ -26,7 +26,7 @@ class LookedUp(NamedTuple):
     Attributes:
         x: the input.
         entries: those of the input, sorted, each once.
-        place: where each of ``x`` is among them.
+        place: place of each of ``x`` among them.
         law: the law of these entries, as rows.
     """
 
@@ -46,11 +46,6 @@ class DrawnEntries(FixedMap):
     """One draw of a table of which some entries are drawn; the others follow if they are used.
 
     Entries are independent, so the order in which they are drawn does not change their law.
-
-    Args:
-        op: the look-up.
-        q: law of the table.
-        found: entries to draw now.
     """
 
     q: Table

@@ -16,8 +16,7 @@ from leanbayes.distributions import (
     WeightDistribution,
 )
 from leanbayes.distributions.kl import has_moments_alone
-from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
-from leanbayes.kernels.dispatch import GRAPH, kernel
+from leanbayes.kernels.dispatch import GRAPH, Computation, Saved, Tensors, Value, kernel, run
 from leanbayes.kernels.divergence import (
     FromNormal,
     KLTerm,
@@ -33,12 +32,19 @@ from leanbayes.kernels.native import (
     loaded,
     native_logs,
     pointer,
+    product,
     seed,
     threads,
 )
-from leanbayes.kernels.noise import NoisyOutputs, graph_normals, slope_of_variance, spread
-from leanbayes.kernels.products import product
-from leanbayes.kernels.shared_noise import Sharing, narrow_samples, shared_noise
+from leanbayes.kernels.noise import (
+    NoisyOutputs,
+    Sharing,
+    graph_normals,
+    narrow_samples,
+    shared_noise,
+    slope_of_variance,
+    spread,
+)
 from leanbayes.ops import Linear
 
 # ---- a draw of the weights
@@ -139,15 +145,7 @@ def scaled_local(
     bias: Tensor | None,
     log_unit: float | None = None,
 ) -> Tensor:
-    """Draw outputs ``[batch, out]`` of independent weights: ``N(x locᵀ + bias, x² scale²ᵀ)``.
-
-    Args:
-        x: inputs ``[batch, in]``.
-        loc: means ``[out, in]``; ``None`` for zero, which saves a product.
-        scale: standard deviations ``[out, in]``.
-        bias: ``[out]``.
-        log_unit: if given, the standard deviations are ``exp(scale + log_unit)``.
-    """
+    """Draw outputs ``[batch, out]`` of independent weights: ``N(x locᵀ + bias, x² scale²ᵀ)``."""
     return run(_Local(log_unit), x, loc, scale, bias)
 
 
@@ -182,7 +180,7 @@ def scaled_samples(
         loc: means ``[out, in]``; ``None`` for zero.
         variance: variances ``[out, in]``.
         bias: ``[out]``; ``None`` for zero.
-        sharing: how many draws there are.
+        sharing: number of draws.
     """
     y = narrow_samples(x, loc, variance, bias, sharing)
     if y is not None:

@@ -11,8 +11,7 @@ from torch.library import custom_op
 
 from leanbayes.distributions import KTiedNormal
 from leanbayes.distributions.base import safe_sqrt
-from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
-from leanbayes.kernels.dispatch import GRAPH, kernel
+from leanbayes.kernels.dispatch import GRAPH, Computation, Saved, Tensors, Value, kernel, run
 from leanbayes.kernels.native import (
     LARGEST_RANK,
     graph_seed,
@@ -21,12 +20,21 @@ from leanbayes.kernels.native import (
     native_logs,
     normals,
     pointer,
+    product,
     seed,
     threads,
 )
-from leanbayes.kernels.noise import NoisyOutputs, graph_normals, slope_of_variance, spread
-from leanbayes.kernels.products import product
-from leanbayes.kernels.shared_noise import NARROW, Sharing, narrow_samples, room_for, shared_noise
+from leanbayes.kernels.noise import (
+    NARROW,
+    NoisyOutputs,
+    Sharing,
+    graph_normals,
+    narrow_samples,
+    room_for,
+    shared_noise,
+    slope_of_variance,
+    spread,
+)
 from leanbayes.ops import Conv, ConvTranspose, Linear
 
 
@@ -93,8 +101,8 @@ class _Pairs(NamedTuple):
     Attributes:
         first: every ``a``.
         second: every ``b``.
-        times: how often each counts in a square, ``[pairs, 1]``.
-        of: which pair each thing makes with each, ``[things²]``.
+        times: count of each in a square, ``[pairs, 1]``.
+        of: pair that each thing makes with each, ``[things²]``.
     """
 
     first: Tensor

@@ -9,8 +9,7 @@ from torch.distributions import Normal
 from torch.library import custom_op
 
 from leanbayes.distributions import KTiedNormal, RelevanceNormal
-from leanbayes.kernels.autograd import Tensors
-from leanbayes.kernels.dispatch import GRAPH, kernel
+from leanbayes.kernels.dispatch import GRAPH, Tensors, kernel
 from leanbayes.kernels.divergence import (
     FromNormal,
     KLTerm,

@@ -7,11 +7,9 @@ from torch import Tensor
 
 from leanbayes.distributions import FixedMap, Map
 from leanbayes.distributions.base import rows_for
-from leanbayes.distributions.rank1 import PerturbedMap
-from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
-from leanbayes.kernels.dispatch import EAGER, mode_of
-from leanbayes.kernels.native import library, loaded, pointer, threads
-from leanbayes.kernels.products import product, products
+from leanbayes.distributions.factored import PerturbedMap
+from leanbayes.kernels.dispatch import EAGER, Computation, Saved, Tensors, Value, mode_of, run
+from leanbayes.kernels.native import library, loaded, pointer, product, products, threads
 from leanbayes.kernels.rank1 import ScaledMap
 from leanbayes.precision import is_rounded
 

@@ -12,11 +12,18 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from leanbayes.distributions import Rank1Mixture
-from leanbayes.distributions.rank1 import PerturbedMap, RandomFactor
-from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
-from leanbayes.kernels.dispatch import EAGER, kernel, mode_of
-from leanbayes.kernels.native import library, loaded, normals, pointer, seed, threads
-from leanbayes.kernels.products import product
+from leanbayes.distributions.factored import PerturbedMap, RandomFactor
+from leanbayes.kernels.dispatch import (
+    EAGER,
+    Computation,
+    Saved,
+    Tensors,
+    Value,
+    kernel,
+    mode_of,
+    run,
+)
+from leanbayes.kernels.native import library, loaded, normals, pointer, product, seed, threads
 from leanbayes.ops import Conv, ConvTranspose, Linear, Lookup
 from leanbayes.precision import is_rounded
 
@@ -29,7 +36,7 @@ class NormalFactor:
         loc: means ``[members, n]``.
         scale: standard deviations ``[members, n]``.
         clip: bound on the absolute value of a factor, or infinity.
-        batch: how many rows there are.
+        batch: number of rows.
         noise: the ε ``[batch, n]``, or a seed that gives them.
     """
 
@@ -230,7 +237,7 @@ def hashed_normals(by: int, example: Tensor, entry: Tensor, like: Tensor) -> Ten
         by: seed.
         example: numbers of examples.
         entry: numbers of entries; broadcasts with them.
-        like: gives the dtype.
+        like: source of the dtype.
     """
     bits = _mixed(_mixed(example * _ODD[0] + by) + entry * _ODD[0])
     first, second = ((bits >> shift & 0x7FFFFFFF).to(like.dtype) for shift in (0, 32))

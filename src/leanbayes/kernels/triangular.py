@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.distributions import Triangular
-from leanbayes.kernels.autograd import Computation, Saved, Tensors, Value, run
-from leanbayes.kernels.dispatch import EAGER, mode_of
+from leanbayes.kernels.dispatch import EAGER, Computation, Saved, Tensors, Value, mode_of, run
 from leanbayes.kernels.native import library, pointer
 from leanbayes.ops import Linear, LinearOp
 
@@ -86,7 +85,7 @@ def row_squares(diagonal: Tensor, below: Tensor) -> Tensor:
 
 def lower_product(x: Tensor, lower: Tensor) -> Tensor:
     """Return ``x Lᵀ`` for ``x [..., n]`` and lower-triangular ``L``, without most of its zeros."""
-    if not _worth_blocks(x, lower):
+    if not _worthrow_blocks(x, lower):
         return x @ lower.mT
     flat = x.reshape(-1, x.shape[-1])
     y: Tensor = run(_Product(), flat, lower)
@@ -95,29 +94,11 @@ def lower_product(x: Tensor, lower: Tensor) -> Tensor:
 
 def lower_quadratic(x: Tensor, lower: Tensor) -> Tensor:
     """Return ``xᵀ L Lᵀ x`` for every ``x [..., n]``, as ``[..., 1]``."""
-    if not _worth_blocks(x, lower):
+    if not _worthrow_blocks(x, lower):
         return (x @ lower).square().sum(-1, keepdim=True)
     flat = x.reshape(-1, x.shape[-1])
     q: Tensor = run(_Quadratic(), flat, lower)
     return q.view(*x.shape[:-1], 1)
-
-
-@torch.no_grad()
-def lower_lower(a: Tensor, b: Tensor) -> Tensor:
-    """Return ``A B`` of two lower-triangular matrices, without a gradient."""
-    y = torch.zeros_like(a)
-    for i, j in _blocks(len(a)):
-        torch.mm(a[i:j, :j], b[:j, :j], out=y[i:j, :j])
-    return y
-
-
-@torch.no_grad()
-def lower_gram(a: Tensor, b: Tensor) -> Tensor:
-    """Return the lower triangle of ``Aᵀ B`` of lower-triangular matrices, without a gradient."""
-    y = torch.zeros_like(a)
-    for i, j in _blocks(len(a)):
-        torch.mm(a[i:, i:j].t(), b[i:, :j], out=y[i:j, :j])
-    return y.tril_()
 
 
 def _is_native(diagonal: Tensor, below: Tensor) -> bool:
@@ -128,7 +109,7 @@ def _is_native(diagonal: Tensor, below: Tensor) -> bool:
     return eager and library(diagonal, below) is not None
 
 
-def _worth_blocks(x: Tensor, lower: Tensor) -> bool:
+def _worthrow_blocks(x: Tensor, lower: Tensor) -> bool:
     large = len(lower) >= 2 * _BLOCK and x.numel() >= 16 * len(lower)
     return large and x.dtype == lower.dtype and mode_of(x, lower) == EAGER
 
@@ -184,7 +165,8 @@ class _RowSquares(Computation):
         return _plain_row_squares(diagonal, below)
 
 
-def _blocks(n: int) -> Iterator[tuple[int, int]]:
+def row_blocks(n: int) -> Iterator[tuple[int, int]]:
+    """Return where blocks of the rows of a triangle begin and end."""
     count = max(1, n // _BLOCK)
     ends = [n * i // count for i in range(count + 1)]
     return pairwise(ends)
@@ -193,7 +175,7 @@ def _blocks(n: int) -> Iterator[tuple[int, int]]:
 def _times(x: Tensor, lower: Tensor) -> Tensor:
     """Return ``x L``."""
     y = torch.empty_like(x)
-    for a, b in _blocks(len(lower)):
+    for a, b in row_blocks(len(lower)):
         torch.mm(x[:, a:], lower[a:, a:b], out=y[:, a:b])
     return y
 
@@ -201,7 +183,7 @@ def _times(x: Tensor, lower: Tensor) -> Tensor:
 def _times_transposed(x: Tensor, lower: Tensor) -> Tensor:
     """Return ``x Lᵀ``."""
     y = torch.empty_like(x)
-    for a, b in _blocks(len(lower)):
+    for a, b in row_blocks(len(lower)):
         torch.mm(x[:, :b], lower[a:b, :b].t(), out=y[:, a:b])
     return y
 
@@ -209,7 +191,7 @@ def _times_transposed(x: Tensor, lower: Tensor) -> Tensor:
 def _slope(left: Tensor, right: Tensor, like: Tensor) -> Tensor:
     """The lower blocks of ``leftᵀ right``: what is above them belongs to zeros of the factor."""
     slope = torch.zeros_like(like)
-    for a, b in _blocks(len(like)):
+    for a, b in row_blocks(len(like)):
         torch.mm(left[:, a:].t(), right[:, a:b], out=slope[a:, a:b])
     return slope
 

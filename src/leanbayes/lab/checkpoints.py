@@ -74,7 +74,7 @@ class Checkpoints:
             not faults or epoch_of(min(faults, key=epoch_of)) == 0,
             f"no checkpoint in {self.folder} can be gone on from: "
             + "; ".join(f"{path.name} {fault}" for path, fault in faults.items())
-            + ". Put a good one there, or choose another --out",
+            + ". Put a good one there, or choose another --output",
         )
         _tell(faults, "starting again from the first epoch", set_aside)
         return None

@@ -13,7 +13,8 @@ from leanbayes.lab.data import Dataset, Examples, load_dataset
 from leanbayes.lab.data.user import load_like
 from leanbayes.lab.runs import Run
 from leanbayes.likelihoods import Likelihood
-from leanbayes.metrics import Score, average, of_examples
+from leanbayes.metrics import Score, average
+from leanbayes.metrics.numbers import of_examples
 from leanbayes.models.random_maps import kl, members, random_maps
 from leanbayes.prediction.inputs import in_precision_of
 from leanbayes.prediction.predict import Prediction, predict

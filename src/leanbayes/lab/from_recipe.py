@@ -13,8 +13,7 @@ from leanbayes.lab.architectures import build
 from leanbayes.lab.data import Dataset, load_dataset
 from leanbayes.lab.recipe import Recipe
 from leanbayes.likelihoods import Likelihood
-from leanbayes.models.ensemble import DeepEnsemble
-from leanbayes.models.mc_dropout import mc_dropout
+from leanbayes.models.baselines import DeepEnsemble, mc_dropout
 
 
 def load_data(recipe: Recipe, **options: Any) -> Dataset:

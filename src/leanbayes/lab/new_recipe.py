@@ -48,7 +48,7 @@ def new_recipe(
     name = re.sub(r"[^\w.-]+", "-", source.stem).strip("-.") or "table"
     path = Path(f"{name}.yaml") if out is None else Path(out)
     if path.exists():
-        raise FileExistsError(f"{path} exists already; delete it, or choose another --out")
+        raise FileExistsError(f"{path} exists already; delete it, or choose another --output")
     options, told = _options(source, target, task)
     dataset = load_dataset(str(source.resolve()), **options)
     values = _values(name, source, options, dataset)

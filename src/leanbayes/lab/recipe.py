@@ -165,8 +165,8 @@ class LikelihoodSection(_Section):
 class Optimizer(_Section):
     """The optimizer and its parameter groups.
 
-    ``natural``, which needs a checkout, moves posteriors by their natural gradient with steps of
-    length ``lr`` within ``trust``, and everything else by Adam with the rate ``other_lr``.
+    ``natural`` needs a checkout. It moves posteriors by their natural gradient with rate ``lr``
+    within ``trust``; other parameters use Adam with rate ``other_lr``.
     """
 
     name: Literal["adam", "sgd", "natural"] = "adam"

@@ -98,7 +98,7 @@ class IncidentLog:
         if not self.path.is_file():
             return {"stopped": [], "changed": []}
         keys = {"stopped", "changed"}
-        return read_object(self.path, keys, "the history of a run", "choose another --out")
+        return read_object(self.path, keys, "the history of a run", "choose another --output")
 
     def may_change(self, key: str) -> bool:
         """Return whether the run may go on with another value of a recipe's key."""

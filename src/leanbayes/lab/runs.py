@@ -71,7 +71,7 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         taken = (
             f"{self.folder} is in use: another process trains there; wait until it has ended, or "
-            "choose another --out"
+            "choose another --output"
         )
         with locked(self.folder / ".lock", taken):
             remove_partial_files(self.folder)
@@ -89,18 +89,18 @@ class Run:
         if not self._recipe_file.exists():
             raise FileExistsError(
                 f"{self.folder} holds checkpoints or results and no recipe.yaml that says of what; "
-                "put it back, or choose another --out"
+                "put it back, or choose another --output"
             )
         if not resume:
             raise FileExistsError(
                 f"{self.folder} holds a run already; resume it with --resume, or choose another "
-                "--out"
+                "--output"
             )
         for key, (before, now) in self._changes().items():
             if self._result_file.exists() or not self.history.may_change(key):
                 raise ValueError(
                     f"{self.folder} was started with another recipe: {key!r} was {before!r} and is "
-                    f"now {now!r}; undo the change, or choose another --out"
+                    f"now {now!r}; undo the change, or choose another --output"
                 )
 
     @property

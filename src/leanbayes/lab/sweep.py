@@ -47,10 +47,10 @@ def sweep(
     is trained once, in its own run folder, and one whose process died is taken over.
 
     Args:
-        recipe: what to run; its ``choices`` map dotted keys to lists of values.
+        recipe: recipe to run; its ``choices`` map dotted keys to lists of values.
         out: the folder of the study.
         trials: so many trials suggested by Optuna's TPE; every combination once, if not given.
-        metric: what is to be low in the last epoch, on the validation set.
+        metric: validation metric to minimize in the last epoch.
         progress: show the progress bars of the runs.
 
     Returns:
@@ -100,7 +100,7 @@ def _open_study(
     remedy = (
         "remove it and sweep again: finished trials are not trained again"
         if trials is None
-        else "choose another --out, because trials were suggested by what it held"
+        else "choose another --output, because trials were suggested by what it held"
     )
     old, journal = folder / "study.db", folder / _JOURNAL
     require(not old.exists(), f"{old} is a study of an earlier version of leanbayes; {remedy}")
@@ -119,7 +119,8 @@ def _open_study(
     for name, value in settings.items():
         require(
             known.get(name, value) == value,
-            f"{folder} holds a sweep with another {name}; undo the change, or choose another --out",
+            f"{folder} holds a sweep with another {name}; undo the change, or choose another "
+            "--output",
         )
         if name not in known:
             study.set_user_attr(name, value)

@@ -42,7 +42,7 @@ def read_table(path: Path, *, delimiter: str | None = ",", named: bool | None = 
 
     Args:
         path: the file, in UTF-8 with or without a mark of it.
-        delimiter: what stands between cells; None finds out by the first line whether that is a
+        delimiter: character between cells; None finds out by the first line whether that is a
             comma, a semicolon or a tab.
         named: whether the first line holds the names of the columns; None lets it tell: with a
             number in it, it holds none, and columns are called by their numbers.

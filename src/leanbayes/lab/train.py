@@ -49,10 +49,10 @@ def train(
     """Train a recipe, evaluate it, and write everything to a run folder.
 
     Args:
-        recipe: what to run.
+        recipe: recipe to run.
         out: the run folder.
         resume: go on from the last checkpoint of a run that was stopped.
-        devices: how many processes train together; one, or as many as torchrun or SLURM started,
+        devices: number of processes; one, or as many as torchrun or SLURM started,
             if not given.
         progress: show a progress bar.
         loggers: Lightning loggers beside ``metrics.csv``.

@@ -1,10 +1,14 @@
-"""Affine layers: linear, convolutional (also transposed) and embedding."""
+"""Layers of one matrix: linear, convolutional (also transposed), bilinear, tables of vectors."""
 
+import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
+from torch.nn.utils.rnn import pad_sequence
 
 from leanbayes.distributions import FixedMap, LocalMap, WeightDistribution
 from leanbayes.errors import require
@@ -15,6 +19,7 @@ from leanbayes.layers.layer_spec import Maker
 from leanbayes.layers.random_map import RandomMap, bias_rows, plain_bias, point_bias
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp, Lookup, Usage
 from leanbayes.parameters.learned import Learned
+from leanbayes.precision import wide, wide_dtype
 
 _Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 
@@ -24,12 +29,12 @@ class Affine(RandomMap, Layer):
     """A random linear map and a bias: what linear, convolutional and embedding layers become.
 
     Args:
-        op: how the matrix acts on an input.
+        op: action of the matrix on an input.
         posterior: the learned distribution of the matrix.
-        prior: what the posterior is compared with.
+        prior: distribution that the posterior is compared with.
         bias: ``None``; a vector ``[out]`` (each member of a mixture gets its own copy); or a
             random map of one column, which is applied to the constant 1.
-        estimator: how far noise is shared.
+        estimator: rule for sharing noise.
     """
 
     bias: nn.Parameter | RandomMap | None
@@ -146,3 +151,109 @@ def refuse_table_options(module: nn.Embedding | nn.EmbeddingBag) -> None:
         "an embedding with max_norm, sparse or scale_grad_by_freq has no Bayesian counterpart; "
         "exclude it",
     )
+
+
+@dataclass(frozen=True)
+class OuterProduct(Linear):
+    """A bilinear form: a matrix times the flattened outer product of two inputs."""
+
+    sizes: tuple[int, int]
+
+    def matrix(self, weight: Tensor) -> Tensor:
+        return weight.flatten(1)
+
+    def unmatrix(self, matrix: Tensor) -> Tensor:
+        return matrix.unflatten(-1, self.sizes)
+
+    def __call__(self, x: Tensor, a: Tensor) -> Tensor:
+        """The outer product of halves is not a half: it may be as large as the square of one."""
+        return super().__call__(x, a.to(x.dtype))
+
+
+@register_layer(nn.Bilinear)
+class Bilinear(Layer):
+    """``x₁ᵀ A x₂ + b`` with random ``A``."""
+
+    def __init__(self, affine: Affine) -> None:
+        super().__init__()
+        self.affine = affine
+
+    @classmethod
+    def from_torch(cls, module: nn.Bilinear, make: Maker) -> Self:
+        op = OuterProduct((module.in1_features, module.in2_features))
+        return cls(Affine.of(module.weight, module.bias, op, make))
+
+    def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
+        return self.affine.torch_tensors(member)
+
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        product = wide(input1).unsqueeze(-1) * wide(input2).unsqueeze(-2)
+        y: Tensor = self.affine(product.flatten(-2))
+        return y.to(input1.dtype) if input1.dtype != wide_dtype(input1.dtype) else y
+
+
+@register_layer(nn.EmbeddingBag)
+class EmbeddingBag(Layer):
+    """The (weighted) sum or the mean of the vectors of each bag of indices.
+
+    Vectors are looked up first and added then, so that a call needs memory for all of them.
+    """
+
+    mode: str
+    padding_idx: int | None
+    include_last_offset: bool
+
+    def __init__(self, table: Affine) -> None:
+        super().__init__()
+        self.table = table
+
+    @classmethod
+    def refuse(cls, module: nn.EmbeddingBag) -> None:
+        refuse_table_options(module)
+        require(
+            module.mode in ("sum", "mean"),
+            f"the {module.mode} of random vectors is not linear in them; use mode='sum' or "
+            "'mean', or exclude it",
+        )
+
+    @classmethod
+    def from_torch(cls, module: nn.EmbeddingBag, make: Maker) -> Self:
+        return cls(Affine.of(module.weight, None, Lookup(module.padding_idx), make))
+
+    def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
+        return self.table.torch_tensors(member)
+
+    def forward(
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+    ) -> Tensor:
+        require(
+            per_sample_weights is None or self.mode == "sum",
+            f"per_sample_weights are given to a {self.mode}; they need mode='sum'",
+        )
+        require(
+            (offsets is None) == (input.ndim == 2),
+            f"the input has shape {tuple(input.shape)}; give bags [batch, indices], or a list of "
+            "indices and offsets that say where each bag begins",
+        )
+        ones = torch.ones_like(input, dtype=torch.bool)
+        share = ones if per_sample_weights is None else per_sample_weights
+        if offsets is not None:
+            input, share = self._bags(input, offsets), self._bags(share, offsets)
+        if self.padding_idx is not None:
+            share = share.masked_fill(input == self.padding_idx, 0)
+        vectors: Tensor = self.table(input)
+        share = share.to(vectors.dtype)
+        if self.mode == "mean":
+            share = share / share.sum(1, keepdim=True).clamp_min(1)
+        return (share.unsqueeze(-1) * vectors).sum(1)
+
+    def _bags(self, values: Tensor, offsets: Tensor) -> Tensor:
+        """Return a list cut at the offsets, each part padded with zeros: ``[batch, indices]``."""
+        bounds = offsets.tolist() + ([] if self.include_last_offset else [len(values)])
+        require(bounds[0] == 0, f"the first offset is {bounds[0]}; bags begin at index 0")
+        require(
+            bounds == sorted(bounds) and bounds[-1] <= len(values),
+            f"offsets are {offsets.tolist()}; they must not fall, nor exceed {len(values)} indices",
+        )
+        parts = [values[start:end] for start, end in itertools.pairwise(bounds)]
+        return pad_sequence(parts, batch_first=True) if parts else values.reshape(0, 0)

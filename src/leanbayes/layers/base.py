@@ -98,8 +98,8 @@ class Template:
 class Layer(nn.Module, ABC):
     """The Bayesian counterpart of a torch layer; a subclass is a kind of layer.
 
-    A kind says how it is made (:meth:`from_torch`), what it is called with (``forward``), which
-    tensors go back to torch (:meth:`torch_tensors`) and what it must refuse (:meth:`refuse`). It
+    A kind defines its construction (:meth:`from_torch`), its inputs (``forward``), the tensors of
+    the torch layer (:meth:`torch_tensors`) and its unsupported options (:meth:`refuse`). It
     is made of random maps; the name of one that is a bias contains ``bias``. The public options of
     the torch layer (``in_features``, ``batch_first``, …) become its attributes.
     """

@@ -184,8 +184,8 @@ def forward_pass(
     """Treat the code inside a ``with`` block as one forward pass.
 
     A layer that is called twice keeps its draw, and layers compare their inputs with the number of
-    examples. ``predict`` and ``BayesianModule`` do this; use it in your own training loop where a
-    model calls a layer twice, or where examples are not in the first dimension of every input.
+    examples. ``predict`` and ``BayesianModule`` do this. Use it in your own loop if a model
+    calls a layer twice, or if examples are not in the first dimension of every input.
     """
     draws = Draws(shared) if draws is None else draws
     with _running(replace(_PASS.get(), rows=rows, draws=draws, noise=noise)):
@@ -295,7 +295,7 @@ def check_usage(usage: Usage, op: LinearOp, x: Tensor, members: int) -> Usage:
     """Compare the examples that an op sees in its input with those of the batch.
 
     An input with ``k`` rows for each example, as flattened tokens or patches have, uses every
-    weight ``k`` times. An input in which no dimension counts examples, such as the positions of a
+    weight ``k`` times. An input without a dimension of examples, such as the positions of a
     sequence, has no noise per example, and no part for each member.
     """
     rows, given = batch_rows(), usage.batch

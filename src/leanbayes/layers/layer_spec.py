@@ -26,9 +26,12 @@ from leanbayes.posteriors import (
     VariationalDropout,
     ZeroMean,
 )
-from leanbayes.priors import Flat, He, LogUniform, Normal, Prior
+from leanbayes.priors import Cauchy, Flat, He, LogUniform, Normal, Prior
 
 B = TypeVar("B", bound=Tensor | None)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_START, _NORMALIZED_START = 0.1, 0.05
+"""First standard deviations, times the root of the fan-in, chosen on validation rows."""
 Pair = tuple[Learned[WeightDistribution], Learned[Distribution]]
 SharedPriors = dict[Prior, Learned[Distribution]]
 """The priors that all layers of one model share."""
@@ -41,10 +44,10 @@ class LayerSpec:
     Args:
         posterior: spec of the weights' posterior.
         prior: spec of their prior.
-        estimator: how far noise is shared.
+        estimator: rule for sharing noise.
         bias: posterior of the biases; ``None`` keeps them deterministic.
         bias_prior: their prior; ``None`` takes that of the weights.
-        batch_dim: which dimension of a linear layer's or an embedding's input counts examples: 1
+        batch_dim: dimension of a linear layer's or an embedding's input that counts examples: 1
             for ``[time, batch, …]``.
 
     Raises:
@@ -86,13 +89,27 @@ class LayerSpec:
                 "loc=1.0)",
             )
             require(
+                self.posterior.perturb == "add"
+                or not isinstance(self.prior, Cauchy | Normal)
+                or self.prior.loc != 0,
+                f"the prior of factors must have loc=1.0, since they multiply weights, got "
+                f"{self.prior!r}. Leave it out, or use for example lb.priors.Normal(0.1, loc=1.0)",
+            )
+            require(
                 self.bias is None or self.bias_prior is not None,
                 "the prior of rank-one factors does not suit biases; give bias_prior as well",
             )
 
 
-RECOMMENDED = KTied(rank=2, scale=Scale(0.1, raw_spread=0.1, by_fan_in=True))
-"""The posterior of a conversion that names none: nearly free, and it needs no tuning."""
+def recommended_posterior(model: nn.Module) -> Posterior:
+    """Return the posterior of a conversion that names none: nearly free, and needs no tuning.
+
+    Batch normalization takes the noise of a channel away in training, where its statistics are
+    those of the same draw, and not in predictions. So standard deviations start smaller there.
+    """
+    normalized = any(isinstance(module, _BATCH_NORMS) for module in model.modules())
+    start = _NORMALIZED_START if normalized else _START
+    return KTied(rank=2, scale=Scale(start, raw_spread=0.1, by_fan_in=True))
 
 
 def prior_or_default(prior: Prior | None, posterior: Posterior) -> Prior:

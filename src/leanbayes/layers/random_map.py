@@ -52,10 +52,10 @@ class RandomMap(nn.Module):
     """A random linear map. ``train()`` and ``eval()`` do not switch its noise.
 
     Args:
-        op: how the matrix acts on an input.
+        op: action of the matrix on an input.
         posterior: the learned distribution of the matrix.
-        prior: what the posterior is compared with.
-        estimator: how far noise is shared.
+        prior: distribution that the posterior is compared with.
+        estimator: rule for sharing noise.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The ELBO as a LightningModule.
+"""The ELBO as a LightningModule, and callbacks that work without the laboratory.
 
-The noise of epoch *e* on rank *r* depends on (seed, e, r) alone, so that a run that is stopped and
-resumed at an epoch ends as an uninterrupted one.
+The noise of epoch *e* on rank *r* depends on (seed, e, r) alone. So a run that is resumed at an
+epoch ends like an uninterrupted one.
 """
 
 import copy
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from leanbayes.errors import LoadError, require
+from leanbayes.errors import LoadError, NonFiniteLossError, require
 from leanbayes.likelihoods import Categorical, Likelihood
-from leanbayes.models.random_maps import random_maps
+from leanbayes.models.random_maps import random_maps, update_priors
 from leanbayes.prediction.predict import Prediction
 from leanbayes.saving.io import described, rebuilt
 from leanbayes.training.objective import BatchObjective, Elbo, mixture_nll
@@ -66,8 +66,8 @@ class BayesianModule(L.LightningModule):
 
     Args:
         model: a converted model.
-        data_size: how many training examples there are, over all ranks.
-        likelihood: what the outputs mean; categorical if not given.
+        data_size: number of training examples, over all ranks.
+        likelihood: likelihood of the outputs; categorical if not given.
         schedule: the weight of the KL.
         count: whether the schedule counts training steps or epochs.
         lr: learning rate, of the default Adam or as given to ``optimizer`` in parameter groups.
@@ -75,11 +75,11 @@ class BayesianModule(L.LightningModule):
         scheduler: makes a learning-rate schedule, stepped once an epoch.
         groups: makes the parameter groups from the model; by default one learning rate for all.
         train_samples: draws in each training step.
-        loss: what is taken of the NLLs of draws and members: their ``"average"`` [rank-1, eq. 13],
+        loss: summary of the NLLs of draws and members: their ``"average"`` [rank-1, eq. 13],
             of which the ELBO is made, or that of their ``"mixture"`` [rank-1, eq. 14].
         validation_samples: draws of which validation takes the mixture.
         samples: draws of a prediction and of a test.
-        batch_dim: which dimension of the inputs counts examples: 1 for ``[time, batch, …]``.
+        batch_dim: dimension of the inputs that counts examples: 1 for ``[time, batch, …]``.
         target: the key of targets in batches that are dictionaries.
         output: from what the model gives to the tensor that the likelihood is about; by default
             that tensor itself, or its ``logits``.
@@ -244,8 +244,8 @@ class BayesianModule(L.LightningModule):
         Args:
             net: the deterministic network that was converted, with any weights; it stays as it is.
             path: a checkpoint that Lightning wrote.
-            **options: of the module. Functions have to be given again, for a checkpoint does not
-                hold them; everything else is that of the checkpoint unless given.
+            **options: options of the module, by default those of the checkpoint. Give functions
+                again: a checkpoint does not hold them.
         """
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if _KEY not in checkpoint:
@@ -277,3 +277,76 @@ def _families(model: nn.Module) -> dict[str, str]:
         "prior": [layer.prior.spec for layer in maps],
     }
     return {name: ", ".join(dict.fromkeys(map(repr, given))) for name, given in specs.items()}
+
+
+class PriorUpdates(L.Callback):
+    """Sets :class:`~leanbayes.priors.GroupARD` priors by their block updates every so many steps.
+
+    Every rank computes them from the same parameters, so that the ranks agree.
+
+    Args:
+        every: steps between updates.
+        rounds: rounds of the block updates each time.
+
+    Raises:
+        ValueError: If ``every`` is below 1.
+    """
+
+    def __init__(self, every: int = 1, rounds: int = 1) -> None:
+        require(every >= 1, f"every is {every}; it must be at least 1")
+        self.every, self.rounds = every, rounds
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        if trainer.global_step % self.every == 0:
+            update_priors(pl_module, self.rounds)
+
+
+class StopOnNonFinite(L.Callback):
+    """Stops at a loss that is not finite, and after an epoch whose last step spoilt the weights.
+
+    So neither a checkpoint nor the trained model holds numbers that are not finite.
+    """
+
+    def on_before_backward(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
+    ) -> None:
+        if not bool(loss.isfinite()):
+            raise NonFiniteLossError(
+                f"the loss is {float(loss.detach())} in epoch {trainer.current_epoch}, step "
+                f"{trainer.global_step}; {_non_finite(pl_module) or _ELSEWHERE}"
+            )
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any
+    ) -> None:
+        if trainer.is_last_batch:  # validation comes next
+            self.on_train_epoch_end(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        where = _non_finite(pl_module)
+        if where is not None:
+            raise NonFiniteLossError(
+                f"the last step of epoch {trainer.current_epoch} went too far; {where}"
+            )
+
+
+_ELSEWHERE = "parameters and KLs are finite, so it comes from the inputs or the likelihood"
+
+
+@torch.no_grad()
+def _non_finite(model: nn.Module) -> str | None:
+    """Return the first parameter, or KL of a layer, that is not finite."""
+    for name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            return f"parameter {name!r} is not finite"
+    for name, layer in random_maps(model):
+        if not bool(layer.kl().isfinite()):
+            return f"the KL of layer {name!r} is not finite"
+    return None

@@ -39,20 +39,6 @@ class Likelihood(nn.Module, ABC):
         """
         return None
 
-    def averaged(self, outputs: Tensor) -> Distribution:
-        """Return the distribution with parameters averaged over the first axis [rank-1, eq. 12]."""
-        law = self.distribution(outputs)
-        names = [name for name in law.arg_constraints if name in vars(law)]
-        if not names:
-            raise TypeError(
-                f"{type(self).__name__} has no parameters to average; define averaged, or use "
-                "mixture_nll"
-            )
-        make: Callable[..., Distribution] = type(law)
-        names = ["probs" if name == "logits" else name for name in names]
-        means = {name: getattr(law, name).mean(0) for name in names}
-        return make(**means, validate_args=False)
-
     def check(self, outputs: Tensor, y: Tensor) -> None:
         """Raise an error if targets do not fit outputs of this shape.
 
@@ -77,10 +63,6 @@ class Likelihood(nn.Module, ABC):
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the log likelihood of every example, ``[..., batch]``."""
         return self._log_prob(self.distribution(outputs), outputs, y)
-
-    def averaged_log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the log likelihood of every example under averaged parameters, ``[batch]``."""
-        return self._log_prob(self.averaged(outputs), outputs, y)
 
     def nll(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the negative log likelihood, a mean over examples (and samples, if any)."""
@@ -277,3 +259,31 @@ def register_likelihood(kind: str) -> Callable[[L], L]:
         The decorator.
     """
     return LIKELIHOODS.register(name=kind)
+
+
+CLOSED = ("distribution", "mean", "variance", "cdf", "quantiles", "interval", "log_prob", "metrics")
+"""Questions that the distribution of the target alone answers."""
+
+
+class FromMoments(Likelihood):
+    """A likelihood whose outputs are means and variances, stacked in a last dimension."""
+
+    def __init__(self, likelihood: Likelihood) -> None:
+        super().__init__()
+        self.likelihood = likelihood
+
+    @staticmethod
+    def outputs(loc: Tensor, variance: Tensor) -> Tensor:
+        """Return both as one tensor."""
+        return torch.stack([loc, variance], -1)
+
+    def distribution(self, outputs: Tensor) -> Distribution:
+        law = self.likelihood.from_moments(*outputs.unbind(-1))
+        assert law is not None
+        return law
+
+    def check(self, outputs: Tensor, y: Tensor) -> None:
+        self.likelihood.check(outputs[..., 0], y)
+
+    def targets(self, y: Tensor, outputs: Tensor) -> Tensor:
+        return self.likelihood.targets(y, outputs)

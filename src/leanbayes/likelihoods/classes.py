@@ -9,7 +9,6 @@ from torch.distributions import Distribution
 
 from leanbayes.errors import require, require_positive
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
-from leanbayes.likelihoods.mixtures import log_mean
 
 _FEW_CLASSES = 15
 """So few do not fill a register of the processor."""
@@ -34,10 +33,6 @@ class Categorical(Likelihood):
 
     def distribution(self, outputs: Tensor) -> Distribution:
         return distributions.Categorical(logits=self._tempered(outputs), validate_args=False)
-
-    def averaged(self, outputs: Tensor) -> Distribution:
-        mixed = log_mean(self.class_log_probs(outputs))
-        return distributions.Categorical(logits=mixed, validate_args=False)
 
     def check(self, outputs: Tensor, y: Tensor) -> None:
         super().check(outputs, y)
@@ -88,10 +83,6 @@ class Bernoulli(Likelihood):
 
     def distribution(self, outputs: Tensor) -> Distribution:
         return distributions.Bernoulli(logits=outputs, validate_args=False)
-
-    def averaged(self, outputs: Tensor) -> Distribution:
-        off, on = log_mean(self.class_log_probs(outputs)).unbind(-1)
-        return self.distribution(on - off)
 
 
 def _require_shares(y: Tensor) -> None:

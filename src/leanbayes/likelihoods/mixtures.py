@@ -16,6 +16,7 @@ from torch.distributions import (
 from leanbayes import metrics
 from leanbayes.errors import require
 from leanbayes.metrics import Score, average
+from leanbayes.metrics.numbers import of_examples
 
 _DOUBLINGS, _HALVINGS = 1100, 128
 _ROUNDING = 1e-10
@@ -99,8 +100,8 @@ def entropy(log_probs: Tensor) -> Tensor:
 def quantiles(cdf: Cdf, levels: Sequence[float], law: Distribution, like: Tensor) -> Tensor:
     """Return the least value whose cdf reaches each level, ``[levels, *like.shape]``.
 
-    Bisection, to the last bit or whole number: between the ends of a bracket that is doubled until
-    it holds every level, on the real line that ``biject_to`` maps to the support of ``law``. The
+    Bisection, to the last bit or whole number, in a bracket that is doubled until it holds every
+    level. It runs on the real line, which ``biject_to`` maps to the support of ``law``. The
     distribution function is evaluated in double precision.
     """
     for level in levels:
@@ -160,7 +161,7 @@ def mixture_crps(law: Distribution, y: Tensor) -> Score:
     spread = torch.zeros_like(off)
     for mean, scale in zip(means, scales, strict=True):  # one after another, to spare memory
         spread += _expected_distance(means - mean, torch.hypot(scales, scale)).mean(0)
-    return average(metrics.of_examples(off - spread / (2 * len(means))))
+    return average(of_examples(off - spread / (2 * len(means))))
 
 
 def _expected_distance(mean: Tensor, scale: Tensor) -> Tensor:
@@ -209,5 +210,5 @@ def scores_of_binary(probs: Tensor, labels: Tensor, y: Tensor) -> dict[str, Scor
 def scores_of_numbers(law: Distribution, mean: Tensor, y: Tensor) -> dict[str, Score]:
     """Score numbers by the distributions of all samples and the predictive mean."""
     root = metrics.rmse(mean, y)
-    values = {"squared_error": average(metrics.of_examples((mean - y).square())), "rmse": root}
+    values = {"squared_error": average(of_examples((mean - y).square())), "rmse": root}
     return values | ({"crps": mixture_crps(law, y)} if y.numel() == len(y) else {})

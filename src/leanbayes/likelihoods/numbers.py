@@ -12,7 +12,6 @@ from leanbayes.distributions.gauss_hermite import normal_moments
 from leanbayes.errors import require, require_positive
 from leanbayes.likelihoods.base import Likelihood, register_likelihood
 from leanbayes.likelihoods.incomplete_beta import incomplete_beta, log_rising
-from leanbayes.likelihoods.mixtures import log_mean
 
 _LEAST = 1e-6
 """Dispersion below which a negative binomial is computed as if it had this much."""
@@ -114,7 +113,7 @@ class StudentTNoise(Likelihood):
 
     Args:
         scale: the scale, or where it starts.
-        noise: how it goes on, as in :class:`Gaussian`.
+        noise: kind of noise, as in :class:`Gaussian`.
         df: degrees of freedom, or where they start; the fewer, the heavier the tails.
         learn_df: make them a parameter of this module.
     """
@@ -188,9 +187,6 @@ class Poisson(_Counts):
         """Return a negative binomial with the mean and the variance of a log-normal rate."""
         return _NegativeBinomial(loc + variance / 2, variance.expm1().clamp_min(_LEAST))
 
-    def averaged(self, outputs: Tensor) -> Distribution:
-        return _Poisson(log_mean(outputs))
-
 
 class _NegativeBinomial(distributions.NegativeBinomial):
     """Torch's, with all digits of the log probability, and with its distribution function."""
@@ -220,8 +216,8 @@ class NegativeBinomial(_Counts):
     """Counts that vary more than their mean ``m``, by ``m + dispersion · m²``; outputs are log m.
 
     Args:
-        dispersion: how much more, or where it starts; toward zero it is :class:`Poisson`.
-        noise: how the dispersion goes on: ``"fixed"``, ``"learned"`` or ``"predicted"`` beside the
+        dispersion: excess variance, or its first value; toward zero it is :class:`Poisson`.
+        noise: kind of dispersion: ``"fixed"``, ``"learned"`` or ``"predicted"`` beside the
             log mean, as the scale of :class:`Gaussian`.
     """
 
@@ -240,9 +236,3 @@ class NegativeBinomial(_Counts):
             return None
         loc, dispersion = _split(loc, self.noise, self.dispersion, self.log_dispersion)
         return _NegativeBinomial(loc + variance / 2, dispersion * variance.exp() + variance.expm1())
-
-    def averaged(self, outputs: Tensor) -> Distribution:
-        law = self.distribution(outputs)
-        dispersion = law.total_count.mean(0).reciprocal()
-        on, off = (log_mean(F.logsigmoid(logits)) for logits in (law.logits, -law.logits))
-        return _NegativeBinomial(on - off - dispersion.log(), dispersion)

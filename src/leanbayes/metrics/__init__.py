@@ -1,18 +1,18 @@
 """Metrics, each with its standard error over examples."""
 
-from leanbayes.metrics.calibration import (
+from leanbayes.metrics.classes import (
     Bins,
+    accuracy,
     adaptive_calibration_error,
+    brier,
     calibration_bins,
     calibration_error,
-)
-from leanbayes.metrics.classes import accuracy, brier, nll
-from leanbayes.metrics.diversity import (
     disagreement,
     disagreements,
     diversity,
     kl_diversity,
     member_log_probs,
+    nll,
 )
 from leanbayes.metrics.numbers import (
     Coverage,
@@ -20,7 +20,6 @@ from leanbayes.metrics.numbers import (
     crps,
     interval_coverage,
     interval_width,
-    of_examples,
     rmse,
 )
 from leanbayes.metrics.ranking import (
@@ -28,10 +27,9 @@ from leanbayes.metrics.ranking import (
     aurc,
     auroc,
     average_precision,
-    placements,
     rejection_curve,
 )
-from leanbayes.metrics.scores import Score, average, average_over_ties, bootstrap
+from leanbayes.metrics.scores import Score, average, bootstrap
 
 __all__ = [
     "Bins",
@@ -43,7 +41,6 @@ __all__ = [
     "aurc",
     "auroc",
     "average",
-    "average_over_ties",
     "average_precision",
     "bootstrap",
     "brier",
@@ -59,8 +56,6 @@ __all__ = [
     "kl_diversity",
     "member_log_probs",
     "nll",
-    "of_examples",
-    "placements",
     "rejection_curve",
     "rmse",
 ]

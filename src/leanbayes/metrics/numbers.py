@@ -8,8 +8,7 @@ from torch import Tensor
 
 from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require
-from leanbayes.metrics.arrays import takes_arrays
-from leanbayes.metrics.scores import Score, average
+from leanbayes.metrics.scores import Score, average, takes_arrays
 
 
 @takes_arrays
@@ -36,9 +35,9 @@ def rmse(mean: Tensor, y: Tensor) -> Score:
 def crps(draws: Tensor, y: Tensor) -> Score:
     """Return the continuous ranked probability score of predictive draws: 0 is perfect.
 
-    ``E|X − y| − ½ E|X − X'|``, with the mean over pairs of different draws, which makes it
-    unbiased for the score of the distribution that they are from [Gneiting and Raftery, 2007,
-    eq. 21]. With one draw it is the absolute error.
+    It is ``E|X − y| − ½ E|X − X'|`` with the mean over pairs of different draws, an unbiased
+    estimate for their distribution [Gneiting and Raftery, 2007, eq. 21]. With one draw it is the
+    absolute error.
 
     Args:
         draws: predicted numbers ``[draws, examples, …]``, such as ``Prediction.draw()``.
@@ -70,14 +69,7 @@ def check_alike(predicted: Tensor, y: Tensor) -> None:
 
 
 def of_examples(values: Tensor) -> Tensor:
-    """Return the average of every example, ``[examples]``.
-
-    Args:
-        values: Numbers ``[examples, …]``.
-
-    Returns:
-        The averages, in float64.
-    """
+    """Return the average of every example ``[examples, …]``, in float64."""
     return values.detach().double().reshape(len(values), -1).mean(-1)
 
 
@@ -89,9 +81,9 @@ class Coverage(NamedTuple):
     """How often central intervals of nominal levels hold the truth.
 
     Attributes:
-        nominal: what the intervals promise.
+        nominal: nominal coverage of the intervals.
         observed: the share of targets inside.
-        examples: how many targets there are.
+        examples: number of targets.
     """
 
     nominal: Tensor

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import require
-from leanbayes.metrics.arrays import takes_arrays
-from leanbayes.metrics.scores import Score, average_over_ties, bootstrap
+from leanbayes.metrics.scores import Score, average_over_ties, bootstrap, takes_arrays
 
 
 @takes_arrays
@@ -36,15 +35,7 @@ def auroc(scores: Tensor, positive: Tensor) -> Score:
 
 
 def placements(scores: Tensor, others: Tensor) -> Tensor:
-    """Return the share of others that each score exceeds; those equal count half.
-
-    Args:
-        scores: ``[examples]``.
-        others: ``[other examples]``.
-
-    Returns:
-        The shares ``[examples]``, in float64.
-    """
+    """Return the share of others that each score exceeds; those equal count half."""
     ordered = others.detach().sort().values
     below, reached = (
         torch.searchsorted(ordered, scores.detach().contiguous(), right=right).double()

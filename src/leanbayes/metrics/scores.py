@@ -1,13 +1,43 @@
-"""An average over examples and its standard error."""
+"""An average over examples and its standard error, of tensors and what becomes one."""
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
 from leanbayes.errors import require
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_SMALL = (torch.int8, torch.int16, torch.int32)
+
+
+def as_tensor(values: Any) -> Tensor:
+    """Return an array, a Series, a DataFrame or a list as a tensor; small integers become int64."""
+    if not isinstance(values, Tensor):
+        values = values.to_numpy() if hasattr(values, "to_numpy") else values
+        flags = getattr(values, "flags", None)
+        values = torch.as_tensor(values if flags is None or flags.writeable else values.copy())
+    return values.long() if values.dtype in _SMALL else values
+
+
+def takes_arrays(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function of tensors take what :func:`as_tensor` takes."""
+
+    @wraps(function)
+    def converted(*args: Any, **named: Any) -> R:
+        tensors = {name: _converted(value) for name, value in named.items()}
+        return function(*map(_converted, args), **tensors)
+
+    return converted
+
+
+def _converted(value: Any) -> Any:
+    is_array = hasattr(value, "__array_interface__") or hasattr(value, "to_numpy")
+    return as_tensor(value) if isinstance(value, Tensor | list) or is_array else value
 
 
 class Score(NamedTuple):
@@ -66,8 +96,8 @@ def bootstrap(
         metric: a function of tensors that gives one number.
         values: its arguments, each with one entry per example.
         strata: classes ``[examples]`` whose sizes every drawn test set keeps.
-        draws: how many test sets.
-        seed: of the draws.
+        draws: number of test sets.
+        seed: seed of the draws.
 
     Returns:
         The metric, with its standard error.
@@ -92,15 +122,7 @@ def bootstrap(
 
 
 def average_over_ties(key: Tensor, values: Tensor) -> Tensor:
-    """Return values in the order of a key, averaged where keys are equal.
-
-    Args:
-        key: what to sort by, ``[examples]``.
-        values: ``[examples]``.
-
-    Returns:
-        The sorted values, in float64.
-    """
+    """Return values in the order of a key, averaged where keys are equal, in float64."""
     _, group, count = key.unique(return_inverse=True, return_counts=True)
     sums = torch.zeros(len(count), dtype=torch.float64, device=key.device)
     means = sums.index_add(0, group, values.double()) / count

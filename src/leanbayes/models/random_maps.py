@@ -16,7 +16,7 @@ from leanbayes.layers import Layer, RandomMap
 from leanbayes.layers.dropout import MCDropout
 from leanbayes.layers.forward_pass import Held, draws_anew, set_estimators
 from leanbayes.layers.random_map import refitted_bias
-from leanbayes.models.ensemble import DeepEnsemble
+from leanbayes.models.baselines import DeepEnsemble
 from leanbayes.ops import Usage
 from leanbayes.parameters.learned import Learned
 from leanbayes.precision import full_precision
@@ -131,8 +131,8 @@ def tile(x: Tensor, members: int, dim: int = 0) -> Tensor:
 
     Args:
         x: the batch.
-        members: how often.
-        dim: which dimension counts examples.
+        members: number of repetitions.
+        dim: dimension that counts examples.
 
     Returns:
         The repeated batch.

@@ -1,3 +1,1 @@
 """Parameters of posteriors and priors: their storage, transforms and scales."""
-
-__all__: list[str] = []

@@ -130,7 +130,7 @@ class Stored:
     Args:
         tensor: the stored, unconstrained tensor.
         transform: from the stored tensor to the argument; ``None`` stores the argument itself.
-        role: what it is for.
+        role: its role.
         as_it_is: whether the distribution takes the stored tensor: it transforms it by itself, or
             the transform changes nothing.
     """
@@ -160,8 +160,8 @@ class Learned(Moved, Generic[D]):
     Args:
         constructor: makes the distribution from its arguments, given by name.
         spec: the spec it was made from, kept so that the model can be saved.
-        like: gives numbers their dtype and device.
-        **arguments: what the constructor takes. A :class:`Stored` is trained, and so is a tensor
+        like: source of the dtype and device.
+        **arguments: arguments of the constructor. A :class:`Stored` is trained, and so is a tensor
             that is stored as it is. A :class:`torch.nn.Buffer` is saved and not trained. A number
             is fixed: it follows the model to its device and dtype, but never to a half, and is not
             saved, because the spec says it.

@@ -30,7 +30,7 @@ class Scale(Spec):
         start: the first value, or ``"fan_in"`` for a uniform draw from ±1/√in.
         spread: standard deviation of the first values around it.
         raw_spread: the same, of the stored tensor.
-        stored: as its log or its log variance, both relative to ``start``, so that weight decay
+        stored: storage as log or log variance, both relative to ``start``, so that weight decay
             pulls it there; before a softplus, or as a number whose absolute value counts
             (``"signed"``): weight decay pulls these to log 2 and to 0.
         ceiling: no standard deviation rises above it.
@@ -94,8 +94,8 @@ class Scale(Spec):
 
         Args:
             shape: their shape.
-            like: gives dtype and device.
-            fan_in: how many weights are added up in one output; by default the last dimension.
+            like: source of the dtype and device.
+            fan_in: number of weights that one output adds up; by default the last dimension.
         """
         if self.by_fan_in:
             return self.for_fan_in(fan_in or shape[-1]).initial(shape, like)

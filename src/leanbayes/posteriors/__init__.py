@@ -7,12 +7,16 @@ A file here has the specs of the distributions in the file of its name in
 
 from leanbayes.parameters.scales import Scale
 from leanbayes.posteriors.base import POSTERIORS, Posterior, register_posterior
-from leanbayes.posteriors.k_tied import KTied
-from leanbayes.posteriors.location_scale import MeanField, Point, VariationalDropout, ZeroMean
-from leanbayes.posteriors.low_rank import LowRank
-from leanbayes.posteriors.masked import Pruned
+from leanbayes.posteriors.factored import LowRank, Rank1
+from leanbayes.posteriors.independent import (
+    KTied,
+    MeanField,
+    Point,
+    Pruned,
+    VariationalDropout,
+    ZeroMean,
+)
 from leanbayes.posteriors.matrix_normal import MatrixNormal
-from leanbayes.posteriors.rank1 import Rank1
 
 __all__ = [
     "POSTERIORS",

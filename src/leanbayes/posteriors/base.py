@@ -40,8 +40,8 @@ class Posterior(Spec):
         Args:
             whole: the posterior of the matrix, made from this spec.
             op: the op that uses the part.
-            rows: which rows, in any order.
-            columns: which columns.
+            rows: indices of the rows, in any order.
+            columns: indices of the columns.
         """
         stored = self.stored_part(whole, rows, columns)
         with torch.random.fork_rng(devices=[]):  # first values are drawn, and not used

@@ -57,7 +57,7 @@ class MatrixNormal(Posterior):
     """Normal weights with a Kronecker covariance over rows and columns [matrix normal, 3.4].
 
     Args:
-        scale: where the standard deviation of every weight starts.
+        scale: first standard deviation of every weight.
         rank: ``None`` for full lower-triangular factors as in the paper; otherwise each factor is
             a diagonal plus this rank (0: a diagonal alone).
         diagonal: add independent noise to every weight (the paper's MN+Diagonal, section 5.3);

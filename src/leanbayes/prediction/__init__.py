@@ -1,3 +1,1 @@
 """Predictions with uncertainty."""
-
-__all__: list[str] = []

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from leanbayes.layers.dropout import DROPOUT
 from leanbayes.torch_private import DispatchMode, calls_compiled, compiled_module, schema_of
 
 _LOCK = threading.Lock()
@@ -40,22 +39,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                     module.training = True
 
 
-@contextmanager
-def dropping_out(model: nn.Module) -> Iterator[None]:
-    """Let dropout layers draw, whatever their mode: MC dropout, within a block of eval mode.
-
-    Other threads that run the model meanwhile notice that.
-    """
-    before = {m: m.training for m in model.modules() if isinstance(m, DROPOUT)}
-    try:
-        for layer in before:
-            layer.training = True
-        yield
-    finally:
-        for layer, mode in before.items():
-            layer.training = mode
-
-
 _GLOBAL = threading.RLock()
 """Held while torch's global generators run by a seed."""
 
@@ -70,8 +53,8 @@ def noise_by(
     wait for each other, and what other code draws meanwhile disturbs them.
 
     Args:
-        seed: of the noise; without one nothing changes.
-        model: what will draw.
+        seed: seed of the noise; without one nothing changes.
+        model: model that draws.
         quick: let the main thread use the global generators although other threads run, as they do
             in a notebook. That saves time for every operation, and what those threads draw without
             a seed disturbs the block.

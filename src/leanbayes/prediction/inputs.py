@@ -26,10 +26,10 @@ class Inputs:
 
     Attributes:
         tensors: the inputs.
-        dims: which dimension of each counts examples.
-        names: of the inputs, where they are keyword arguments; empty where they are not.
+        dims: dimension of each that counts examples.
+        names: names of keyword inputs; empty for positional inputs.
         constants: further keyword arguments, the same for all examples.
-        output: which tensor of what the model gives is predicted.
+        output: name of the predicted tensor among the model's outputs.
     """
 
     tensors: tuple[Tensor, ...]
@@ -74,11 +74,11 @@ class Reader:
     """Makes inputs of what a user has.
 
     Attributes:
-        model: what will be called with them.
-        batch_dim: which dimension counts examples, or one for each input.
-        targets: what of a batch is not an input: names of a dictionary, or how many parts at
+        model: model to be called with them.
+        batch_dim: dimension that counts examples, or one for each input.
+        targets: parts of a batch that are not inputs: names of a dictionary, or how many parts at
             the end of a tuple.
-        output: which tensor of what the model gives is predicted.
+        output: name of the predicted tensor among the model's outputs.
     """
 
     model: nn.Module

@@ -25,7 +25,7 @@ from leanbayes.prediction.eval_mode import evaluating, noise_by
 from leanbayes.prediction.inputs import Inputs, Reader, Targets, is_loader
 from leanbayes.prediction.linearized import draw_linearized
 from leanbayes.prediction.one_pass import NoRuleError, propagate
-from leanbayes.prediction.one_pass.draws import draw_outputs, output_noise
+from leanbayes.prediction.one_pass.propagate import draw_outputs, output_noise
 from leanbayes.prediction.prediction import Prediction
 from leanbayes.prediction.sampling import Passes, has_forward_hooks
 
@@ -75,17 +75,17 @@ def predict(
             activations count as independent: fast and close for k-tied and mean-field networks,
             too narrow where positions of a convolution share much noise. All inputs of a loader
             are kept until the end.
-        samples: how many draws (of every member); 100, or 32 draws of the outputs from their
+        samples: number of draws (of every member); 100, or 32 draws of the outputs from their
             moments.
-        batch_size: how many examples to run at once at most.
-        batch_dim: which dimension counts examples, or one for each input; outputs have it first.
+        batch_size: maximum number of examples per pass.
+        batch_dim: dimension that counts examples, or one for each input; outputs have it first.
         coherent: let each draw be one function over the whole data set.
         linearized: replace the network by its tangent at the posterior means, as suits
             :func:`leanbayes.laplace`; each draw is one function then.
         seed: makes the draws repeatable; the global generator is left as it was.
-        likelihood: what the outputs mean; :class:`~leanbayes.likelihoods.Categorical` if not given.
+        likelihood: likelihood of the outputs; categorical if not given.
         output: chooses the tensor to predict, if the model gives something else.
-        targets: what batches have beside inputs: names, or how many parts at the end of a tuple;
+        targets: parts of a batch beside the inputs: names, or how many parts at the end of a tuple;
             by default ``labels`` and ``label``, and the last of several parts.
 
     Returns:
@@ -235,15 +235,15 @@ def predict_batches(
         model: any model.
         x: inputs, or a DataLoader, as :func:`predict` takes them.
         method: ``"samples"`` or ``"moments"``, as in :func:`predict`.
-        samples: how many draws (of every member); 100, or 32 draws of outputs from moments.
-        batch_size: how many examples a slice has, all of one batch of a loader; if not given,
+        samples: number of draws (of every member); 100, or 32 draws of outputs from moments.
+        batch_size: number of examples in a slice, all of one batch of a loader; if not given,
             fewer for more samples.
-        batch_dim: which dimension of the inputs counts examples, or one for each of them.
+        batch_dim: dimension of the inputs that counts examples, or one for each of them.
         coherent: let each draw be one function over the whole data set.
         seed: makes the draws repeatable.
-        likelihood: what the outputs mean; :class:`~leanbayes.likelihoods.Categorical` if not given.
+        likelihood: likelihood of the outputs; categorical if not given.
         output: chooses the tensor to predict, if the model gives something else.
-        targets: what batches have beside inputs.
+        targets: parts of a batch beside the inputs.
 
     Returns:
         An iterator of predictions, one per slice.

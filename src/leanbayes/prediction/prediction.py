@@ -1,4 +1,4 @@
-"""Predictive samples and what they say."""
+"""Predictive samples and their summaries."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch.distributions import Distribution
 from leanbayes import metrics
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
-from leanbayes.likelihoods.from_moments import CLOSED, FromMoments
+from leanbayes.likelihoods.base import CLOSED, FromMoments
 from leanbayes.likelihoods.mixtures import aligned, entropy, log_mean
 from leanbayes.metrics import Bins, Coverage, Rejection, Score
-from leanbayes.metrics.arrays import as_tensor
+from leanbayes.metrics.scores import as_tensor
 from leanbayes.prediction.one_pass.gaussian import Uncertain
 
 R = TypeVar("R")
@@ -45,14 +45,12 @@ class Prediction:
 
     Attributes:
         samples: outputs ``[samples · members, batch, …]``.
-        likelihood: what they mean.
-        method: how they were drawn: all samples in one pass (``"vectorized"``), one after the
-            other (``"looped"``), of the tangent (``"linearized"``), or from the mean and variance
-            of every output (``"moments"``); ``None`` if that is not known.
-        reason: why they were not vectorized; ``None`` if they were.
-        moments: mean and variance of every output, ``[members, batch, …]``, of one pass. Numbers
-            are predicted from these in closed form where the likelihood has one.
-        fallback: why samples were drawn although ``method="moments"`` was asked for.
+        likelihood: likelihood of the outputs.
+        method: sampling method: ``"vectorized"`` in one pass, ``"looped"``, ``"linearized"``, or by
+            ``"moments"`` of every output; ``None`` if that is not known.
+        reason: reason for not vectorizing them; ``None`` if they were.
+        moments: mean and variance of every output, ``[members, batch, …]``, of one pass.
+        fallback: reason for drawing samples although ``method="moments"`` was asked for.
 
     Example:
         >>> print(Prediction(torch.zeros(20, 5, 10)))
@@ -108,9 +106,10 @@ class Prediction:
             if not -len(self) <= index < len(self):
                 raise IndexError(f"index must be below the {len(self)} examples, got {index}")
             index = [index]
-        where = slice(None), index
-        moments = None if self.moments is None else self.moments.each(Tensor.__getitem__, where)
-        return replace(self, samples=self.samples[:, index], moments=moments)
+        place, moments = (slice(None), index), self.moments
+        if moments is not None:
+            moments = moments.each(Tensor.__getitem__, place)
+        return replace(self, samples=self.samples[place], moments=moments)
 
     @property
     def sample_log_probs(self) -> Tensor:
@@ -345,9 +344,7 @@ class Prediction:
         return y
 
     def __repr__(self) -> str:
-        count, examples = (
-            self.samples.shape[:2] if self.samples.ndim > 1 else (len(self.samples), 1)
-        )
+        count, examples = (*self.samples.shape, 1)[:2]
         why = self.fallback if self.fallback is not None else self.reason
         how = self.method if why is None else f"{self.method}: {why}"
         origin = f"from {_counted(count, 'sample')}{f' ({how})' if how else ''}"

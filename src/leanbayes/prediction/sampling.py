@@ -18,15 +18,14 @@ from leanbayes.layers import RandomMap
 from leanbayes.layers.dropout import MCDropout
 from leanbayes.layers.forward_pass import Draws, Held, draws_anew, forward_pass
 from leanbayes.layers.recurrent import Recurrent
-from leanbayes.models.mc_dropout import FunctionalDropout
+from leanbayes.models.baselines import FunctionalDropout
 from leanbayes.models.random_maps import held, members, tile
 from leanbayes.ops import Linear, LinearOp, Usage
 from leanbayes.posteriors import Rank1
 from leanbayes.prediction.eval_mode import is_compiled
 from leanbayes.prediction.inputs import Inputs
-from leanbayes.prediction.vectorized.batch_independence import RowsApart
 from leanbayes.prediction.vectorized.batch_rules import UnprovenError
-from leanbayes.prediction.vectorized.samples import ApartMap, SharedNoise
+from leanbayes.prediction.vectorized.samples import ApartMap, RowsApart, SharedNoise
 from leanbayes.torch_private import hooks
 
 _ROWS = 4000

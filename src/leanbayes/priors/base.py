@@ -45,8 +45,8 @@ class Prior(Spec):
 
         Args:
             whole: the prior of the matrix, made from this spec.
-            rows: which rows, in any order.
-            columns: which columns.
+            rows: indices of the rows, in any order.
+            columns: indices of the columns.
         """
         if any(tensor.ndim for tensor in (*whole.parameters(), *whole.buffers())):
             raise NotImplementedError(f"{type(self).__name__} does not say what parts of it are")

@@ -35,8 +35,8 @@ class GroupARD(Prior):
     channel at one place of the kernel. The paper writes the transpose: its rows are inputs.
 
     Args:
-        scale: where the prior standard deviation starts.
-        groups: what has a relevance: every ``"row"``, every ``"column"`` or ``"both"``.
+        scale: first standard deviation.
+        groups: groups with a relevance: every ``"row"``, every ``"column"`` or ``"both"``.
 
     Raises:
         ValueError: If the scale is not positive or the groups are unknown.

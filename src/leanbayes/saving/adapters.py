@@ -36,10 +36,10 @@ def random_names(model: nn.Module) -> set[str]:
 
 
 def trained_names(model: nn.Module) -> set[str]:
-    """Return the names of what training may change.
+    """Return the names of tensors that training may change.
 
-    That is all of random layers (a conversion may draw it), trained parameters, buffers beside
-    them, and the running averages of normalization, which move although nothing is trained there.
+    These are all tensors of random layers, trained parameters with the buffers beside them, and
+    the running averages of normalization.
     """
     names = random_names(model)
     for place, module in model.named_modules(remove_duplicate=False):

@@ -17,7 +17,7 @@ from leanbayes.errors import LoadError, require
 from leanbayes.estimators import ESTIMATORS, Estimator
 from leanbayes.layers import LayerSpec, RandomMap, is_bayesian, is_convertible
 from leanbayes.layers.forward_pass import estimator_for
-from leanbayes.layers.hugging_face import WRITERS
+from leanbayes.layers.transformers import WRITERS
 from leanbayes.likelihoods import Likelihood
 from leanbayes.models.random_maps import random_maps
 from leanbayes.parameters.learned import from_version_1
@@ -64,7 +64,7 @@ def save(
     Args:
         model: the model; what compiles it, averages it or runs it in parallel is left out.
         path: the file.
-        likelihood: what its outputs mean, to be stored beside it for :func:`load_likelihood`.
+        likelihood: likelihood of the outputs, to be stored beside it for :func:`load_likelihood`.
         trainable_only: leave out frozen weights, which :func:`load` then takes from the network
             that it is given: an adapter of a large model is a small file.
 
@@ -107,14 +107,14 @@ WRITERS.append(save)
 def load(net: M, path: str | os.PathLike[str]) -> M:
     """Convert a copy of ``net`` as the saved model was, and load its numbers.
 
-    The file is refused, before it takes more memory than its size allows for, unless it has the
-    tensors that the network and the described specs need: their names, dtypes and shapes.
+    The file must have the tensors of the network and the stored specs: names, dtypes and shapes.
+    Otherwise it raises an error before it takes more memory than its size allows for.
 
     Args:
         net: the deterministic network that was converted, with any weights, in the dtype of the
             saved model. If the trainable part alone was saved, it has the frozen weights, and they
             are frozen in the result.
-        path: what :func:`save` was given.
+        path: the path given to :func:`save`.
 
     Returns:
         The Bayesian model.
@@ -144,11 +144,7 @@ def load(net: M, path: str | os.PathLike[str]) -> M:
 
 
 def load_likelihood(path: str | os.PathLike[str]) -> Likelihood:
-    """Return the likelihood that was saved with a model, with its trained parameters.
-
-    Args:
-        path: what :func:`save` was given.
-    """
+    """Return the likelihood that was saved with a model, with its trained parameters."""
     source = _with_suffix(path)
     header = _read(source)
     if "likelihood" not in header.description:

@@ -41,7 +41,7 @@ class Uncertainty(NamedTuple):
     Attributes:
         total: all of it.
         aleatoric: noise, which more data would not remove.
-        epistemic: what the drawn functions do not agree on, and more data would remove.
+        epistemic: disagreement of the drawn functions, which more data would reduce.
     """
 
     total: Floats
@@ -55,12 +55,12 @@ class BayesEstimator(BaseEstimator, ABC):
 
     Attributes:
         networks_: the fitted networks, one unless the family is an ensemble.
-        likelihood_: what their outputs mean, in scaled units.
-        input_scaler_: how inputs are scaled; ``None`` if they are not.
-        n_iter_: how many epochs were run.
+        likelihood_: likelihood of the outputs, in scaled units.
+        input_scaler_: scaling of the inputs; ``None`` without scaling.
+        n_iter_: number of epochs that were run.
         loss_curve_: the mean loss of every epoch.
         validation_scores_: mean log predictive densities of held-out rows, if stopping early.
-        n_features_in_: how many inputs there are.
+        n_features_in_: number of inputs.
         feature_names_in_: their names, if they have some.
     """
 
@@ -116,7 +116,7 @@ class BayesEstimator(BaseEstimator, ABC):
         Args:
             X: inputs ``[rows, features]``: an array, or a table of pandas or polars.
             y: targets ``[rows]``.
-            sample_weight: how many rows each row stands for; 1 if not given.
+            sample_weight: number of rows that each row stands for; 1 if not given.
         """
         settings = self._settings()
         warm = self.warm_start and hasattr(self, "networks_")

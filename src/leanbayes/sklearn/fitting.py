@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from leanbayes.errors import NonFiniteLossError, require, require_count, require_positive
 from leanbayes.likelihoods import Likelihood
-from leanbayes.models.ensemble import DeepEnsemble
+from leanbayes.models.baselines import DeepEnsemble
 from leanbayes.models.random_maps import members
 from leanbayes.training.fit import fit
 from leanbayes.training.history import History
@@ -61,8 +61,8 @@ class WeightedRows:
     Attributes:
         x: scaled inputs ``[rows, features]``.
         y: targets, as the likelihood takes them.
-        weight: how much each row counts, 1 on average.
-        total: how many rows these stand for: the sum of the weights as given.
+        weight: weight of each row, 1 on average.
+        total: number of rows that these stand for: the sum of the weights as given.
     """
 
     x: Tensor

@@ -57,7 +57,7 @@ class NamedFamily:
     Args:
         posterior: makes its spec.
         prior: the prior that goes with it.
-        members: how many members there are by default.
+        members: number of members by default.
         shares: members live in one network, as in rank-1; otherwise each is a network.
         inner: only layers between the first and the last are random. The others have weights
             of maximal posterior probability under He's prior.

@@ -32,31 +32,29 @@ class _MeansAndScales(Likelihood):
 class BayesRegressor(RegressorMixin, BayesEstimator):
     """A Bayesian neural network for regression, as a scikit-learn estimator.
 
-    Targets are scaled inside and come back in their own units. A row of weight 3 is the same as
-    three rows, and neither the order of the rows that a network was fitted to nor that of those it
-    predicts changes anything.
+    Targets are scaled internally; predictions have their units. A row of weight 3 is the same as
+    three rows. The order of rows does not matter, in fitting or prediction.
 
-    Intervals and quantiles are *credible, not conformal*: they say where the model believes a new
-    target to lie, and are right as far as model and posterior are. For a guarantee of coverage
-    wrap the estimator with MAPIE.
+    Intervals and quantiles are *credible, not conformal*: they are only as good as the model and
+    its posterior. For a guarantee of coverage wrap the estimator with MAPIE.
 
     Args:
         posterior: ``"mean-field"``, ``"k-tied"``, ``"matrix-normal"``, ``"rank-1"``,
             ``"low-rank"``, ``"variance"``, ``"ensemble"`` (plain networks), or a spec such as
             ``lb.KTied(3)``.
-        rank: of k-tied standard deviations, or of low-rank matrices.
+        rank: rank of k-tied standard deviations, or of low-rank matrices.
         hidden: units of every hidden layer.
-        members: how many members of rank-1 (4) or networks (5 in an ensemble, 1 otherwise).
+        members: number of members of rank-1 (4) or networks (5 in an ensemble, 1 otherwise).
         activation: ``"relu"``, ``"tanh"``, ``"elu"``, ``"gelu"`` or ``"silu"``.
         prior: spec of the weights' prior; by default normal with a learned scale for every layer,
             ``N(1, 0.1²)`` for the factors of rank-1 and He's for ensembles.
-        scale: where the standard deviations of mean field, k-tied and matrix normal start.
+        scale: first standard deviation of mean field, k-tied and matrix normal.
         noise: ``"learned"``, one level for all rows; or ``"predicted"``, one for each.
-        samples: how many functions a prediction averages over, of all members together.
-        kl_weight: what the KL is multiplied with; 1 is the ELBO, less is a cold posterior.
+        samples: number of functions that a prediction averages over, of all members together.
+        kl_weight: factor of the KL; 1 is the ELBO, less is a cold posterior.
         kl_warmup: the share of steps in which that weight rises from zero; ``partial_fit``, which
             knows no end, always has the whole weight.
-        epochs: how often all rows are seen; ``None`` gives six steps a row, at least 150 and at
+        epochs: number of passes over all rows; ``None`` gives six steps a row, at least 150 and at
             most 10,000, and at least 20 epochs.
         batch_size: rows in a step; ``None`` for a fortieth of all, at least 200 and at most
             1000, or all if there are fewer.
@@ -65,10 +63,10 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
         validation_fraction: the share of rows held out for that.
         n_iter_no_change: stop after so many validations (at most 100 a fit) without a better one.
         scale_inputs: let inputs have mean 0 and standard deviation 1 inside.
-        data_size: for ``partial_fit``, how many rows there are in all; by default those seen.
+        data_size: number of all rows, for ``partial_fit``; by default those seen.
         warm_start: let ``fit`` go on from where it was.
         verbose: show a line of progress.
-        random_state: of first weights, batches and noise; an integer makes fits repeatable.
+        random_state: seed of first weights, batches and noise; an integer makes fits repeatable.
 
     Example:
         >>> X = np.linspace(-1, 1, 30)[:, None]

@@ -5,9 +5,8 @@ comparisons share one failure rate, :data:`FAILURE_RATE`, which is split over al
 """
 
 from leanbayes.testing.assertions import FAILURE_RATE, assert_mean, threshold
-from leanbayes.testing.layers import check_layer
+from leanbayes.testing.layers import check_layer, check_op
 from leanbayes.testing.likelihoods import check_likelihood
-from leanbayes.testing.ops import check_op
 from leanbayes.testing.weights import check_posterior, check_prior
 
 __all__ = [

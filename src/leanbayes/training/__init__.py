@@ -11,8 +11,6 @@ from leanbayes.training.objective import (
     Elbo,
     average_nll,
     elbo,
-    mean_logits_nll,
-    mean_probs_nll,
     mixture_nll,
 )
 from leanbayes.training.parameter_groups import (
@@ -34,8 +32,6 @@ __all__ = [
     "elbo",
     "fit",
     "laplace",
-    "mean_logits_nll",
-    "mean_probs_nll",
     "mixture_nll",
     "parameter_groups",
     "recommended_kl_weight",

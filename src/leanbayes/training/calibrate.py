@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Gaussian, Likelihood
+from leanbayes.training.batches import batches_of
 from leanbayes.training.objective import BatchObjective, mixture_nll
-from leanbayes.training.training_data import batches_of
 
 _WIDEST = math.log(100.0)
 _STEPS = 40
@@ -36,7 +36,7 @@ def calibrate(
     Args:
         model: Any model: converted, an ensemble, MC dropout or a plain network.
         data: Held-out pair ``(x, y)``, Dataset or DataLoader, not used for training.
-        likelihood: What the outputs mean; classes if not given, otherwise ``Gaussian`` with noise
+        likelihood: That of the outputs; classes if not given, otherwise ``Gaussian`` with noise
             that is not predicted.
         samples: Draws per prediction.
         batch_size: Number of examples per pass, for arrays and Datasets.

@@ -1,7 +1,7 @@
 """Curvature of a trained network: Kronecker factors and diagonals of its Gauss–Newton matrix.
 
-For a layer with input ``a`` and gradients ``g`` at its output, the Gauss–Newton matrix of the
-weights, summed over the data, is approximately ``G ⊗ A`` with ``A = Σ a aᵀ`` and ``G`` the mean of
+A layer has inputs ``a`` and gradients ``g`` at its outputs. Summed over the data, the Gauss–Newton
+matrix of its weights is approximately ``G ⊗ A``, with ``A = Σ a aᵀ`` and ``G`` the mean of
 ``g gᵀ``. Positions of sequences and convolutions count as inputs (KFAC-expand).
 """
 
@@ -84,7 +84,7 @@ def curvature(
         model: Trained plain network; runs in eval mode.
         layers: Its layers to look at, by name.
         batches: Pairs ``(x, y)`` or dictionaries.
-        likelihood: What the outputs mean.
+        likelihood: Likelihood of the outputs.
         diagonal: Whether to sum squared gradients of single weights, the slowest part.
         target: Key of the targets in dictionaries.
         output: Chooses the tensor that the likelihood describes.

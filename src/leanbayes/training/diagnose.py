@@ -16,9 +16,17 @@ from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.models.random_maps import kl, random_maps
 from leanbayes.posteriors import ZeroMean
-from leanbayes.training.curves import ERRORS, FEWEST, Curves, ends, last_share, rise
 from leanbayes.training.goodness import Goodness, goodness_of_fit, scale_ratios
-from leanbayes.training.history import Log, read_history
+from leanbayes.training.history import (
+    ERRORS,
+    FEWEST,
+    Curves,
+    Log,
+    ends,
+    last_share,
+    read_history,
+    rise,
+)
 
 _STILL_FALLING = 0.04
 """The share of all progress that the last quarter may bring; converged trainings stay below."""
@@ -34,13 +42,7 @@ _ENOUGH = 0.5
 
 
 class Finding(NamedTuple):
-    """Something that is wrong with a training.
-
-    Attributes:
-        name: in a word or two.
-        says: what shows it.
-        advice: what to try.
-    """
+    """Something that is wrong with a training."""
 
     name: str
     says: str
@@ -55,9 +57,9 @@ class Diagnosis:
     """Diagnosis of a training; ``print`` shows it in words.
 
     Attributes:
-        summary: where NLL and KL began and ended, and what the data showed.
-        findings: what is wrong, if anything.
-        unjudged: what this cannot judge.
+        summary: first and last NLL and KL, and what the data showed.
+        findings: the problems found.
+        unjudged: aspects that the data cannot decide.
     """
 
     summary: str
@@ -97,13 +99,13 @@ def diagnose(
 
     Args:
         model: the trained model.
-        history: what a loop collected: a sequence of what :func:`~leanbayes.elbo` gives or of
+        history: record of a loop: a sequence of what :func:`~leanbayes.elbo` gives or of
             dictionaries with ``nll``, ``kl`` (per example) and ``weight``, or a dictionary of
             sequences; the ``metrics.csv`` of a run or of Lightning, or its path; or ``{"loss":
             estimator.loss_curve_}``.
         data: training data: a pair ``(x, y)``, a Dataset or a DataLoader; 2,000 examples are used.
         validation: the same for held-out data.
-        likelihood: what the outputs mean; that of the history of :func:`leanbayes.fit`, or classes,
+        likelihood: likelihood of the outputs; that of :func:`leanbayes.fit`, or classes,
             if not given.
         target: key of the targets in batches that are dictionaries.
         output: chooses the tensor that the likelihood describes.

@@ -18,11 +18,11 @@ from leanbayes.errors import LoadError, NonFiniteLossError, require, require_cou
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.prediction.eval_mode import noise_by
 from leanbayes.saving.files import replace_file
+from leanbayes.training.batches import Batches, batches_of
 from leanbayes.training.history import History, ProgressLine
 from leanbayes.training.objective import BatchObjective, mixture_nll
 from leanbayes.training.parameter_groups import parameter_groups
 from leanbayes.training.schedules import recommended_kl_weight
-from leanbayes.training.training_data import Batches, batches_of
 
 _CLIP = 10.0
 """Largest norm of a gradient where noise is predicted: an example believed to have none pulls
@@ -111,7 +111,7 @@ def fit(
             or a DataLoader of pairs or dictionaries.
         validation: The same for validation data, which is looked at about 100 times at most.
         epochs: Number of passes over the training data.
-        likelihood: What the outputs mean; classes if not given. Its parameters are trained too.
+        likelihood: Likelihood of the outputs; classes if not given. Its parameters are trained too.
         lr: Learning rate at the start.
         cosine: Whether it falls to zero along a cosine. If not, it stays, as for data that arrive
             piece by piece.

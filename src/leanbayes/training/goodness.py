@@ -17,8 +17,8 @@ from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import average
 from leanbayes.models.random_maps import random_maps, using
 from leanbayes.prediction.prediction import Prediction
+from leanbayes.training.batches import batches_of
 from leanbayes.training.objective import BatchObjective
-from leanbayes.training.training_data import batches_of
 
 _MOST = 2000
 """So many examples are enough to see what is wrong."""

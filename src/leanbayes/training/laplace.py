@@ -18,9 +18,9 @@ from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import MatrixNormal, MeanField, Posterior
 from leanbayes.prediction.eval_mode import evaluating
 from leanbayes.priors import Normal
+from leanbayes.training.batches import batches_of
 from leanbayes.training.curvature import LayerCurvature, curvature, is_supported
 from leanbayes.training.objective import BatchObjective
-from leanbayes.training.training_data import batches_of
 
 Kind = Literal["kfac", "diagonal", "last-layer"]
 _ROUNDS = 100
@@ -56,7 +56,7 @@ def laplace(
         posterior: ``"last-layer"`` for a matrix normal of the last layer alone, ``"kfac"`` for one
             of every layer, ``"diagonal"`` for independent weights of every layer. Predict with
             ``linearized=True`` where more than the last layer is random.
-        likelihood: What the outputs mean; classes if not given.
+        likelihood: Likelihood of the outputs; classes if not given.
         prior_precision: Precision of the normal prior of every weight. By default the marginal
             likelihood of the training data sets it, for classes with a measured factor.
         validation: Held-out rows, in the form of ``data``. If given, the smallest precision whose
@@ -143,11 +143,7 @@ def _widest(losses: Mapping[float, Tensor]) -> float:
 
 
 class _Block:
-    """The curvature of one layer and the size of its weights.
-
-    Attributes:
-        eigenvalues: of the Gauss–Newton matrix of the weights.
-    """
+    """The curvature of one layer and the size of its weights."""
 
     def __init__(self, layer: nn.Module, sums: LayerCurvature, kind: Kind) -> None:
         self.sums, self.kind = sums, kind

@@ -25,7 +25,7 @@ class Elbo(NamedTuple):
         loss: ``nll + weight · kl``, to be minimized.
         nll: the negative log likelihood.
         kl: the KL divided by the size of the data.
-        weight: what the KL was multiplied with.
+        weight: factor of the KL.
     """
 
     loss: Tensor
@@ -78,34 +78,6 @@ def elbo(
     return Elbo(nll + weighted, nll, per_example, weight)
 
 
-def mean_logits_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:
-    """Return the NLL of averaged outputs ``[samples, batch, …]`` [rank-1, eq. 11].
-
-    Args:
-        outputs: Outputs ``[samples, batch, …]``.
-        y: Targets.
-        likelihood: Meaning of the outputs; classes if not given.
-
-    Returns:
-        The NLL per example, a scalar.
-    """
-    return (likelihood or Categorical()).nll(outputs.mean(0), y)
-
-
-def mean_probs_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:
-    """Return the NLL of the averaged predictive parameters [rank-1, eq. 12], in log space.
-
-    Args:
-        outputs: Outputs ``[samples, batch, …]``.
-        y: Targets.
-        likelihood: Meaning of the outputs; classes if not given.
-
-    Returns:
-        The NLL per example, a scalar.
-    """
-    return -(likelihood or Categorical()).averaged_log_prob(outputs, y).mean()
-
-
 def average_nll(outputs: Tensor, y: Tensor, likelihood: Likelihood | None = None) -> Tensor:
     """Return the average of the samples' NLLs [rank-1, eq. 13]: what training minimizes.
 
@@ -131,8 +103,8 @@ def mixture_nll(
     Args:
         outputs: outputs ``[samples, batch, …]``.
         y: targets.
-        likelihood: what the outputs mean; classes if not given.
-        weight: how much every example counts, one on average.
+        likelihood: likelihood of the outputs; classes if not given.
+        weight: weight of every example, one on average.
 
     Returns:
         The NLL per example, a scalar.
@@ -146,7 +118,7 @@ class BatchObjective:
 
     Args:
         model: a converted model, or a plain network, whose KL is zero.
-        likelihood: what the outputs mean.
+        likelihood: likelihood of the outputs.
         data_size: number of training examples.
         samples: draws per step.
         loss: the ``"average"`` NLL of draws and members, or the NLL of their ``"mixture"``.

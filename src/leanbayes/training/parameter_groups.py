@@ -13,11 +13,11 @@ from leanbayes.parameters.learned import Role
 
 
 def parameter_roles(model: nn.Module) -> dict[nn.Parameter, Role]:
-    """Return what every parameter is for.
+    """Return the role of every parameter.
 
-    ``means`` are posterior means and the shared weights of rank-one layers, ``factors`` the
-    locations of rank-one factors (the fast weights of BatchEnsemble), ``scales`` everything else in
-    a posterior, ``other`` the rest: biases, normalization, learned priors.
+    ``means`` are posterior means and the shared weights of rank-one layers; ``factors`` are the
+    locations of rank-one factors (the fast weights of BatchEnsemble). ``scales`` is everything
+    else in a posterior, and ``other`` the rest: biases, normalization, learned priors.
     """
     roles: dict[nn.Parameter, Role] = {}
     for _, layer in random_maps(model):

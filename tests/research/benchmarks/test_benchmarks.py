@@ -11,16 +11,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
 import leanbayes as lb
-from leanbayes.prediction import sampling
-from leanbayes.prediction.vectorized import samples
 from research.__main__ import app
-from research.benchmarks import formulas, limits, page, scaling_page
+from research.benchmarks import formulas, page, scaling_page
 from research.benchmarks.everything import together
 from research.benchmarks.methods import METHODS, plain
 from research.benchmarks.networks import SETUPS, mlp
 from research.benchmarks.peers import PACKAGES, PEERS
 from research.benchmarks.prediction import EXAMPLES
-from research.benchmarks.step import Options
 from research.measuring import harness
 from research.measuring.harness import Cost, Turn, as_json, cost, exponent, measure, peak_memory
 from research.measuring.machine import facts
@@ -251,22 +248,6 @@ def test_nobody_is_ahead_by_less_than_the_spread(tmp_path):
     text = page.text(page.read(tmp_path))
     assert "IVON takes 1.10 against 1.25, within the spread of both, in one process" in text
     assert "is ahead" not in text
-
-
-def test_limits_have_the_constants_of_the_package():
-    assert limits.ROWS == sampling._ROWS
-    assert limits.SHARED_BY is samples.SHARED_BY
-    layer = limits._Layer(2, 3, 4)
-    assert len(layer.p) == len(layer.q) == 3  # pairs of two tied factors
-
-
-def test_limits_are_measured_and_told():
-    measured = limits.run(Options(rounds=2, quick=True))
-    section = "\n".join(page.limits({"branches": {"native": measured}}))
-    for part in (*limits.OF_STEPS, *limits.OF_PREDICTIONS):
-        assert f"| {part}: " in section
-    for layers in ("k-tied 2", "variance layers", "mean field"):
-        assert f"| {layers} | **" in section
 
 
 def test_a_page_says_when_no_peer_is_ahead_and_no_kernel_was_there(tmp_path):

@@ -34,7 +34,7 @@ def trained(folder, **facts):
         text = text.replace(key, str(value))
     path = folder / "recipe.yaml"
     path.write_text(text, encoding="utf-8")
-    result = run("train", path, "--out", folder / "run")
+    result = run("train", path, "--output", folder / "run")
     assert result.exit_code == 0, result.output
     return folder / "run"
 

@@ -67,5 +67,5 @@ def test_the_first_page_is_short_and_begins_with_the_claims():
 def test_numbers_of_a_claim_are_made_from_results(claim: Claim):
     """What is written by hand is a rank, a count of steps or epochs, or a setting."""
     written = re.sub(r"\{[^}]*\}", "", f"{claim.says} {claim.came}")
-    written = re.sub(r"k = \d( and \d)?|rank \d|step \d+|\d+ epochs", "", written)
+    written = re.sub(r"k = \d( and \d)?|rank \d|steps? \d+( and \d+)?|\d+ epochs", "", written)
     assert re.findall(r"\d+", written) == []

@@ -58,4 +58,10 @@ def test_studies_have_the_options_of_the_archived_ones(tmp_path):
     found = ArchivedRuns(tmp_path, FOLDER).commands(["mnist-mlp-full", "all"], "compress")
     assert "leanbayes train k_tied/mnist-mlp-full --budget cpu" in found
     assert "python -m research papers compress runs/mnist-mlp-full --samples 5\n" in found
-    assert ArchivedRuns(tmp_path, FOLDER).commands(["mnist-mlp-k2"]) == ""
+
+
+def test_what_was_not_run_has_its_command_with_the_published_settings(tmp_path):
+    found = ArchivedRuns(tmp_path, FOLDER).commands(["mnist-mlp-k2", "not-a-recipe"])
+    (line,) = (line for line in found.splitlines() if "train" in line)
+    assert line == "leanbayes train k_tied/mnist-mlp-k2 --budget paper --set seed=42"
+    assert ArchivedRuns(tmp_path, FOLDER).commands(["not-a-recipe"]) == ""

@@ -12,7 +12,6 @@ from research.studies.kl_weight import page as kl_weight
 from research.studies.lora import page as lora
 from research.studies.one_pass import page as one_pass
 from research.studies.overview.page import makers, picture
-from research.studies.starts import page as starts
 from research.studies.train_well import makers as train_well_makers
 from research.studies.uci.tables import makers as uci_makers
 
@@ -32,7 +31,6 @@ def kl_weight_text():
 WRITTEN = {
     "kl_weight": kl_weight_text,
     "lora": lambda: lora.page_text(read("lora/minilm.json"), lora.read_trials()),
-    "starts": lambda: starts.text(read("starts.json")),
     "one_pass": lambda: one_pass.text(read("one_pass.json"), _costs()),
     "performance": lambda: performance.text(performance.read(RESULTS / "bench")),
 }

@@ -2,12 +2,16 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
+import pytest
+
 from research.publishing.paper import ROOT
 from research.trust.mutation.mutants import SOURCE, chosen, mutants_of
-from research.trust.mutation.study import AREAS
+from research.trust.mutation.native import FILES, chosen_native, native_mutants
+from research.trust.mutation.study import AREAS, NATIVE
 
 TRY = """
 import json, sys
@@ -21,14 +25,35 @@ try_mutants(tried, ["tests/metrics/test_metrics.py"], Path(sys.argv[1]),
 """
 
 
+LOAD = """
+import json
+import torch
+from leanbayes.kernels import native
+from research.trust.mutation.native import load_kernels, native_mutants
+
+def drawn():
+    noise, w = native.normals((2,), 0), torch.zeros(2)
+    scale = torch.tensor([1.0, 2.0])
+    native.loaded().draw_forward(None, scale.data_ptr(), w.data_ptr(), 1, 2, 0, 1)
+    return (w / noise).tolist()
+
+assert load_kernels()
+found = {"unchanged": drawn()}
+line = next(m for m in native_mutants("kernels/kernels.cpp") if "o[j] = s[j] * e;" in m.before)
+assert load_kernels({line.file: {line.at: line.before.replace("s[j] * e", "-s[j] * e")}})
+print(json.dumps({**found, "changed": drawn()}))
+"""
+
+
 def test_the_choice_depends_on_the_seed_alone():
     assert chosen("metrics", 5, 0) == chosen("metrics", 5, 0)
     assert chosen("metrics", 5, 0) != chosen("metrics", 5, 1)
 
 
 def test_there_are_more_than_300_in_every_area_together():
-    assert sum(len(chosen(area, 60, 0)) for area in AREAS) > 300
-    assert all((SOURCE / area).is_dir() for area in AREAS)
+    folders = set(AREAS) - {NATIVE}
+    assert sum(len(chosen(area, 60, 0)) for area in folders) + len(chosen_native(60, 0)) > 300
+    assert all((SOURCE / area).is_dir() for area in folders)
 
 
 def test_every_mutant_compiles_to_other_code():
@@ -36,6 +61,23 @@ def test_every_mutant_compiles_to_other_code():
         code = mutant.code()
         assert code.co_qualname == mutant.function
         assert mutant.before != mutant.after
+
+
+def test_every_change_of_a_kernel_changes_its_line():
+    assert chosen_native(5, 0) == chosen_native(5, 0)
+    for file in FILES:
+        lines = (SOURCE / file).read_text(encoding="utf-8").splitlines()
+        for mutant in native_mutants(file):
+            assert lines[mutant.at - 1].strip() == mutant.before
+            assert mutant.after.strip() != mutant.before
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+def test_a_changed_kernel_is_loaded_in_place_of_the_installed_one():
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == {"unchanged": [1.0, 2.0], "changed": [-1.0, -2.0]}
 
 
 def test_a_wrong_score_is_noticed_by_a_test(tmp_path):

@@ -18,6 +18,8 @@ def test_shares_of_noticed_errors_leave_out_invalid_ones():
     study = {"parts": {str(i): {**place, "verdict": v} for i, v in enumerate(verdicts)}}
     lines = mutants_table(study).splitlines()
     assert lines[-1] == "| all | 4 | 2 | 50.0 | 1 | 1 |"
+    native = {"file": "kernels/kernels.cpp", "verdict": "killed"}
+    assert "| kernels (C++) | 1 | 1 | 100.0 | 0 | 0 |" in mutants_table({"parts": {"0": native}})
     assert survivors_table(study).count("metrics/a.py:3") == 2
 
 
@@ -47,15 +49,18 @@ def test_cases_that_ended_otherwise_are_listed():
         "1": {"command": "fit", "fault": "full disk", "problem": "another result"},
     }
     text = faults_table({"parts": parts})
+    assert "Seed 0, 0 minutes." in text
     assert "2 cases, 1 of which ended otherwise" in text
     assert "- fit, full disk: another result" in text
 
 
 def test_parts_of_the_fuzz_are_added_up():
     def part(findings):
-        return {"mutations": 5000, "accepted": 2, "findings": findings, "slowest": 0.31}
+        facts = {"duration": 90.0, "revision": "0123456789"}
+        return {"mutations": 5000, "accepted": 2, "findings": findings, "slowest": 0.31, **facts}
 
     text = fuzz_table({"parts": {"CSV | 0": part([]), "CSV | 1": part(["7: KeyError"])}})
+    assert text.startswith("Seed 0, 3 minutes, revision 0123456.\n")
     assert "| CSV | 10,000 | 4 | 1 | 310 |" in text
     assert "| all | 10,000 | 4 | 1 | 310 |" in text
 

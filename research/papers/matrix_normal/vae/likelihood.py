@@ -47,11 +47,6 @@ def importance_sampled(
     Weights are summed as they come, relative to the largest so far: memory does not grow with
     the number of samples, and nothing overflows.
 
-    Args:
-        log_weights: draws log weights ``[count, …]``, given the count.
-        samples: how many to draw.
-        at_once: how many at a time.
-
     Example:
         >>> estimate = importance_sampled(lambda count: torch.full((count, 2), -90.0), 10)
         >>> estimate.log_likelihood.tolist(), estimate.error.tolist(), estimate.effective.tolist()

@@ -28,10 +28,6 @@ def _decoded(model: Vae, z: Tensor) -> Tensor:
 def reconstructions(model: Vae, x: Tensor) -> Tensor:
     """Return images and what comes back of them by the means of their latent vectors.
 
-    Args:
-        model: the auto-encoder.
-        x: images ``[images, …]``.
-
     Returns:
         The images and the probabilities of their pixels, ``[2, images, pixels]``.
     """
@@ -39,14 +35,7 @@ def reconstructions(model: Vae, x: Tensor) -> Tensor:
 
 
 def prior_samples(model: Vae, rows: int, columns: int, seed: int = 0) -> Tensor:
-    """Probabilities of pixels, ``[rows, columns, pixels]``, of latent vectors from the prior.
-
-    Args:
-        model: the auto-encoder.
-        rows: how many rows of samples.
-        columns: how many in a row.
-        seed: of the latent vectors.
-    """
+    """Probabilities of pixels, ``[rows, columns, pixels]``, of latent vectors from the prior."""
     generator = torch.Generator().manual_seed(seed)
     return _decoded(model, torch.randn(rows, columns, model.latent.size, generator=generator))
 
@@ -76,11 +65,6 @@ def latent_walk(model: Vae, starts: Tensor, ends: Tensor, steps: int) -> Tensor:
 
 def sheet(images: Tensor, shape: tuple[int, int], *, zoom: int = 2) -> bytes:
     r"""Return images in rows and columns as one gray PNG file, ink on white, with small gaps.
-
-    Args:
-        images: ``[rows, columns, pixels]`` between 0 and 1.
-        shape: how high and wide an image is.
-        zoom: the width of a pixel on the sheet.
 
     Example:
         >>> sheet(torch.rand(2, 3, 20), (4, 5))[:4]

@@ -10,12 +10,7 @@ from research.publishing.run_commands import folded
 
 
 def commands(trained: Iterable[Mapping[str, Any]], then: str) -> str:
-    """Return what trains auto-encoders, and the command that measures them, folded.
-
-    Args:
-        trained: settings of each.
-        then: the command, after ``python -m research``.
-    """
+    """Return what trains auto-encoders, and the command that measures them, folded."""
     lines = [command(settings) for settings in trained]
     return folded([*lines, f"python -m research {then}"] if lines else [])
 

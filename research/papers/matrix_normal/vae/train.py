@@ -48,14 +48,7 @@ def _parts(model: Vae, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def evidence_bound(model: Vae, images: Examples, *, draws: int = 1, seed: int = 0) -> Bound:
-    """Return the evidence lower bound, with the KL in closed form and drawn latent vectors.
-
-    Args:
-        model: the auto-encoder.
-        images: binary ones.
-        draws: how many latent vectors of each image.
-        seed: of the noise.
-    """
+    """Return the evidence lower bound, with the KL in closed form and drawn latent vectors."""
     totals = torch.zeros(2, dtype=torch.float64)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

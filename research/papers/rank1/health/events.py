@@ -99,13 +99,7 @@ class Events:
 
 
 def read_events(tables: Tables, stays: Stays, names: Sequence[str]) -> Events:
-    """Read the events that a prediction may look at, one table after another.
-
-    Args:
-        tables: of MIMIC-III.
-        stays: whose examples say until when.
-        names: which tables.
-    """
+    """Read the events that a prediction may look at, one table after another."""
     last: list[int] = stays.last_cuts().tolist()
     places: dict[str, int] = {}
     columns = array("i"), array("i"), array("i"), array("f")

@@ -82,13 +82,7 @@ class Stays:
 
 
 def read_stays(tables: Tables, *, hours: int = 24, adults: bool = True) -> Stays:
-    """Read ADMISSIONS and PATIENTS.
-
-    Args:
-        tables: of MIMIC-III.
-        hours: after admission, when a prediction is made.
-        adults: leave out stays of patients below 18.
-    """
+    """Read ADMISSIONS and PATIENTS."""
     about = ("subject_id", "gender", "dob")
     people = {s: (sex, dob) for s, sex, dob in tables.rows("PATIENTS", about)}
     columns = ("subject_id", "hadm_id", "admittime", "dischtime", "hospital_expire_flag")

@@ -7,5 +7,3 @@ from leanbayes.compression.compaction.compact import (
     StillMasked,
     compact,
 )
-
-__all__ = ["CompactLayer", "Compacted", "CompactionReport", "StillMasked", "compact"]

@@ -67,9 +67,9 @@ class Channels:
         space: the channels it has.
         values: the value of every feature, where that is a constant.
         constant: whether it is, whatever the input of the network, at every position.
-        rank: how many dimensions the tensor has, if known.
+        rank: number of dimensions of the tensor, if known.
         last: whether its last dimension counts channels, and not the second.
-        repeat: how many features a channel has.
+        repeat: number of features per channel.
         flattened: whether it was flattened from a tensor with an unknown number of positions, so
             that ``values`` and ``repeat`` hold for one position only.
     """

@@ -53,7 +53,7 @@ class CompactionReport:
 
     Attributes:
         layers: every layer with weights that was followed.
-        kept: what is switched off and could not be removed, and why.
+        kept: units that are switched off but could not be removed, with reasons.
     """
 
     layers: tuple[CompactLayer, ...]

@@ -30,7 +30,7 @@ class LayerWithWeights:
 
     Args:
         module: the layer.
-        op: how its matrix acts.
+        op: action of the matrix.
         used: whether output ``i`` uses input ``j``, ``[out, in]``: a weight that is not zero.
         random: whether it does so by a weight that is random.
         total: the sum of its mean weights over the places of the kernel.

@@ -2,8 +2,7 @@
 
 Example:
     >>> import leanbayes as lb
-    >>> net = build("small-cnn", outputs=10)
-    >>> model = lb.convert(net, lb.KTied(2), lb.priors.Normal(0.3), include=("dense*",))
+    >>> model = lb.convert(build("mlp", outputs=10))
 """
 
 from leanbayes.lab.architectures.base import (
@@ -14,7 +13,7 @@ from leanbayes.lab.architectures.base import (
     register_architecture,
 )
 
-from leanbayes.lab.architectures import convolutional, dense  # noqa: F401  # isort: skip
+from leanbayes.lab.architectures import dense  # noqa: F401  # isort: skip
 
 __all__ = [
     "ARCHITECTURES",

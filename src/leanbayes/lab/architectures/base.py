@@ -31,7 +31,7 @@ class Network(nn.Module):
 
     Attributes:
         input_shape: the shape of one example.
-        first_weights: how parameters start, by pattern of their names; later patterns win, and
+        first_weights: start of the parameters, by pattern of their names; later patterns win, and
             normalization layers start as the identity.
     """
 
@@ -85,8 +85,8 @@ Builder = TypeVar("Builder", bound=Callable[..., Network])
 
 _OF_PAPERS = (
     *("ehr-rnn", "fashion-cnn", "imdb-lstm", "lenet", "lenet5-caffe", "lenet5-caffe-all-vdo"),
-    *("lenet5-caffe-tanh", "resnet-50", "resnet-small", "resnet-tfp", "toy", "vae", "vgg"),
-    *("vgg-small", "wrn-28"),
+    *("lenet5-caffe-tanh", "resnet-50", "resnet-small", "resnet-tfp", "small-cnn", "toy", "vae"),
+    *("vgg", "vgg-small", "wrn-28"),
 )
 
 ARCHITECTURES = Registry[Callable[..., Network]]("architecture", _OF_PAPERS)
@@ -99,7 +99,7 @@ def register_architecture(name: str) -> Callable[[Builder], Builder]:
     It decorates a function or class that makes a :class:`Network`.
 
     Args:
-        name: what to call it.
+        name: name.
 
     ``docs/extending/architecture.py`` is one to copy.
     """
@@ -111,7 +111,7 @@ def build(name: str, /, *, generator: torch.Generator | None = None, **options: 
 
     Args:
         name: one of :data:`ARCHITECTURES`.
-        generator: where first weights are drawn from; the global seed if not given.
+        generator: source of the first weights; the global seed if not given.
         **options: arguments of its builder.
     """
     builder = ARCHITECTURES[name]

@@ -1,7 +1,7 @@
 """Data sets by name, checked and in memory; batches of them without Python per example.
 
-``load_dataset("mnist")`` looks into the folders that ``LEANBAYES_DATA`` names, then where the
-system's packages put data, then into the cache, and downloads what is in none of them.
+``load_dataset("mnist")`` searches the folders in ``LEANBAYES_DATA``, then the data folders of
+system packages, then the cache. It downloads files that are in none of them.
 """
 
 from leanbayes.lab.data.batches import Augmentation, Batches, Flip, PadCropFlip, augmentation

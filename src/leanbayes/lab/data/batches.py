@@ -82,15 +82,14 @@ GATHERED = 512
 class Batches:
     """Shuffled batches whose order depends on the seed and the number of the epoch, nothing else.
 
-    A run that resumes at epoch e, or in the middle of it, sees what it would have seen.
+    A run that resumes at epoch e sees what it would have seen.
 
     Args:
-        examples: what to draw from.
+        examples: examples to draw from.
         size: examples in a batch, over all ranks; the last one of an epoch may be smaller.
         seed: one number for the whole run.
         augment: changes whole batches at random, see :class:`PadCropFlip`.
-        drop_last: leave a smaller last batch out.
-        rank: which part of every batch this process takes.
+        rank: index of this process's part of every batch.
         ranks: into how many equal parts a batch is cut; what cannot be cut is left out.
     """
 
@@ -101,7 +100,6 @@ class Batches:
         *,
         seed: int = 0,
         augment: Augmentation | None = None,
-        drop_last: bool = False,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
@@ -117,7 +115,7 @@ class Batches:
         self.rank = rank
         self.ranks = ranks
         self._together = max(1, GATHERED * ranks // size)
-        self._used = len(examples) // size * size if drop_last else len(examples) // ranks * ranks
+        self._used = len(examples) // ranks * ranks
         if not self._used:
             raise ValueError(
                 f"{len(examples)} examples do not fill one batch of {size}; choose a smaller size"
@@ -131,10 +129,10 @@ class Batches:
         """Return the examples in the order of an epoch, of all ranks."""
         return torch.randperm(len(self.examples), generator=_generator(self.seed, epoch))
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and targets of every batch of an epoch, from batch ``start`` on."""
+    def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets of every batch of an epoch."""
         order = self.order(epoch)[: self._used].to(self.examples.stored.device)
-        for first in range(start, len(self), self._together):
+        for first in range(0, len(self), self._together):
             index = order[first * self.size : (first + self._together) * self.size]
             for number, (x, y) in enumerate(self._gather(index), first):
                 if self.augment is not None:

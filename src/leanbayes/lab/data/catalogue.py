@@ -62,7 +62,7 @@ def load_dataset(name: str, *, download: bool = True, **options: Any) -> Dataset
     Args:
         name: one of :func:`names`, or a path.
         download: fetch it if it is not on this machine.
-        options: what the data set allows, for instance ``scaling`` and ``validation`` for images.
+        options: options of the data set, such as ``scaling`` and ``validation`` for images.
     """
     path = Path(name)
     if path.suffix.lower() in OWN:

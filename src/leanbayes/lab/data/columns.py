@@ -36,7 +36,7 @@ class InputColumn:
     """How a column of a table becomes numbers.
 
     Args:
-        name: of the column.
+        name: name of the column.
         levels: the categories it may hold, each of which becomes a number 0 or 1; empty for a
             column of numbers. A category that is not among them has zeros only.
         fill: stands for a missing number, with a second number 1 beside it; ``None`` where none

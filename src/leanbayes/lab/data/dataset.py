@@ -158,7 +158,7 @@ class Examples:
 
     Args:
         stored: inputs as they are kept, ``[examples, …]``: bytes, indices or finished floats.
-        targets: what to predict, or None where the inputs are their own targets.
+        targets: values to predict, or None where the inputs are their own targets.
         scaling: applied to bytes when a batch is taken.
     """
 
@@ -200,18 +200,18 @@ class Dataset:
     """Training, validation and test examples, with what a report has to say of them.
 
     Args:
-        name: as :func:`leanbayes.lab.data.load_dataset` knows it.
-        task: what is to be learned.
-        train: what the parameters are fitted to.
-        validation: what choices are made on; None where nothing was set apart.
-        test: what is reported.
+        name: name as :func:`leanbayes.lab.data.load_dataset` knows it.
+        task: kind of prediction.
+        train: training examples.
+        validation: validation examples, or None.
+        test: test examples.
         classes: names of the classes, by label; empty where there are none.
-        license: what the data may be used under.
-        source: where they come from, as one would cite it.
-        preprocessing: in words, what was done to the raw files.
+        license: license of the data.
+        source: source, as one would cite it.
+        preprocessing: preprocessing of the raw files, in words.
         scaling: raw inputs to inputs, for new data; None where inputs are indices.
         target_scaling: raw targets to targets, in regression.
-        columns: how a table becomes raw inputs; empty where the inputs are not a table.
+        columns: conversion of a table to raw inputs; empty where the inputs are not a table.
     """
 
     name: str

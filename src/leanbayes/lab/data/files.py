@@ -38,7 +38,7 @@ class File:
         digests: ``"sha256:…"``, ``"md5:…"`` or ``"content-sha256:…"`` (of the unpacked content):
             the file is right if it has any one of them, since packers may recompress it.
         mirrors: addresses, tried in this order.
-        size: in bytes, as downloaded.
+        size: size in bytes, as downloaded.
     """
 
     path: str

@@ -44,10 +44,10 @@ def register_dataset(
     a form made of the files, which are searched for, downloaded and checked before.
 
     Args:
-        name: what to call it.
-        task: what is to be learned.
-        license: what it may be used under.
-        source: where it comes from, as one would cite it.
+        name: name.
+        task: kind of prediction.
+        license: license of the data.
+        source: source, as one would cite it.
         forms: the ways its files lie on a disk.
 
     ``docs/extending/dataset.py`` is one to copy.

@@ -44,7 +44,7 @@ def load_csv(
             most 20 different values, are classes; see :mod:`leanbayes.lab.data.labels`.
         test: the share of rows for test.
         validation: the share of rows for validation.
-        seed: of the random split.
+        seed: seed of the random split.
         scaling: ``"standard"`` or ``"raw"`` inputs.
         target_scaling: the same for real targets.
         categories: columns whose values are names, each of which becomes an input 0 or 1.
@@ -183,10 +183,10 @@ def load_npz(
 
     Args:
         path: the file.
-        task: as in :func:`load_csv`.
+        task: task as in :func:`load_csv`.
         test: the share of examples for test, where the file does not say.
         validation: the share of examples for validation, where the file does not say.
-        seed: of the random split.
+        seed: seed of the random split.
         scaling: ``"unit"`` for pixels and ``"raw"`` for other numbers, if not said.
         target_scaling: ``"standard"`` or ``"raw"`` real targets.
     """

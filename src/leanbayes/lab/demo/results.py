@@ -17,7 +17,8 @@ from leanbayes.lab.data import Dataset, load_dataset
 from leanbayes.lab.demo.families import RECOMMENDED, Family, Settings
 from leanbayes.lab.evaluation import foreign_images
 from leanbayes.lab.provenance import environment_facts
-from leanbayes.metrics import Score, average, calibration_error, placements
+from leanbayes.metrics import Score, average, calibration_error
+from leanbayes.metrics.ranking import placements
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +98,9 @@ def _scores(
 def auroc_by_image(inside: Tensor, outside: Tensor) -> Tensor:
     """Return the share of each image in an AUROC; their average is the AUROC.
 
-    An image counts as itself (how many OOD images score above it) and as the OOD image made from
-    it (how many test images score below that), less the AUROC. The standard error of the average
-    is then that of the AUROC over images [DeLong et al. 1988], and a paired one for the difference
-    of two networks.
+    The share adds two placements and subtracts the AUROC: OOD images that score above the image,
+    and test images that score below the OOD image made from it. So the average has the standard
+    error of the AUROC over images [DeLong et al. 1988], also paired for two networks.
     """
     above, below = placements(outside, inside), placements(-inside, -outside)
     return below + above - above.mean()

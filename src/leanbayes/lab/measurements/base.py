@@ -73,7 +73,7 @@ def register_measurement(name: str) -> Callable[[Kind], Kind]:
     It decorates a subclass of :class:`Measurement`.
 
     Args:
-        name: what to call it.
+        name: name.
 
     ``docs/extending/measurement.py`` is one to copy.
     """

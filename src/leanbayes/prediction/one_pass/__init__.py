@@ -3,24 +3,8 @@
 from leanbayes.prediction.one_pass import (
     activations,
     arithmetic,
-    attention,
     linear,
     normalization,
-    shapes,
 )
 from leanbayes.prediction.one_pass.gaussian import RULES, NoRuleError, Uncertain, register_moments
 from leanbayes.prediction.one_pass.propagate import propagate
-
-__all__ = [
-    "RULES",
-    "NoRuleError",
-    "Uncertain",
-    "activations",
-    "arithmetic",
-    "attention",
-    "linear",
-    "normalization",
-    "propagate",
-    "register_moments",
-    "shapes",
-]

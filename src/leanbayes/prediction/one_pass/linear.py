@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.kernels import max_pool_moments
+from leanbayes.prediction.one_pass.arithmetic import as_gaussian
 from leanbayes.prediction.one_pass.gaussian import Uncertain, named, need, register_moments
-from leanbayes.prediction.one_pass.shapes import as_gaussian
 
 Sizes = int | Sequence[int]
 

@@ -1,3 +1,1 @@
 """All samples of a prediction in one pass, where examples provably do not interact."""
-
-__all__: list[str] = []

@@ -17,7 +17,11 @@ from torch.optim.lr_scheduler import ExponentialLR
 import leanbayes as lb
 from leanbayes.distributions import KroneckerNormal, WeightDistribution
 from research.papers.matrix_normal.natural_gradient import NaturalGradient
-from research.papers.matrix_normal.natural_gradient_rules import quadratic_exp
+from research.papers.matrix_normal.natural_gradient_rules import (
+    lower_gram,
+    lower_lower,
+    quadratic_exp,
+)
 
 NOISE = 0.5
 EXACT = {"lr": 1.0, "trust": 0.25, "mean_trust": math.inf}  # for gradients without noise
@@ -587,3 +591,10 @@ def test_a_factor_is_frozen_whole_or_not():
         NaturalGradient(model, data_size=10)
     with pytest.raises(ValueError, match="no posterior with a natural gradient"):
         NaturalGradient(nn.Linear(2, 2), data_size=10)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 40, 321])
+def test_products_of_two_triangles(n):
+    a, b = (torch.randn(n, n, dtype=torch.float64).tril() for _ in range(2))
+    assert torch.allclose(lower_lower(a, b), a @ b)
+    assert torch.allclose(lower_gram(a, b), (a.mT @ b).tril())

@@ -8,7 +8,6 @@ import torch
 from leanbayes.lab.data import Dataset, Examples
 from leanbayes.lab.data.dataset import Scaling
 from leanbayes.lab.tables import read_numbers
-from research.papers.matrix_normal.vae import autoencode_digits
 from research.papers.matrix_normal.vae.folder import VaeFolder
 from research.papers.matrix_normal.vae.settings import VaeSettings, latent_shape
 from research.papers.matrix_normal.vae.train import evidence_bound, train_vae
@@ -161,13 +160,3 @@ def test_all_families_start_with_the_same_posteriors_and_the_same_decoder():
         started.append((q.mean, q.entropy(), model.decoder(z)))
     for other in started[1:]:
         torch.testing.assert_close(started[0], other)
-
-
-def test_digits_are_encoded_by_every_family(request, tmp_path, capsys):
-    seed, out = request.config.getoption("--seed"), tmp_path / "digits.png"
-    results = autoencode_digits.main(["--quick", "--seed", str(seed), "--out", str(out)])
-    for kind, judged in results.items():
-        assert -40 < judged["bound"] < judged["log likelihood"] < -10, kind
-        assert judged["error"] < 0.1
-    assert out.read_bytes().startswith(b"\x89PNG")
-    assert "matrix normal" in capsys.readouterr().out

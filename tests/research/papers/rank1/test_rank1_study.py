@@ -94,6 +94,9 @@ def test_samples_are_compared_where_samples_differ(results):
     assert list(random["scores"]) == ["1", "3"]
     assert random["scores"]["1"]["nll"] != random["scores"]["3"]["nll"]
     assert list(plain["scores"]) == ["1"]
+    one, three = (random["scores"][samples]["nll"]["value"] for samples in ("1", "3"))
+    gained = Found("gaussian", read_runs(results, "gaussian")).cell("gained.3.nll")
+    assert gained.ours == pytest.approx(one - three)
     few = part(results, "gaussian", "few contrast")
     assert few["images"] == 10
     assert list(few["severities"]["5"]) == ["1", "3"]

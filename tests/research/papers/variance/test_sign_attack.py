@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.prediction.eval_mode import dropping_out, evaluating
-from research.papers.variance.sign_attack import Attack, fast_sign_attack
+from leanbayes.prediction.eval_mode import evaluating
+from research.papers.variance.sign_attack import dropping_out, fast_sign_attack
 
 
 def network(*, dropout=0.0, batch_norm=False):
@@ -224,16 +224,6 @@ def test_dropout_draws_only_when_asked(x):
     assert not model[3].training
 
 
-def test_it_reads_as_a_sentence():
-    hits = torch.tensor([[0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 1]], dtype=torch.bool)
-    x = torch.zeros(4, 2)
-    attack = Attack(x + 0.5, x, torch.ones(4, dtype=torch.long), hits)
-    assert str(attack) == (
-        "4 examples, taken for their target: 0.0 ± 0.0% after 0, 25.0 ± 21.7% after 1, "
-        "75.0 ± 21.7% after 2 iterations; inputs changed by at most 0.5"
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -243,15 +233,8 @@ def test_it_reads_as_a_sentence():
         ({"bound": -1.0}, "bound is -1.0; it must be positive"),
         ({"gradient": "mean"}, "gradient 'mean' is unknown"),
         ({"clip": (1.0, 0.0)}, "clip is .1.0, 0.0.; give the lowest and the highest"),
-        ({"x": torch.full((8, 3, 4), 7)}, "dtype torch.int64, which has no gradient"),
         ({"x": torch.full((8, 3, 4), 7.0)}, "values from 7 to 7 and clip is .0.0, 1.0.; give"),
-        ({"x": torch.rand(0, 3, 4)}, "at least one example"),
         ({"x": torch.full((8, 3, 4), float("nan")), "clip": None}, "gradient is not finite in"),
-        ({"target": torch.ones(7).long()}, r"target has shape \(7,\) .* the 8 examples"),
-        ({"target": torch.ones(8)}, "dtype torch.float32; give one class index"),
-        ({"target": 4}, "targets go from 4 to 4; the model has the classes 0 … 3"),
-        ({"target": -1}, "targets go from -1 to -1"),
-        ({"labels": torch.ones(3).long()}, r"labels has shape \(3,\)"),
         ({"model": []}, "neither a module nor a sequence of modules"),
         ({"model": nn.Identity()}, r"the model gives \(8, 3, 4\) for 8 examples; an attack needs"),
     ],
@@ -264,16 +247,12 @@ def test_bad_input_is_refused_in_one_sentence(x, changes, sentence):
         fast_sign_attack(model, x, target, **given)
 
 
-def test_a_target_that_is_the_label_or_the_prediction_names_the_examples(x):
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_target_that_is_the_class_already_is_refused(x, labelled):
     model = network()
-    labels = torch.tensor([0, 1, 2, 1, 0, 0, 0, 0])
-    with pytest.raises(ValueError, match=r"^the target of examples 1, 3 is their label; give a cl"):
-        fast_sign_attack(model, x, 1, labels=labels, step=0.1, iterations=1)
     target = others(model, x)
-    target[5] = (target[5] - 1) % 4
-    with pytest.raises(
-        ValueError, match=r"^the target of example 5 is what the model predicts alr"
-    ):
-        fast_sign_attack(model, x, target, step=0.1, iterations=1)
-    with pytest.raises(ValueError, match=r"0, 1, 2, 3, 4 and 3 more is their label"):
-        fast_sign_attack(model, x, labels, labels=labels, step=0.1, iterations=1)
+    known = torch.zeros(8).long() if labelled else (target - 1) % 4
+    target[5] = known[5]
+    labels = known if labelled else None
+    with pytest.raises(ValueError, match="a target is the class already; give another one"):
+        fast_sign_attack(model, x, target, labels=labels, step=0.1, iterations=1)

@@ -1,4 +1,4 @@
-"""Random rank-one factors on a shared weight matrix."""
+"""Products of random factors: of low rank, or of rank one on a shared weight matrix."""
 
 import math
 from collections.abc import Mapping
@@ -10,13 +10,87 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Cauchy, HalfCauchy, LogNormal, Normal
 
-from leanbayes.distributions import Rank1Mixture, WeightDistribution
-from leanbayes.distributions.rank1 import RandomFactor
+from leanbayes.distributions import LocationScale, LowRankProduct, Rank1Mixture, WeightDistribution
+from leanbayes.distributions.factored import RandomFactor
 from leanbayes.errors import require, require_choice, require_count, require_positive
 from leanbayes.ops import LinearOp
 from leanbayes.parameters.learned import Learned, Stored
 from leanbayes.parameters.scales import Scale
 from leanbayes.posteriors.base import Posterior, register_posterior
+from leanbayes.precision import wide
+
+
+def _low_rank_product(
+    left_loc: Tensor,
+    left_scale: Tensor,
+    right_loc: Tensor,
+    right_scale: Tensor,
+    *,
+    validate_args: bool | None = None,
+) -> LowRankProduct:
+    left = LocationScale(left_loc, left_scale, validate_args=False)
+    right = LocationScale(right_loc, right_scale, validate_args=False)
+    return LowRankProduct(left, right, validate_args=validate_args)
+
+
+@register_posterior
+@dataclass(frozen=True)
+class LowRank(Posterior):
+    """Weights ``A B`` of low rank, with independent normal entries of both factors.
+
+    There are ``2 · rank · (out + in)`` parameters instead of ``2 · out · in``. The prior is
+    compared with the entries of the factors: ``lb.priors.Normal((s² / rank) ** 0.25)`` is one
+    under which weights have a standard deviation of ``s``.
+
+    Args:
+        rank: rank of the weight matrix; at most the smaller of its sides is used.
+        scale: first standard deviation of the factors' entries, or a :class:`Scale`.
+        start: ``"svd"`` starts at the nearest matrix of this rank, for a network that is trained
+            already; ``"random"`` at random factors whose product varies as the weights do, for one
+            that is not: the nearest matrix would be too small.
+
+    Raises:
+        ValueError: If the rank is below 1 or the start is unknown.
+
+    Note:
+        Singular Bayesian neural networks (2026) propose this family.
+    """
+
+    rank: int = 8
+    scale: float | Scale = 0.01
+    start: Literal["svd", "random"] = "svd"
+
+    def __post_init__(self) -> None:
+        require_count("rank", self.rank, 1)
+        require_choice("start", self.start, ("svd", "random"))
+        Scale.of(self.scale)
+
+    def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:
+        matrix = wide(op.matrix(weight.detach()))
+        rank = min(self.rank, *matrix.shape)
+        first = _nearest if self.start == "svd" else _alike
+        arguments = {}
+        for name, factor in zip(("left", "right"), first(matrix, rank), strict=True):
+            stored = factor.to(weight.dtype).contiguous()
+            arguments[f"{name}_loc"] = Stored(stored, role="means")
+            arguments[f"{name}_scale"] = Scale.of(self.scale).initial(stored.shape, weight)
+        return self.learned(_low_rank_product, **arguments)
+
+
+def _nearest(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Factors of the nearest matrix of this rank, between which singular values are shared."""
+    u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+    root = s[:rank].sqrt()
+    return u[:, :rank] * root, root.unsqueeze(-1) * v[:rank]
+
+
+def _alike(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Return normal factors whose product has the mean square of a matrix."""
+    spread = (matrix.square().mean() / rank) ** 0.25
+    left = torch.randn_like(matrix[:, :1].expand(-1, rank))
+    right = torch.randn_like(matrix[:1].expand(rank, -1))
+    return spread * left, spread * right
+
 
 FactorName = Literal["normal", "cauchy", "lognormal", "halfcauchy", "fixed", "none"]
 
@@ -56,12 +130,12 @@ class Rank1(Posterior):
     ``weight_scale`` is given: train them with weight decay.
 
     Args:
-        members: how many mixture members share the weights.
+        members: number of mixture members that share the weights.
         factors: the kind of both factors, or of ``(r, s)``: ``"normal"``, ``"cauchy"``,
             ``"lognormal"``, ``"halfcauchy"``, ``"fixed"`` or ``"none"``. ``r`` scales outputs,
             ``s`` input channels.
         perturb: multiply by the factors, or add them.
-        signs: how factors start: above 0 it is the probability of +1 against −1; otherwise they
+        signs: first values of factors: above 0 the probability of +1 against −1; otherwise they
             are drawn from N(1, signs²) (N(0, signs²) when added). Log-normal factors start with
             mean one and this spread of their logarithms.
         rate: dropout rate that sets the first scale, √(rate / (1 − rate)).
@@ -69,7 +143,7 @@ class Rank1(Posterior):
         kl: average the factors' KL over members, or sum it as the reference code does.
         weight_scale: standard deviation of a normal prior on the shared weights; ``None`` leaves
             that to the optimizer's weight decay.
-        batch: what members learn from: ``"split"`` gives each its contiguous share of a batch, at
+        batch: data of a member: ``"split"`` gives each its contiguous share of a batch, at
             the cost of one network, ``"tile"`` all of it, as published; a loop of your own feeds
             ``x``, or ``tile(x, members)``. Predictions are those of all members either way. Specs
             that were saved before there was a choice mean ``"tile"``.
