@@ -73,7 +73,8 @@ for name, model in models.items():
     sure = (other.probs.amax(-1) > 0.9).float().mean()
     scores = own.metrics(y[test])
     print(f"{name:14} accuracy {scores['accuracy']}, NLL {scores['nll']}")
-    print(f"{'':14} AUROC {auroc}, more than 90% confident about {100 * sure:.0f}% of OOD images")
+    print(f"{'':14} AUROC {auroc}")
+    print(f"{'':14} more than 90% confident about {100 * sure:.0f}% of OOD images")
     entropies[name] = other.entropy
 
 # %% [markdown]
@@ -86,9 +87,8 @@ for name, model in models.items():
 figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
 for name, entropy in entropies.items():
     share = 100 * torch.arange(1, len(entropy) + 1) / len(entropy)
-    (line,) = axes.plot(entropy.sort().values, share)
-    middle = len(entropy) // 3
-    at = (float(entropy.sort().values[middle]), float(share[middle]))
-    axes.annotate(name, at, (8, -8), textcoords="offset points", color=line.get_color())
-axes.set(xlabel="largest entropy that is accepted (nats)", ylabel="OOD images accepted (%)")
+    axes.plot(entropy.sort().values, share, label=name)
+axes.legend(frameon=False)
+axes.set_xlabel("largest entropy that is accepted (nats)")
+axes.set_ylabel("OOD images accepted (%)")
 plt.show()

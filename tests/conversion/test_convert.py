@@ -185,7 +185,7 @@ def test_a_frozen_layer_beside_a_trained_one():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("posterior", [POSTERIOR, lb.KTied(2), lb.Rank1(2)], ids=repr)
 def test_the_dtype_is_kept(posterior, dtype):
-    model = lb.convert(mlp().to(dtype), posterior, lb.priors.Normal(0.5, learn="layer"), bias=None)
+    model = lb.convert(mlp().to(dtype), posterior, lb.priors.Normal(0.5, 1.0, learn="layer"))
     full = torch.float32 if dtype == torch.bfloat16 else dtype
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
     assert {number.dtype for number in model.buffers()} == {full}

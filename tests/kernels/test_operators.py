@@ -149,7 +149,8 @@ NORMAL = lb.priors.Normal(0.3)
     ],
 )
 def test_compiled_graphs_call_the_kernels(posterior, estimator, called):
-    model = lb.convert(network(), posterior, NORMAL, estimator)
+    prior = lb.priors.Normal(0.3, loc=1.0) if isinstance(posterior, lb.Rank1) else NORMAL
+    model = lb.convert(network(), posterior, prior, estimator)
     assert operators_of(model) == called
 
 

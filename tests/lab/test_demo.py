@@ -1,4 +1,4 @@
-"""The demo, its command line and the benchmark that shares its methods."""
+"""The demo and its command line."""
 
 import html
 import json
@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from torch import nn
 from typer.testing import CliRunner
 
 import leanbayes as lb
@@ -23,7 +22,6 @@ from leanbayes.lab.demo import families, page, results, terminal
 from leanbayes.lab.demo.results import auroc_by_image, over_seeds, verdict
 from leanbayes.lab.evaluation import foreign_auroc
 from leanbayes.lab.files import write_json
-from research.benchmarks import families as benchmark
 
 TINY = families.Settings(seeds=1, epochs=1, samples=2, hidden=16)
 METRICS = ("accuracy", "nll", "brier", "auroc_inverted", "auroc_shuffled")
@@ -202,7 +200,7 @@ def test_a_report_that_fails_does_not_hide_the_table(monkeypatch):
     done = _invoke("--quick")
     assert done.exit_code == 1
     assert "k-tied, rank 2" in done.output
-    assert "The report could not be written to" in done.output
+    assert "leanbayes: the report could not be written to" in done.output
 
 
 @pytest.mark.parametrize(
@@ -274,27 +272,3 @@ def test_importing_leanbayes_needs_none_of_the_lab():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     by_torch = {"numpy"}  # which takes it where it finds it
     assert not (set(cli._LAB) - by_torch) & set(done.stdout.split())
-
-
-def test_the_benchmark_measures_every_family_against_the_plain_network():
-    small = benchmark.Setup(
-        "small",
-        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)),
-        batch=4,
-        shape=(1, 8, 8),
-    )
-    result = benchmark.measure(small, benchmark.SINGLE, 2, benchmark.CLOCKS["wall"])
-    assert set(result["families"]) == {
-        f.name for f in families.FAMILIES if f.networks == 1 and not f.dropout
-    }
-    assert result["families"]["deterministic"]["step"] == {"median": 1.0, "low": 1.0, "high": 1.0}
-    for costs in result["families"].values():
-        assert all(0 < cost["low"] <= cost["median"] <= cost["high"] for cost in costs.values())
-
-
-def test_the_benchmark_takes_a_group_with_one_estimator():
-    families = benchmark.chosen("independent", "weights")
-    assert families[0].posterior is None
-    assert {f.group for f in families[1:]} == {"independent"}
-    assert all(f.estimator == "weights" for f in families)
-    assert benchmark.chosen(None, None) == list(benchmark.SINGLE)

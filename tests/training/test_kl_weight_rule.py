@@ -13,7 +13,7 @@ def test_the_rule_counts_random_weights_and_examples():
     model = lb.convert(net)
     assert random_weights(model) == 300
     assert lb.training.recommended_kl_weight(model, 60) == pytest.approx(0.1)
-    assert lb.training.recommended_kl_weight(model, 10_000) == 0.3
+    assert lb.training.recommended_kl_weight(model, 10_000) == 0.5
     half = lb.convert(net, exclude=["2"])
     assert lb.training.recommended_kl_weight(half, 60) == pytest.approx(0.15)
     with pytest.raises(ValueError, match="data_size must be positive, got 0"):

@@ -70,13 +70,13 @@ def _begun(out: Path, started: dict[str, Any]) -> dict[str, Any]:
     if not out.exists():
         return {**started, "last_100": None, "runs": []}
     keys = {*started, "last_100", "runs"}
-    study = read_object(out, keys, "a study of a policy", "choose another --out")
+    study = read_object(out, keys, "a study of a policy", "choose another --output")
     before, now = ({"environment": s["environment"], **s["settings"]} for s in (study, started))
     for key, value in now.items():
         if before.get(key) != value:
             raise ValueError(
                 f"{out} holds a study with another {key}: it was {before.get(key)!r} and is now "
-                f"{value!r}; undo the change, or choose another --out"
+                f"{value!r}; undo the change, or choose another --output"
             )
     return study
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from leanbayes_cli.errors import console, in_a_sentence
+from leanbayes_cli.options import output
 from research.papers.variance.explore import explore as study
 from research.papers.variance.reinforce import PolicyGradient
 
@@ -39,7 +40,7 @@ def explore(
         int | None, typer.Option(min=1, help="The longest episode, if not the environment's.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="runs/ENVIRONMENT-POLICY.json if not given.")
+        Path | None, output("JSON file; runs/ENVIRONMENT-POLICY.json if not given.", dir_okay=False)
     ] = None,
 ) -> None:
     """Train a policy by REINFORCE, its weights drawn once an episode, with several seeds.

@@ -60,7 +60,9 @@ def _moved_clock(shop: Workshop, name: str, folder: Path, draw: random.Random) -
 def _full_disk(shop: Workshop, name: str, folder: Path, draw: random.Random) -> str:
     with _disk(folder / "out", f"{draw.choice([4, 8, 16, 32, 64])}k"):
         first = run(SUBJECTS[name].start, folder)
-        problem = "" if first.code == 0 or first.sentence else f"unclear: {first.error[-300:]}"
+        if first.code == 0:
+            return _is_result(shop, name, folder, first)
+        problem = "" if first.sentence else f"unclear: {first.error[-300:]}"
         _remount(folder / "out", "size=100m")
         return problem or _goes_on(shop, name, folder)
 

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
+from leanbayes.errors import LoadError
 from leanbayes_cli import app
 from research.trust.faults.process import run
 
@@ -57,8 +58,11 @@ def _fit() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     model = lb.convert(net, lb.KTied(1), lb.priors.Normal(0.3))
     y = (x[:, 0] > 0).long()
-    lb.fit(model, (x, y), epochs=4, batch_size=20, checkpoint="out/fit.ckpt", progress=False)
-    lb.save(model, "out/model")
+    try:
+        lb.fit(model, (x, y), epochs=4, batch_size=20, checkpoint="out/fit.ckpt", progress=False)
+        lb.save(model, "out/model")
+    except (LoadError, OSError) as error:  # a function raises what a command prints
+        sys.exit(f"leanbayes: {error}")
 
 
 def _digest(*paths: str) -> Callable[[Path], str]:

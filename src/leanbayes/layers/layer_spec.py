@@ -90,6 +90,7 @@ class LayerSpec:
             )
             require(
                 self.posterior.perturb == "add"
+                or not set(self.posterior.kinds) & {"cauchy", "normal"}
                 or not isinstance(self.prior, Cauchy | Normal)
                 or self.prior.loc != 0,
                 f"the prior of factors must have loc=1.0, since they multiply weights, got "

@@ -146,12 +146,12 @@ class Exponential:
         return self.start ** (1 - min(step / self.steps, 1.0))
 
 
-_EXAMPLES_PER_WEIGHT, _MOST = 2.0, 0.3
+_EXAMPLES_PER_WEIGHT, _MOST = 2.0, 0.5
 """Chosen on validation data: docs/train_well.md."""
 
 
 def recommended_kl_weight(model: nn.Module, data_size: float) -> float:
-    """Return the KL weight that serves networks of any size: ``min(0.3, N / (2 P))``.
+    """Return the KL weight that serves networks of any size: ``min(0.5, N / (2 P))``.
 
     With few examples per random weight the whole KL underfits; with many of them it slows down
     training and changes the result little. Validation rows chose both numbers.
@@ -161,7 +161,7 @@ def recommended_kl_weight(model: nn.Module, data_size: float) -> float:
         data_size: number ``N`` of training examples.
 
     Returns:
-        The weight, at most 0.3; 1 is the ELBO.
+        The weight, at most 0.5; 1 is the ELBO.
 
     Raises:
         ValueError: If the data size is not positive.

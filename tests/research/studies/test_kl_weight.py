@@ -44,9 +44,9 @@ def test_conclusions_name_the_best_weight_and_the_cost_of_one():
 
 
 def test_the_recommended_weight_follows_from_the_sizes():
-    files = curves({"concrete": 1.0, "mnist": 0.3})  # recommended: 1 and 0.03
+    files = curves({"concrete": 1.0, "mnist": 0.3})  # recommended: 0.3 and 0.03
     said = kl_weight_page.recommended(kl_weight_page.cells(files), files)
-    assert "are 1 on UCI concrete, 0.1 on MNIST. They cost at most 0.200 nats" in said
+    assert "are 0.3 on UCI concrete, 0.1 on MNIST. They cost at most 0.700 nats" in said
 
 
 def test_cells_are_means_with_standard_errors():

@@ -107,7 +107,7 @@ def test_the_study_fills_a_file_goes_on_and_makes_a_page(small, tmp_path, monkey
     assert page.startswith("# Bayesian LoRA on a pretrained network\n\n- **Of the posteriors ")
     for name in ROWS:
         assert f"| {name} | " in page
-    assert "all that were finished (LoRA 2, mean field 5, k-tied 1" in page
+    assert "all finished trials (LoRA 2, mean field 5, k-tied 1" in page
 
 
 def test_adapters_of_other_settings_are_not_taken(small, tmp_path):

@@ -54,7 +54,8 @@ def _finish(done: Sequence[Result], settings: Settings, out: Path) -> int:
     try:
         page.write_page(done, settings, out)
     except OSError as error:
-        console.print(f"The report could not be written to {out}: {error}.", soft_wrap=True)
+        said = f"leanbayes: the report could not be written to {out}: {error}"
+        PlainConsole(stderr=True).print(said, soft_wrap=True)
         return 1
     console.print(f"Written to {out.absolute()}", soft_wrap=True)
     console.print("Next: leanbayes new YOUR.csv   # your data")

@@ -82,13 +82,13 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path):
     with pytest.raises(ValueError, match="another environment: it was 'CartPole-v0' and is now 'A"):
         explore("Acrobot-v1", QUICK, out, seeds=1)
     out.write_text("{}", encoding="utf-8")
-    with pytest.raises(ValueError, match="is not a study of a policy; choose another --out"):
+    with pytest.raises(ValueError, match="is not a study of a policy; choose another --output"):
         explore("CartPole-v0", QUICK, out, seeds=1)
 
 
 def test_the_command_prints_a_line_for_every_seed(tmp_path):
     out = tmp_path / "study.json"
-    result = run("CartPole-v0", *OPTIONS, "--policy", "noise", "--out", out)
+    result = run("CartPole-v0", *OPTIONS, "--policy", "noise", "--output", out)
     assert result.exit_code == 0, result.output
     assert "seed 1: return 5.0 ± 0.0 over the last 4 of 4 episodes" in result.output
     assert "mean over 2 seeds 5.0 ± 0.0" in result.output
@@ -96,7 +96,7 @@ def test_the_command_prints_a_line_for_every_seed(tmp_path):
 
 
 def test_the_command_tells_mistakes_in_one_sentence(tmp_path, monkeypatch):
-    result = run("CartPol-v1", *OPTIONS, "--out", tmp_path / "a.json")
+    result = run("CartPol-v1", *OPTIONS, "--output", tmp_path / "a.json")
     assert result.exit_code == 1
     assert result.output.strip() == (
         "leanbayes: environment 'CartPol-v1' is unknown; did you mean 'CartPole-v1'?"
