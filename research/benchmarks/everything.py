@@ -69,6 +69,10 @@ def measure_everything(
             branches |= {"peers": {"python": python}} if python else {}
         runs: dict[str, list[dict[str, Any]]] = {branch: [] for branch in branches}
         parts = Parts(results / f"{name}.partial", [asdict(options), threads, keep_memory])
+        settings = [*parts.settings, count, sorted(branches)]
+        if _is_measured(results / f"{name}.json", settings):
+            print(f"{name} is measured with this code; delete its file to measure it again")
+            continue
         for number in range(count):  # branches take turns, as methods do
             for branch, how in branches.items():
                 found = []
@@ -81,12 +85,20 @@ def measure_everything(
         config = {"rounds": options.rounds, "processes": count, "clock": options.clock}
         result = {
             "config": config | {"quick": options.quick, "keep_memory": keep_memory},
+            "settings": settings,
             "minutes": round(parts.seconds / 60, 1),
             "branches": {branch: together(found) for branch, found in runs.items()},
         }
         path = write_json(results / f"{name}.json", result)
         parts.path.unlink(missing_ok=True)
         print(f"{name}: {result['minutes']} minutes, written to {path}", flush=True)
+
+
+def _is_measured(path: Path, settings: Sequence[Any]) -> bool:
+    """Whether a file has a benchmark of the same code and settings: a stopped run resumes."""
+    if not path.exists():
+        return False
+    return bool(json.loads(path.read_text(encoding="utf-8")).get("settings") == settings)
 
 
 def together(found: list[dict[str, Any]]) -> dict[str, Any]:

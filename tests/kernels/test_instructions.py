@@ -94,7 +94,7 @@ def moments(m, v):
     return {
         "relu": relu_moments(m, v),
         "sigmoid": sigmoid_moments(m, v, 5),
-        "max_pool": max_pool_moments(m, v, (2, 5, 4, 22), (2, 2), (2, 2), (0, 0), (1, 1)),
+        "max_pool": max_pool_moments(m, v, (2, 2), (2, 2), (0, 0), (1, 1)),
         "convolution": [convolved],
     }
 

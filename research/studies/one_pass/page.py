@@ -123,6 +123,39 @@ def _beside(rows: Rows) -> list[str]:
     ]
 
 
+def _claim(bench: Mapping[str, Any] | None) -> str:
+    """Return the costs of the default posterior, in one sentence."""
+    if bench is None:
+        return ""
+    from research.benchmarks.one_pass import NETWORKS, POSTERIORS, SAMPLED, SAMPLES
+
+    method = f"{next(iter(POSTERIORS))}, one pass"
+    costs = bench["branches"]["native"]["setups"].items()
+    of_pass, of_samples = (
+        ", ".join(f"{found[of]['median']:.1f} ({NETWORKS[name][2]})" for name, found in costs)
+        for of in (method, SAMPLED)
+    )
+    return (
+        f"- Cost of one pass of k-tied 2, in passes of the plain network: {of_pass}; "
+        f"of {SAMPLES} samples: {of_samples}."
+    )
+
+
+def _default(rows: Rows) -> str:
+    """Return which method is the default of ``predict``, and the figures behind it."""
+    within = [
+        row
+        for row, methods in rows.items()
+        if all(abs(fmean(differences(methods, m))) <= limit for m, (_, limit) in BOUNDS.items())
+    ]
+    return (
+        '`lb.predict` draws samples unless `method="moments"` is given. One pass is within all '
+        f"three bounds in {len(within)} of {len(rows)} rows, and drops the correlations below. "
+        "Samples are exact in the limit, run every model and give joint draws. Choose one pass "
+        "where cost, small files or repeatable answers matter."
+    )
+
+
 def _costs(bench: Mapping[str, Any]) -> str:
     from research.benchmarks.one_pass import NETWORKS  # imports the libraries that are measured
     from research.benchmarks.page import cell
@@ -147,7 +180,8 @@ def text(study: Mapping[str, Any], bench: Mapping[str, Any] | None) -> str:
         "# One pass against samples",
         '**`lb.predict(model, x, method="moments")` propagates means and variances once. '
         "This page compares it with 200 samples of the same trained networks.**",
-        _verdicts(rows),
+        "\n".join(filter(None, (_verdicts(rows), _claim(bench)))),
+        _default(rows),
         _table(rows),
         "Δ is one pass minus 200 samples, seed by seed, with the standard error over seeds. AUROC "
         "is that of entropy, or of the predictive variance of numbers, for OOD rows.",
@@ -175,8 +209,9 @@ a variance.
 - Numbers of a max-pooling window count as moving together, since positions share a kernel.
 - Units of a layer read the same random inputs. From the second layer on their correlation is left \
 out.
-- Outputs of one example, such as class logits, read the same hidden units; they are drawn \
-independently.
+- Outputs of one example, such as class logits, read the same hidden units. Up to 32 outputs of a \
+dense layer are drawn with the correlation that the noise of its inputs gives them. Other outputs \
+are drawn independently.
 - Both branches of a residual sum come from the same activations; their variances are added.
 - Steps of a recurrent network share their weights; every step counts as a new draw.
 - Scores of attention share queries and keys; they count as independent.

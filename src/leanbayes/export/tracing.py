@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from leanbayes.distributions.gauss_hermite import POINTS, quadrature
 from leanbayes.errors import explained_as
 from leanbayes.estimators import mean
 from leanbayes.export.graph import OutputGraph
@@ -121,6 +122,8 @@ def traced_moments(
     noise: Tensor,
 ) -> ExportedProgram:
     """Trace a prediction by moments, from inputs to answers."""
+    for points in (5, POINTS):
+        quadrature(points)  # kept: eigenvalues cannot be traced
     whole = _OnePass(model, dims, answers, noise)
     whole.training = False
     sizes = (tuple({d: Dim.AUTO} for d in dims),)

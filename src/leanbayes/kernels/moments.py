@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,17 +18,10 @@ from leanbayes.ops import Conv, Linear, LinearOp
 def add_k_tied_variance(
     out: Tensor, q: KTiedNormal, op: LinearOp, x: Tensor, variance: Tensor | None = None
 ) -> bool:
-    """Add the variances that k-tied weights give to outputs of uncertain inputs.
+    """Add the variances that k-tied weights give to contiguous outputs of uncertain inputs.
 
-    Args:
-        out: Contiguous memory to add to.
-        q: The weights.
-        op: Action of the weights: a dense layer, or a convolution over one or two dimensions.
-        x: Means of inputs.
-        variance: Variances of inputs; ``None`` for zero.
-
-    Returns:
-        Whether it was done: the formula has to, where there is no kernel.
+    There are kernels for dense layers and for convolutions over one or two dimensions. Where there
+    is none, nothing is added and the result is ``False``.
     """
     given = [None if t is None else t.contiguous() for t in (x, variance, q.u, q.v)]
     native = library(*given, out) if q.rank <= LARGEST_RANK else None
@@ -50,51 +44,36 @@ def add_k_tied_variance(
 
 def _window(x: Tensor, out: Tensor, *by_dim: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
     """Return sizes of images, then kernel, stride, padding and dilation, as ``struct Window``."""
-    dims = len(by_dim[0])
-    images = x.shape[-dims - 1], *_of_two(x.shape[-dims:]), *_of_two(out.shape[-dims:])
-    numbers = *images, *(n for sizes in by_dim for n in _of_two(sizes, int(sizes is not by_dim[2])))
+    dims, missing = len(by_dim[0]), (1, 1, 1, 1, 0, 1)  # a vector is an image of one row
+    sizes = zip(missing, (x.shape[-dims:], out.shape[-dims:], *by_dim), strict=True)
+    numbers = [x.shape[-dims - 1], *chain.from_iterable((one, *given)[-2:] for one, given in sizes)]
     return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
-def _of_two(sizes: Sequence[int], missing: int = 1) -> tuple[int, ...]:
-    return (missing, *sizes)[-2:]
-
-
 def max_pool_moments(
-    loc: Tensor, variance: Tensor, shape: Sequence[int], *by_dim: Sequence[int]
+    loc: Tensor, variance: Tensor, *by_dim: Sequence[int]
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the largest mean of every window, and its variance.
+    """Return the largest mean of every window and its variance; ``None`` without a kernel.
 
-    Args:
-        loc: Means ``[images, channels, …]``.
-        variance: Their variances.
-        shape: Shape of the result.
-        *by_dim: Kernel, stride, padding and dilation by dimension, of which there are one or two.
-
-    Returns:
-        Both, or ``None`` where the formula has to compute them.
+    Windows have a kernel, stride, padding and dilation by dimension, of which there are one or two.
     """
-    given = _given(loc, variance, shape) if len(by_dim[0]) < 3 else None
+    dims = len(by_dim[0])
+    after = [
+        (n + 2 * pad - gap * (size - 1) - 1) // step + 1
+        for n, size, step, pad, gap in zip(loc.shape[-dims:], *by_dim, strict=True)
+    ]
+    given = _given(loc, variance, (*loc.shape[:-dims], *after)) if dims < 3 else None
     if given is None:
         return None
     native, *tensors = given
     window = _window(loc, tensors[2], *by_dim)
-    images = loc.shape[: -len(by_dim[0]) - 1].numel()
+    images = loc.shape[: -dims - 1].numel()
     native.max_pool_moments(*map(pointer, tensors), window, images, threads(loc.numel()))
     return tensors[2], tensors[3]
 
 
 def relu_moments(loc: Tensor, variance: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor] | None:
-    """Return mean and variance of a (leaky) ReLU in one pass over memory.
-
-    Args:
-        loc: Means of normal inputs.
-        variance: Their variances.
-        slope: Slope below zero.
-
-    Returns:
-        Both moments, or ``None`` where the formula has to compute them.
-    """
+    """Return mean and variance of a (leaky) ReLU; ``None`` where the formula has to."""
     given = _given(loc, variance)
     if given is None:
         return None
@@ -104,16 +83,7 @@ def relu_moments(loc: Tensor, variance: Tensor, slope: float = 0.0) -> tuple[Ten
 
 
 def sigmoid_moments(loc: Tensor, variance: Tensor, points: int) -> tuple[Tensor, Tensor] | None:
-    """Return mean and variance of a sigmoid by quadrature in one pass over memory.
-
-    Args:
-        loc: Means of normal inputs.
-        variance: Their variances.
-        points: Number of nodes.
-
-    Returns:
-        Both moments, or ``None`` where the formula has to compute them.
-    """
+    """Return mean and variance of a sigmoid by quadrature; ``None`` where the formula has to."""
     given = _given(loc, variance)
     if given is None:
         return None

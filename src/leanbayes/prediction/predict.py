@@ -288,13 +288,14 @@ def one_pass(
     if has_forward_hooks(model):
         return "the model has forward hooks"
     try:
-        parts = [propagate(model, inputs, batch_size) for inputs in batches]
+        parts = [part for inputs in batches for part in propagate(model, inputs, batch_size)]
     except NoRuleError as error:
         return str(error)
-    moments: Any = parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # type: ignore[arg-type]
+    noise = output_noise(parts[0], draws, seed)
+    drawn = torch.cat([draw_outputs(part, noise) for part in parts], 1)
+    moments: Any = torch.cat(parts, 1)  # type: ignore[arg-type]
     if not moments.variance.any() and _is_random(model):
         return "no noise reaches the output in one pass"
-    drawn = draw_outputs(moments, output_noise(moments, draws, seed))
     return Prediction(drawn, likelihood, "moments", moments=moments)
 
 

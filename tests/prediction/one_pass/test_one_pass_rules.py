@@ -168,3 +168,32 @@ def test_slices_give_what_all_give():
     assert [len(part) for part in parts] == [4, 4, 2]
     whole = lb.predict(model, x, method="moments")
     assert torch.allclose(torch.cat([part.probs for part in parts]), whole.probs, atol=1e-6)
+
+
+@pytest.mark.parametrize("posterior", [lb.posteriors.Point(), lb.MeanField(), lb.KTied(2)])
+def test_outputs_of_the_same_hidden_units_are_correlated(posterior):
+    """Noise of one hidden layer makes outputs that move together, as samples do."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 50), nn.Linear(50, 4))
+    hidden = {"posterior": lb.posteriors.ZeroMean(scale=0.5)}
+    model = lb.convert(net, posterior, overrides={"0": hidden})
+    x = torch.randn(6, 3)
+    draws = lb.predict(model, x, method="moments", samples=4096, batch_size=4).samples
+    exact = lb.predict(model, x, samples=20_000, seed=0).samples
+    for example in range(6):
+        apart, wanted = (torch.corrcoef(y[:, example].T) for y in (draws, exact))
+        assert torch.allclose(apart, wanted, atol=0.05)
+    assert (wanted - torch.eye(4)).abs().max() > 0.1
+    torch.testing.assert_close(draws.std(0), exact.std(0), rtol=0.05, atol=0.01)
+
+
+def test_outputs_that_others_determine_have_no_noise_of_their_own():
+    """Three outputs of two hidden units have a covariance of rank two."""
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3))
+    model = lb.convert(net, lb.posteriors.ZeroMean(), include=("0",))
+    samples = lb.predict(model, torch.randn(5, 2), method="moments").samples
+    weight = net[1].weight.detach()
+    normal = torch.linalg.cross(weight[:, 0], weight[:, 1])
+    along = (samples - net[1].bias.detach()) @ (normal / normal.norm())
+    assert samples.isfinite().all()
+    assert along.abs().max() < 1e-2 * samples.std()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from research.benchmarks import networks_page, page
+from research.benchmarks import everything, networks_page, page
 from research.benchmarks.everything import Parts, together
 from research.benchmarks.methods import plain
 from research.benchmarks.networks_run import METHODS, _costs
@@ -57,6 +57,22 @@ def test_a_stopped_run_resumes_where_the_settings_are_the_same(tmp_path):
     Parts(tmp_path / "a.partial", [1]).once("native 0", lambda: {"found": 3})
     assert Parts(tmp_path / "a.partial", [1]).once("native 0", broken) == {"found": 3}
     assert Parts(tmp_path / "a.partial", [2]).once("native 0", lambda: {"found": 4}) == {"found": 4}
+
+
+def test_a_finished_benchmark_is_kept_for_the_same_settings(tmp_path, monkeypatch):
+    runs = []
+    monkeypatch.setattr(everything, "_apart", lambda *a: runs.append(a[0]) or {"found": len(runs)})
+
+    def measure(rounds):
+        everything.measure_everything(
+            Options(rounds=rounds), only=["startup", "scale"], peers=False, results=tmp_path
+        )
+
+    measure(2)
+    measure(2)
+    assert runs == ["startup", "scale"]
+    measure(3)
+    assert runs == ["startup", "scale"] * 2
 
 
 def test_processes_are_pooled_by_method():

@@ -91,10 +91,14 @@ class Uncertain:
     Attributes:
         loc: The means.
         variance: The variances, in the shape of the means.
+        mixed: Mean weights ``[out, in]`` and variances of the inputs of the dense layer that these
+            are the outputs of, from which their correlations follow; ``None`` elsewhere.
     """
 
-    def __init__(self, loc: Tensor, variance: Tensor) -> None:
-        self.loc, self.variance = loc, variance
+    def __init__(
+        self, loc: Tensor, variance: Tensor, mixed: tuple[Tensor, Tensor] | None = None
+    ) -> None:
+        self.loc, self.variance, self.mixed = loc, variance, mixed
 
     def each(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Apply a function that moves numbers to means and variances."""
@@ -106,7 +110,7 @@ class Uncertain:
 
     def assign(self, other: Uncertain) -> Uncertain:
         """Take the numbers of another, as functions that work in place do."""
-        self.loc, self.variance = other.loc, other.variance
+        self.loc, self.variance, self.mixed = other.loc, other.variance, other.mixed
         return self
 
     @classmethod

@@ -28,7 +28,8 @@ def _linear(function: Callable[..., Tensor]) -> Callable[..., Uncertain]:
         need(isinstance(x, Uncertain), f"{function.__name__} has random weights")
         weight, dtype = weight.to(x.dtype), x.dtype
         loc = function(x.loc, weight, None if bias is None else bias.to(dtype), *args, **kwargs)
-        return Uncertain(loc, function(x.variance, weight.square(), None, *args, **kwargs))
+        variance = function(x.variance, weight.square(), None, *args, **kwargs)
+        return Uncertain(loc, variance, (weight, x.variance) if function is F.linear else None)
 
     return rule
 
@@ -93,32 +94,19 @@ def larger(a: Uncertain, b: Uncertain) -> Uncertain:
     return Uncertain(b.loc + apart * above + s * density, spread.clamp_min(0.0))
 
 
-def _largest(x: Uncertain, dim: int, size: int, stride: int, dilation: int) -> Uncertain:
-    """Return the largest of a window that moves along a dimension, number by number."""
-    count = (x.shape[dim] - dilation * (size - 1) - 1) // stride + 1
-    places = [
-        slice(i * dilation, i * dilation + stride * (count - 1) + 1, stride) for i in range(size)
-    ]
-    lead = (slice(None),) * (x.ndim + dim)
-    first, *others = (x.each(Tensor.__getitem__, (*lead, place)) for place in places)
-    for other in others:
-        is_larger = first.loc >= other.loc
-        variance = torch.where(is_larger, first.variance, other.variance)
-        first = Uncertain(torch.maximum(first.loc, other.loc), variance)
-    y: Uncertain = first
-    return y
-
-
-def _per_dim(value: Any, dims: int) -> tuple[int, ...]:
-    return (value,) * dims if isinstance(value, int) else tuple(value)
-
-
-def _max_pool(dims: int) -> Callable[..., Uncertain]:
-    """Take the largest mean and its variance, as if a window rose and fell together.
+def _largest(x: Uncertain, dims: int, function: Callable[..., Any], *arguments: Any) -> Uncertain:
+    """Return the largest mean of every window and its variance, as if it rose and fell together.
 
     Positions of a convolution share a draw of its kernel. Independent numbers would have a larger
     maximum: on a trained network that made the NLL 1.7% worse.
     """
+    largest, places = function(x.loc, *arguments)
+    taken = x.variance.flatten(-dims).gather(-1, places.flatten(-dims))
+    return Uncertain(largest, taken.view_as(largest))
+
+
+def _max_pool(dims: int) -> Callable[..., Uncertain]:
+    function = getattr(F, f"max_pool{dims}d_with_indices")
 
     def rule(
         x: Uncertain,
@@ -129,40 +117,21 @@ def _max_pool(dims: int) -> Callable[..., Uncertain]:
         ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> Uncertain:
-        need(
-            not return_indices and not ceil_mode, "indices or ceil_mode of max pooling has no rule"
-        )
-        sizes, pads = _per_dim(kernel_size, dims), _per_dim(padding, dims)
-        strides, gaps = _per_dim(stride or sizes, dims), _per_dim(dilation, dims)
-        by_dim = zip(x.shape[-dims:], sizes, strides, pads, gaps, strict=True)
-        after = [
-            (n + 2 * pad - gap * (size - 1) - 1) // step + 1 for n, size, step, pad, gap in by_dim
-        ]
-        shape = *x.shape[:-dims], *after
-        fused = max_pool_moments(x.loc, x.variance, shape, sizes, strides, pads, gaps)
-        if fused:
-            return Uncertain(*fused)
-        if any(pads):
-            around = [p for p in reversed(pads) for _ in range(2)]
-            x = Uncertain(F.pad(x.loc, around, value=-math.inf), F.pad(x.variance, around))
-        for place in reversed(range(dims)):
-            x = _largest(x, place - dims, sizes[place], strides[place], gaps[place])
-        return x
+        need(not return_indices, "indices of max pooling have no rule")
+        window = kernel_size, stride or kernel_size, padding, dilation
+        by_dim = [(size,) * dims if isinstance(size, int) else tuple(size) for size in window]
+        fused = None if ceil_mode else max_pool_moments(x.loc, x.variance, *by_dim)
+        return Uncertain(*fused) if fused else _largest(x, dims, function, *window, ceil_mode)
 
     return rule
 
 
 def _adaptive_max(dims: int) -> Callable[..., Uncertain]:
+    function = getattr(F, f"adaptive_max_pool{dims}d_with_indices")
+
     def rule(x: Uncertain, output_size: Any, return_indices: bool = False) -> Uncertain:
         need(not return_indices, "indices of max pooling have no rule")
-        before = x.shape[-dims:]
-        given = _per_dim(output_size, dims)
-        after = [n if m is None else m for n, m in zip(before, given, strict=True)]
-        need(
-            all(n % m == 0 for n, m in zip(before, after, strict=True)),
-            "adaptive max pooling over windows of different sizes has no rule",
-        )
-        return _max_pool(dims)(x, [n // m for n, m in zip(before, after, strict=True)])
+        return _largest(x, dims, function, output_size)
 
     return rule
 

@@ -24,6 +24,10 @@ _DRAWS = {
 }
 """Functions of torch that draw."""
 
+_CORRELATED = 32
+"""Maximum number of outputs whose correlations are computed."""
+_TINY = torch.finfo(torch.float32).tiny
+
 
 class _NoDraws(TorchFunctionMode):
     """Keep functions that draw out of a block; dropout gets its rule for inputs without noise."""
@@ -45,8 +49,8 @@ class _NoDraws(TorchFunctionMode):
 
 
 @torch.no_grad()
-def propagate(model: nn.Module, inputs: Inputs, batch_size: int | None = None) -> Uncertain:
-    """Return the mean and variance of every output, ``[members, examples, …]``.
+def propagate(model: nn.Module, inputs: Inputs, batch_size: int | None = None) -> list[Uncertain]:
+    """Return the mean and variance of every output, ``[members, examples, …]``, by batch.
 
     Args:
         model: The model; it runs in eval mode, in full precision and not compiled.
@@ -60,8 +64,7 @@ def propagate(model: nn.Module, inputs: Inputs, batch_size: int | None = None) -
     step = batch_size or total
     eager = torch.compiler.set_stance("force_eager") if is_compiled(model) else nullcontext()
     with evaluating(model), eager:
-        parts = [moments_of(model, inputs.cut(start, step)) for start in range(0, total, step)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # type: ignore[arg-type,return-value]
+        return [moments_of(model, inputs.cut(start, step)) for start in range(0, total, step)]
 
 
 def moments_of(model: nn.Module, inputs: Inputs) -> Uncertain:
@@ -79,7 +82,11 @@ def moments_of(model: nn.Module, inputs: Inputs) -> Uncertain:
     y = as_gaussian(y)
     places = [d for d in {0, dim} if d < y.ndim and y.shape[d] == rows]
     need(len(places) == 1, "the output has no dimension that certainly counts examples")
-    return y.movedim(places[0], 0).unflatten(0, (count, rows // count))
+    found: Uncertain = y.movedim(places[0], 0).unflatten(0, (count, rows // count))
+    if y.mixed is not None and y.ndim == 2 and places == [0] and 1 < y.shape[-1] <= _CORRELATED:
+        weight, variance = y.mixed
+        found.mixed = weight, variance.unflatten(0, (count, rows // count))
+    return found
 
 
 _SOBOL_LIMIT = torch.quasirandom.SobolEngine.MAXDIM
@@ -108,10 +115,34 @@ def output_noise(moments: Uncertain, draws: int, seed: int | None = None) -> Ten
 
 
 def draw_outputs(moments: Uncertain, noise: Tensor) -> Tensor:
-    """Draw normal outputs ``[draws · members, examples, …]``.
+    """Draw normal outputs ``[draws · members, examples, …]``, correlated where that is known.
 
     Args:
         moments: Mean and variance of the outputs, ``[members, examples, …]``.
         noise: The result of :func:`output_noise`.
     """
-    return torch.addcmul(moments.loc, moments.variance.sqrt(), noise).flatten(0, 1)
+    if moments.mixed is None:
+        return torch.addcmul(moments.loc, moments.variance.sqrt(), noise).flatten(0, 1)
+    root = _root(moments.variance, *moments.mixed)
+    apart = (noise.view(len(noise), -1) @ root.mT).movedim(-2, 0)
+    return (moments.loc + apart).flatten(0, 1)
+
+
+def _root(variance: Tensor, weight: Tensor, inputs: Tensor) -> Tensor:
+    """Return ``L`` with ``L Lᵀ = W diag(inputs) Wᵀ``, whose diagonal is replaced by ``variance``.
+
+    Outputs that earlier ones determine get a zero, where a Cholesky factorization would fail.
+    """
+    size = len(weight)
+    shared = inputs @ (weight.unsqueeze(1) * weight).flatten(0, 1).mT
+    places = torch.arange(size, device=weight.device)
+    own = places == places.unsqueeze(1)
+    left = torch.where(own, variance.unsqueeze(-1), shared.unflatten(-1, (size, size)))
+    columns = []
+    for i in range(size):
+        diagonal = left[..., i, i].unsqueeze(-1)
+        is_new = (diagonal > 1e-5 * variance[..., i : i + 1]) & (places >= i)
+        column = torch.where(is_new, left[..., i] * diagonal.clamp_min(_TINY).rsqrt(), 0.0)
+        left = left - column.unsqueeze(-1) * column.unsqueeze(-2)
+        columns.append(column)
+    return torch.stack(columns, -1)

@@ -56,7 +56,8 @@ def output_moments(
     loc = law.loc if bias is None else op.add_bias(law.loc, bias)
     if v is None:
         return Uncertain(loc, law.variance)
-    return Uncertain(loc, law.variance + op(v, q.variance + q.mean.square()))
+    variance = law.variance + op(v, q.variance + q.mean.square())
+    return Uncertain(loc, variance, (q.mean, v) if type(op) is Linear else None)
 
 
 def _of_independent(
@@ -68,12 +69,13 @@ def _of_independent(
         return Uncertain(loc if bias is None else op.add_bias(loc, bias), variance)
     loc = _affine(op, m, q.mean, bias)
     second = None if v is None else _affine(op, v, q.mean.square())
+    mixed = (q.mean, v) if v is not None and type(op) is Linear else None
     if type(q) is KTiedNormal and loc.is_contiguous():
         total = torch.zeros_like(loc) if second is None else second
         if add_k_tied_variance(total, q, op, m, v):
-            return Uncertain(loc, total)
+            return Uncertain(loc, total, mixed)
     own = _of_variances(q, op, m, v)
-    return Uncertain(loc, own if second is None else own.add_(second))
+    return Uncertain(loc, own if second is None else own.add_(second), mixed)
 
 
 def _of_variances(q: WeightDistribution, op: LinearOp, m: Tensor, v: Tensor | None) -> Tensor:
