@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from leanbayes.saving.files import replace_file
-from research.benchmarks import generator, networks_page, pictures, quality_page
+from research.benchmarks import generator, goals, networks_page, pictures, quality_page
 from research.benchmarks.conditions import BUSY, how
 from research.benchmarks.networks import network_title, whole_title
 from research.benchmarks.peers import PACKAGES
@@ -43,6 +43,8 @@ def text(found: Mapping[str, Result]) -> str:
     for name, section in SECTIONS.items():
         if name in found:
             parts += section(found[name])
+    if "networks" in found:
+        parts += goals.section(found)
     parts += ["## Setup", how(found)]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -358,6 +358,7 @@ def _computes(net, h):
         (lambda net, h: F.dropout(h, 0.0), "dropout", "it drops in eval mode too"),
         (lambda net, h: h[:, [1, 0, 2, 3, 4, 5]], "getitem", "it is not in the table"),
         (lambda net, h: h + h.shape[1], "getattr_1", "it is not in the table"),
+        (lambda net, h: torch.add(h, h, alpha=2), "add", "it is not a plain sum of two tensors"),
         (_reads_again, "elu", "it may write into a tensor that is read again"),
         (_reads_a_view_again, "elu", "it may write into a tensor that is read again"),
         (_writes_elsewhere, "mul_", "it is not in the table"),
@@ -477,6 +478,35 @@ def test_a_batch_norm_after_a_linear_layer_needs_an_example():
     small, why = reasons(net, torch.randn(3, 4))
     assert (small[1].num_features, why) == (4, {})
     assert_equal(small, net, torch.randn(3, 4))
+
+
+def test_a_batch_norm_by_the_statistics_of_each_batch_is_named():
+    norm = nn.BatchNorm1d(6, track_running_stats=False)
+    net = nn.Sequential(switched_off(nn.Linear(4, 6), [0, 1]), norm, nn.ELU(), nn.Linear(6, 2))
+    x = torch.randn(5, 4)
+    small, why = reasons(net.eval(), x)
+    assert why["1"] == "it normalizes by each batch"
+    assert_equal(small, net, x)
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, 2),
+        ({"padding": 1}, 3),
+        ({"padding": 1, "count_include_pad": False}, 2),
+        ({"divisor_override": 3}, 3),
+    ],
+    ids=["plain", "zeros at the border", "border not counted", "divisor"],
+)
+def test_constants_pass_an_average_that_keeps_them(options, left):
+    """One constant channel stays where the average of constants is not that constant."""
+    first, pool = switched_off(nn.Conv2d(1, 4, 3), [0, 2]), nn.AvgPool2d(2, **options)
+    net = nn.Sequential(first, nn.ELU(), pool, nn.Conv2d(4, 2, 1))
+    small, _ = reasons(net)
+    assert_equal(small, net, torch.randn(2, 1, 7, 7))
+    assert small[0].out_channels >= left
+    assert (small[0].out_channels == 2) == (left == 2)
 
 
 def test_channels_of_a_sequence_are_not_its_positions():

@@ -6,8 +6,10 @@ import random
 
 import numpy as np
 import pytest
+from torch import nn
 from typer.testing import CliRunner
 
+import leanbayes as lb
 from leanbayes.lab.from_recipe import load_data
 from leanbayes.lab.recipe_files import read_recipe
 from leanbayes_cli import app
@@ -67,6 +69,12 @@ def test_new_writes_sizes_and_likelihood(trained):
     assert recipe.name == "my-houses"
     assert recipe.architecture.options["inputs"] == 6
     assert recipe.likelihood.kind == "gaussian"
+    net = nn.Sequential(nn.Linear(6, 50), nn.Linear(50, 1))
+    (layer, _) = lb.plan(net).layers
+    assert (recipe.posterior, recipe.prior) == (layer.choice.posterior, layer.choice.prior)
+    weight = lb.training.recommended_kl_weight(lb.convert(net), len(load_data(recipe).train))
+    assert recipe.kl.make()(10**9) == pytest.approx(weight)
+    assert recipe.learning_rate(5.0, 10) == pytest.approx(0.5)
     dataset = load_data(recipe)
     parts = [part for column in dataset.columns for part in column.parts]
     colors = [f"color: door={name}" for name in ("blue", "red", "sea green")]

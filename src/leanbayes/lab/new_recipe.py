@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from torch import nn
 
+from leanbayes.conversion.convert import convert
 from leanbayes.errors import require
 from leanbayes.lab.data import Dataset, load_dataset
 from leanbayes.lab.data.columns import is_missing
@@ -15,7 +17,11 @@ from leanbayes.lab.data.labels import FEW
 from leanbayes.lab.files import write_text
 from leanbayes.lab.recipe import check_recipe
 from leanbayes.lab.tables import Table, is_number, read_cells, read_table
+from leanbayes.layers.layer_spec import recommended_posterior
+from leanbayes.priors import He
+from leanbayes.training.schedules import recommended_kl_weight
 
+_HIDDEN, _WARMUP = 50, 0.8
 _STEPS_PER_ROW, _FEWEST_STEPS, _MOST_STEPS, _FEWEST_EPOCHS = 3, 300, 5000, 20
 _BATCH = 200
 
@@ -39,7 +45,7 @@ def new_recipe(
 
     Columns of text with few different values are categories. A column that never varies, or holds
     many different texts, is left out. Where numbers are missing, the mean of the training rows
-    stands for them. The network is a perceptron with a k-tied posterior.
+    stands for them. The network is a perceptron, trained by the recommended recipe.
     """
     source = Path(table)
     if not source.is_file():
@@ -142,6 +148,11 @@ def _values(
     rows = len(dataset.train)
     batches = -(-rows // _BATCH)
     steps = min(max(_STEPS_PER_ROW * rows, _FEWEST_STEPS), _MOST_STEPS)
+    epochs = max(-(-steps // batches), _FEWEST_EPOCHS)
+    inputs, outputs = dataset.input_shape[0], len(dataset.classes) or 1
+    net = convert(nn.Sequential(nn.Linear(inputs, _HIDDEN), nn.Linear(_HIDDEN, outputs)))
+    weight = recommended_kl_weight(net, rows)
+    warmup = {"steps": round(_WARMUP * epochs * batches), "weight": weight}
     likelihood: dict[str, Any] = {"kind": "categorical"}
     if not dataset.classes:
         likelihood = {"kind": "gaussian", "scale": 0.5, "noise": "learned"}
@@ -151,18 +162,19 @@ def _values(
         "architecture": {
             "name": "mlp",
             "options": {
-                "inputs": dataset.input_shape[0],
-                "hidden": [50],
-                "outputs": len(dataset.classes) or 1,
+                "inputs": inputs,
+                "hidden": [_HIDDEN],
+                "outputs": outputs,
             },
         },
-        "posterior": {"kind": "KTied", "rank": 2, "scale": 0.05},
-        "prior": {"kind": "Normal", "scale": 0.5, "learn": "layer"},
+        "posterior": recommended_posterior(net).to_dict(),
+        "prior": He().to_dict(),
+        "kl": {"kind": "linear", "options": warmup},
         "likelihood": likelihood,
-        "optimizer": {"name": "adam", "lr": 0.02},
-        "learning_rate": {"kind": "linear", "floor": 0.01},
+        "optimizer": {"name": "adam", "lr": 0.01},
+        "learning_rate": {"kind": "cosine"},
         "training": {
-            "epochs": max(-(-steps // batches), _FEWEST_EPOCHS),
+            "epochs": epochs,
             "batch_size": min(_BATCH, rows),
         },
         "evaluation": {"samples": 100},

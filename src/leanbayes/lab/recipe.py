@@ -5,6 +5,7 @@ Unknown and misspelled keys are errors that name the nearest right one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -193,7 +194,7 @@ class Optimizer(_Section):
 class LearningRate(_Section):
     """How the learning rate goes on: a factor of the optimizer's, by epoch."""
 
-    kind: Literal["constant", "linear", "steps"] = "constant"
+    kind: Literal["constant", "linear", "cosine", "steps"] = "constant"
     floor: float = Field(default=0.0, ge=0)
     milestones: tuple[float, ...] = ()
     factor: float = Field(default=0.1, gt=0)
@@ -204,6 +205,8 @@ class LearningRate(_Section):
         value = 1.0
         if self.kind == "linear":
             value = max(1 - epoch / epochs, self.floor)
+        if self.kind == "cosine":
+            value = max(0.5 + 0.5 * math.cos(math.pi * epoch / epochs), self.floor)
         if self.kind == "steps":
             value = self.factor ** sum(epoch >= milestone for milestone in self.milestones)
         if epoch < self.warmup:

@@ -70,15 +70,16 @@ class Constant:
 @register_schedule("linear")
 @dataclass(frozen=True)
 class LinearRamp:
-    """Rises from ``start`` to 1 in ``steps``, after ``delay``.
+    """Rises from ``start`` to ``weight`` in ``steps``, after ``delay``.
 
     Rank-1 BNNs: 200 of 250 epochs on CIFAR; sparse variational dropout: ``LinearRamp(15, delay=5)``
     epochs.
 
     Args:
-        steps: Number of steps until 1.
+        steps: Number of steps of the rise.
         start: First weight.
         delay: Number of steps before the rise.
+        weight: Last weight.
 
     Raises:
         ValueError: If ``steps`` is not positive.
@@ -87,13 +88,14 @@ class LinearRamp:
     steps: float
     start: float = 0.0
     delay: float = 0.0
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         require_positive(steps=self.steps)
 
     def __call__(self, step: float) -> float:
         done = min(max((step - self.delay) / self.steps, 0.0), 1.0)
-        return self.start + (1 - self.start) * done
+        return self.start + (self.weight - self.start) * done
 
 
 @register_schedule("stepwise")

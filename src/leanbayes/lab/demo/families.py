@@ -12,6 +12,7 @@ from torch import nn
 import leanbayes as lb
 from leanbayes.estimators import ESTIMATORS
 from leanbayes.lab.data import Dataset
+from leanbayes.layers.layer_spec import recommended_posterior
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _variance(name: str, posterior: lb.posteriors.ZeroMean, estimator: str) -> F
 
 
 DETERMINISTIC = Family("deterministic", "plain")
-RECOMMENDED = Family("k-tied, rank 2", "independent", lb.KTied(2))
+RECOMMENDED = Family("k-tied, rank 2", "independent", recommended_posterior(nn.Identity()))
 
 CHOSEN: tuple[Family, ...] = (
     DETERMINISTIC,
