@@ -120,7 +120,7 @@ def versions_table(results: dict[str, Any]) -> str:
             row["machine"],
             "yes" if row["passes"] else "no",
             f"{row.get('passed', 0)} of {row.get('passed', 0) + row.get('failed', 0)}",
-            f"`{row['error']}`" if row["error"] and not row["passes"] else "",
+            f"`{row['error'].partition('. ')[0]}`" if row["error"] and not row["passes"] else "",
         ]
         for row in rows
     ]
