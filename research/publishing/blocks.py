@@ -217,7 +217,7 @@ class Blocks:
         run, _, layer = name.partition("/")
         scale = torch.tensor(choose("layer", layer, self._compressed(run)["maps"]))
         u, s, v = torch.linalg.svd(scale, full_matrices=False)
-        shown = {"full": scale}
+        shown = {"mean field": scale}
         shown.update({f"rank {k}": (u[:, :k] * s[:k]) @ v[:k] for k in (1, 2)})
         for title, matrix in shown.items():
             png = plots.heat_map(matrix, f"σ, {title}", (0.0, float(scale.max())))
@@ -246,6 +246,7 @@ class Blocks:
             epochs = histories[0]["epoch"]
             seeds = [_numbers(choose("column", column, history)) for history in histories]
             at_once = list(zip(*seeds, strict=True))
+            title = "mean field" if title == "full" else title
             lines[title] = [fmean(values) for values in at_once]
             bands[title] = (list(map(min, at_once)), list(map(max, at_once)))
         png = plots.curves(epochs, lines, _ylabel(column), log=True, bands=bands)

@@ -1,5 +1,6 @@
 """Plots of the papers' pages as PNG bytes."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -81,14 +82,33 @@ def clouds(panels: Mapping[str, Mapping[str, Tensor]], xlabel: str, ylabel: str)
     return _png(figure)
 
 
+_WEIGHTS = {
+    "lstm.maps.weight_ih_l0": "weights of the input",
+    "lstm.maps.weight_hh_l0": "weights of the hidden state",
+}
+
+
+def _one_color_per_block(axes: Axes, layers: Sequence[str]) -> None:
+    """Draw layers of one block alike, with one label in words."""
+    blocks = [_WEIGHTS.get(name, re.sub(r"(\d+)$", r" \1", name.split(".")[0])) for name in layers]
+    known = list(dict.fromkeys(blocks))
+    for place, (line, block) in enumerate(zip(axes.lines, blocks, strict=True)):
+        first = blocks.index(block) == place
+        line.set(**draw.line_style(known.index(block), block))
+        if not first:
+            line.set_label("_")
+
+
 def spectra_of(values: Mapping[str, Spectrum | Tensor]) -> bytes:
     """Return spectra of standard deviations and of means, side by side on one scale."""
     figure = _figure((2 * _SIZE[0], _SIZE[1]))
     left, right = (figure.add_subplot(1, 2, place) for place in (1, 2))
     draw.spectra(values, left, of="scale").set_title("standard deviations")
     draw.spectra(values, right, of="mean").set(title="means", ylabel="")
+    for axes in (left, right):
+        _one_color_per_block(axes, list(values))
     if len(values) > 1:
-        _legend_below(figure, left, columns=5)
+        _legend_below(figure, left, columns=7)
     lowest = min(a.get_ylim()[0] for a in (left, right))
     for axes in (left, right):
         axes.set_ylim(lowest, 2)

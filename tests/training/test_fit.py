@@ -74,7 +74,7 @@ def test_kl_rises_over_the_warm_up_and_the_learning_rate_falls():
     weights = [row["weight"] for row in history]
     assert weights == sorted(weights)
     assert weights[0] < 0.2
-    assert weights[5:] == [1.0] * 5
+    assert weights[5:] == [0.5] * 5
     assert rates[0] == 0.1
     assert rates == sorted(rates, reverse=True)
     assert rates[15] == pytest.approx(0.05)

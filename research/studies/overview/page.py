@@ -93,9 +93,9 @@ def how(study: Mapping[str, Any]) -> str:
     chosen = {name: min(nll, key=nll.get) for name, nll in found.items()}
     return (
         f"Means over {len(parts['k-tied'])} seeds ± standard errors: MLP 784-{hidden}-{hidden}-10, "
-        f"{settings['images']:,} images, {settings['epochs']} epochs in batches of "
-        f"{settings['batch']}, KL warm-up and cosine decay as in `lb.fit`, {settings['samples']} "
-        "samples per prediction. The last row is `lb.convert(net)` with the recommended KL weight. "
+        f"{settings['images']:,} images, {settings['samples']} samples per prediction. `lb.fit` "
+        f"trains each network for {settings['epochs']} epochs in batches of {settings['batch']}. "
+        "The last row is the code above: `lb.convert(net)` and the defaults of `lb.fit`. "
         "Others have the best NLL on held-out training images: KL weights of "
         f"{chosen['k-tied']} (k-tied) and {chosen['mean field']} (mean field) with a learned prior "
         f"scale, a dropout rate of {chosen['MC dropout']}. `python -m research studies overview` "

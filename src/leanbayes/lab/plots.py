@@ -152,18 +152,20 @@ def image_grid(images: Tensor, titles: Sequence[str], wrong: Sequence[bool]) -> 
     return _png(figure)
 
 
-def estimates(values: Mapping[str, tuple[float, float]], xlabel: str, *, reference: float) -> bytes:
-    """Return one dot for each name, the largest on top, with its error and a reference line."""
-    values = dict(sorted(values.items(), key=lambda item: -item[1][0]))
+def estimates(
+    values: Mapping[str, tuple[float, float]], xlabel: str, *, reference: float, most: bool = False
+) -> bytes:
+    """Return one dot for each name, the best (the least or ``most``) on top, and a reference."""
+    values = dict(sorted(values.items(), key=lambda item: item[1][0], reverse=most))
     figure = _figure((_SIZE[0], max(2.2, 0.22 * len(values) + 0.6)))
     axes, rows = _on(figure, xlabel, ""), range(len(values))
     middle, error = zip(*values.values(), strict=True)
     axes.axvline(reference, **DASHED)
-    axes.errorbar(
-        middle, rows, xerr=error, fmt="o", markersize=4, color=COLORS[0], ecolor=COLORS[4]
-    )
-    axes.set_yticks(rows, [draw.label_text(name) for name in values], fontsize="small")
-    axes.invert_yaxis()
+    colors = {"color": COLORS[0], "ecolor": COLORS[4]}
+    axes.errorbar(middle, rows, xerr=error, fmt="o", markersize=4, **colors)
+    names = [draw.label_text(name) for name in values]
+    axes.set(yticks=rows, yticklabels=names, ylim=(len(rows) - 0.5, -0.5))
+    axes.locator_params(axis="x", nbins=6)
     return _png(figure)
 
 

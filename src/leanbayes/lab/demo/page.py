@@ -1,4 +1,4 @@
-"""The page that ends the demo: the verdict, all methods in one table, and two figures."""
+"""The page that ends the demo: the verdict, all methods in one table, and three figures."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +50,6 @@ def legend(results: Sequence[Result], settings: Settings, seconds: float) -> str
 
 def write_page(results: Sequence[Result], settings: Settings, out: Path) -> Path:
     """Write the page, and return its path."""
-    reference = results[0]
     seconds = sum(result.seconds for result in results)
     figures = []
     for metric, label, better in (
@@ -59,13 +58,12 @@ def write_page(results: Sequence[Result], settings: Settings, out: Path) -> Path
         ("auroc_shuffled", "AUROC, shuffled images", "1 is perfect"),
     ):
         scores = {result.name: result.score(metric) for result in results}
+        ends = {name: (score.value, 2 * score.error) for name, score in scores.items()}
+        line = results[0].score(metric).value
         with plots.vector():
-            drawn = plots.estimates(
-                {name: (score.value, 2 * score.error) for name, score in scores.items()},
-                label,
-                reference=reference.score(metric).value,
-            )
-        figures.append(figure(drawn, f"{label} ± two standard errors; {better}."))
+            drawn = plots.estimates(ends, label, reference=line, most=metric != "nll")
+        dashed = f"Dashed: {results[0].name}."
+        figures.append(figure(drawn, f"{label} ± two standard errors; {better}. {dashed}"))
     body = [
         element("h1", "leanbayes: the demo"),
         element("p", verdict(results), class_="verdict"),
