@@ -400,7 +400,7 @@ def test_scales_and_spectra_are_those_of_the_posterior():
 
 def test_mixtures_and_points_have_no_scale_matrix():
     for posterior in (lb.Rank1(members=2), lb.posteriors.Point()):
-        model = lb.convert(torch.nn.Linear(6, 5), posterior, lb.priors.Normal(1.0))
+        model = lb.convert(torch.nn.Linear(6, 5), posterior, lb.priors.Normal(1.0, loc=1.0))
         assert scale_matrices(model) == {}
 
 

@@ -43,7 +43,7 @@ def test_mean_scale_is_that_of_the_dense_covariance(posterior):
 
 @pytest.mark.parametrize("posterior", [lb.posteriors.Point(), lb.Rank1(members=2)], ids=str)
 def test_points_and_mixtures_have_neither_scale_nor_signal(posterior):
-    model = converted(posterior, lb.priors.Normal(1.0))
+    model = converted(posterior, lb.priors.Normal(1.0, loc=1.0))
     assert mean_scales(model) == {}
     assert signal_to_noise(model) == {}
 

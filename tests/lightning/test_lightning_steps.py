@@ -26,7 +26,7 @@ def net():
 
 
 def module(posterior=None, **options):
-    model = lb.convert(net(), posterior or lb.KTied(2), lb.priors.Normal(1.0))
+    model = lb.convert(net(), posterior or lb.KTied(2), lb.priors.Normal(1.0, loc=1.0))
     return BayesianModule(model, data_size=20, samples=6, **options)
 
 

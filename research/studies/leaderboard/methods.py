@@ -117,10 +117,14 @@ def sampled(
 
 
 def trained_plain(job: Job, seed: int | None = None) -> tuple[nn.Module, Likelihood]:
-    """Train a plain network, or load the one that an earlier method has trained."""
+    """Train a plain network, or load the one that an earlier method has trained.
+
+    A network of another split has seen test rows of this one, so splits share none.
+    """
     seed = job.seed if seed is None else seed
     model = job.network(seed=seed)
-    return model, trained_once(job, model, f"{job.name}-{seed}", seed)
+    split = "" if job.task.classes else f"-split{job.seed}"
+    return model, trained_once(job, model, f"{job.name}{split}-{seed}", seed)
 
 
 def trained_once(job: Job, model: nn.Module, name: str, seed: int | None = None) -> Likelihood:

@@ -161,8 +161,9 @@ def estimates(
     axes, rows = _on(figure, xlabel, ""), range(len(values))
     middle, error = zip(*values.values(), strict=True)
     axes.axvline(reference, **DASHED)
-    colors = {"color": COLORS[0], "ecolor": COLORS[4]}
-    axes.errorbar(middle, rows, xerr=error, fmt="o", markersize=4, **colors)
+    axes.errorbar(
+        middle, rows, xerr=error, fmt="o", markersize=4, color=COLORS[0], ecolor=COLORS[4]
+    )
     names = [draw.label_text(name) for name in values]
     axes.set(yticks=rows, yticklabels=names, ylim=(len(rows) - 0.5, -0.5))
     axes.locator_params(axis="x", nbins=6)

@@ -79,6 +79,17 @@ def test_scores_of_numbers_are_in_units_of_the_target(small, tmp_path):
     assert record["test"]["nll"] == pytest.approx(nll + math.log(2), rel=1e-4)
 
 
+def test_no_split_takes_a_network_that_has_seen_its_test_rows(small, tmp_path):
+    """Members of an ensemble have the seeds of later splits, and other training rows."""
+    options = {"tasks": ["uci-energy"], "tell": print}
+    after, alone = tmp_path / "after", tmp_path / "alone"
+    study_leaderboard(after, after, seeds=[0], methods=["ensemble of 5"], **options)
+    for folder in (after, alone):
+        study_leaderboard(folder, folder, seeds=[1], methods=["plain"], **options)
+    ours, fresh = (Runs.read(f).of("uci-energy", "plain")[1]["test"] for f in (after, alone))
+    assert ours == fresh
+
+
 def test_another_librarys_failure_is_a_result_and_our_own_is_not(small, tmp_path, monkeypatch):
     def fails(job: Job) -> None:
         raise RuntimeError("no such layer")
