@@ -104,9 +104,12 @@ def _groups(words: str) -> Sequence[str]:
 
 
 def _ranked_methods(runs: Runs) -> list[str]:
-    """Return the methods that were run on most tasks; others would leave few tasks to rank."""
-    tasks = runs.tasks()
-    counts = {name: sum(name in runs.methods(task) for task in tasks) for name in ALL_METHODS}
+    """Return the methods that have every seed of most tasks; others would leave little to rank."""
+    counts = dict.fromkeys(ALL_METHODS, 0)
+    for task in runs.tasks():
+        seeds = runs.of(task, PLAIN).keys()
+        for name in runs.methods(task):
+            counts[name] += bool(runs.refusal(task, name)) or seeds <= runs.of(task, name).keys()
     return [name for name, count in counts.items() if 2 * count > max(counts.values())]
 
 
