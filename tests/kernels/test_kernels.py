@@ -29,7 +29,7 @@ from leanbayes.kernels import (
     scaled_local,
     without_native,
 )
-from leanbayes.kernels.native import loaded, normals, threads
+from leanbayes.kernels.dispatch import loaded, normals, threads
 
 PROJECT = Path(__file__).parents[2]
 BATCH, IN, OUT = 37, 45, 70  # no multiples of a vector's width

@@ -11,19 +11,25 @@ from torch.library import custom_op
 
 from leanbayes.distributions import KTiedNormal
 from leanbayes.distributions.base import safe_sqrt
-from leanbayes.kernels.dispatch import GRAPH, Computation, Saved, Tensors, Value, kernel, run
-from leanbayes.kernels.native import (
-    LARGEST_RANK,
+from leanbayes.kernels.dispatch import (
+    GRAPH,
+    Computation,
+    Saved,
+    Tensors,
+    Value,
     graph_seed,
+    kernel,
     library,
     loaded,
     native_logs,
     normals,
     pointer,
     product,
+    run,
     seed,
     threads,
 )
+from leanbayes.kernels.native import LARGEST_RANK
 from leanbayes.kernels.noise import (
     NARROW,
     NoisyOutputs,
