@@ -3,9 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from k_tied_outputs import k_tied_local
 from torch.utils.flop_counter import FlopCounterMode
 
-from leanbayes.kernels import dispatch, k_tied_local, product, scaled_local, without_native
+from leanbayes.kernels import dispatch, product, scaled_local, without_native
 from leanbayes.kernels.divergence import sum_of_logs
 
 BATCH, IN, OUT = 650, 301, 257  # large enough for oneDNN, no multiples of a vector's width

@@ -259,7 +259,7 @@ def convert(
         given = [p for name in names for p in model.get_submodule(name).parameters()]
         model = copy_model(model, names, "make it a method, or pass inplace=True", shared=given)
     converted = planned.apply_checked(model)
-    if hasattr(converted, "save_pretrained"):
+    if hasattr(type(converted), "save_pretrained"):
         with_own_saving(converted)
     if not inplace:
         separate(converted, given)

@@ -15,7 +15,7 @@ from leanbayes.kernels.independent import (
     scaled_local,
     scaled_samples,
 )
-from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_local, k_tied_samples
+from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_samples
 from leanbayes.kernels.lstm import factored_lstm
 from leanbayes.kernels.moments import (
     add_k_tied_variance,
