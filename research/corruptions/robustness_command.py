@@ -16,8 +16,6 @@ from leanbayes_cli.options import Json, Run, Samples
 from research.corruptions import PUBLISHED
 from research.corruptions.robustness import evaluate_corruptions
 
-__all__ = ["add_robustness"]
-
 
 def add_robustness(application: typer.Typer) -> None:
     """Add the command to an application."""

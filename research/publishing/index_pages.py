@@ -1,7 +1,5 @@
 """Blocks of the pages about all papers and all tests: list, checklist, attempts."""
 
-from __future__ import annotations
-
 import ast
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """A paper as one value: how it is cited, what it printed, and what was checked of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -3,8 +3,6 @@
 A row is a recipe whose ``published`` names the paper; a run belongs to it by the recipe's name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path

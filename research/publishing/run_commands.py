@@ -1,7 +1,5 @@
 """Commands that make the runs of a table again, from the recipes inside archived results."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping

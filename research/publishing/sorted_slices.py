@@ -4,8 +4,6 @@ Studies record how the data were prepared since test images of sorted files are 
 without that record took them class by class.
 """
 
-from __future__ import annotations
-
 PER_CLASS, CLASSES = 100, 100
 """Test images of each class of CIFAR-100, and its classes."""
 

@@ -1,7 +1,5 @@
 """The file of a study: settings and finished parts; a stopped study resumes from it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

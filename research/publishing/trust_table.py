@@ -1,7 +1,5 @@
 """The table of what was tried to break leanbayes, from the tests that show what holds."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The verdicts on all claims of all papers: one table, the checklist, and a conclusion."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """How far the bounds of a matrix normal plus a diagonal are from the exact entropy."""
 
-from __future__ import annotations
-
 import torch
 from torch.distributions import MultivariateNormal
 

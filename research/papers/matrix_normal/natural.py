@@ -1,7 +1,5 @@
 """Adam against the natural gradient: the same network, batches and noise, −ELBO over time."""
 
-from __future__ import annotations
-
 import io
 import time
 from collections.abc import Iterator

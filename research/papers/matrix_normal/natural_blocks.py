@@ -1,8 +1,6 @@
 """Blocks of pages that show Adam against the natural gradient, and the bounds of an entropy."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -36,18 +34,17 @@ def natural_blocks(results: Path) -> OwnBlocks:
     def study() -> Study:
         return read_study(results / "studies" / "natural.json", "papers natural")
 
-    def curves(argument: str) -> Iterator[Picture]:
-        """``steps | caption`` or ``seconds | caption``."""
-        axis, _, caption = argument.partition(" | ")
-        yield Picture(f"natural-{axis}", caption, draw_optimizers(study(), axis))
-
     return OwnBlocks(
         tables={
             "natural": lambda _: optimizers_table(study()),
             "natural-says": lambda adam: comparison(study(), None if adam == "all" else adam),
             "entropy-bounds": lambda _: bounds_table(),
         },
-        pictures={"natural-curves": curves},
+        pictures={
+            "natural-curves": lambda axis: [
+                Picture(f"natural-{axis}", draw_optimizers(study(), axis))
+            ],
+        },
         cells={"natural": lambda name, column: _cell(study(), name, column)},
     )
 

@@ -7,7 +7,6 @@ from research.papers.matrix_normal.sparse.blocks import sparse_blocks
 from research.papers.matrix_normal.vae.blocks import vae_blocks
 from research.papers.matrix_normal.vae.latent_use import latent_use_blocks
 from research.publishing.paper import Paper, Work, read_checklist, read_claims
-from research.publishing.paper_blocks import where_run
 
 _HERE = Path(__file__).parent
 
@@ -27,5 +26,5 @@ PAPER = Paper(
             "Preprint",
         ),
     ),
-    blocks=tuple(map(where_run, (natural_blocks, sparse_blocks, vae_blocks, latent_use_blocks))),
+    blocks=(natural_blocks, sparse_blocks, vae_blocks, latent_use_blocks),
 )

@@ -3,8 +3,6 @@
 The figures of the matrix-normal paper show accuracy, ELBO and compression over the training.
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import nn
@@ -22,8 +20,6 @@ from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import average
 from leanbayes.models.random_maps import kl
 from leanbayes.prediction.predict import predict
-
-__all__ = ["SparseCurves", "relevant_shares", "sparse_curves"]
 
 _GROUPS: dict[Groups, str] = {"weight": "weights", "row": "rows", "column": "columns"}
 

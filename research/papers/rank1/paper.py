@@ -5,7 +5,6 @@ from pathlib import Path
 from research.papers.rank1.blocks import rank1_blocks
 from research.papers.rank1.records import records_blocks
 from research.publishing.paper import Paper, Work, read_checklist, read_claims
-from research.publishing.paper_blocks import where_run
 
 _HERE = Path(__file__).parent
 
@@ -25,5 +24,5 @@ PAPER = Paper(
             "ICML 2020, PMLR 119, with appendices A to E",
         ),
     ),
-    blocks=tuple(map(where_run, (rank1_blocks, records_blocks))),
+    blocks=(rank1_blocks, records_blocks),
 )

@@ -1,7 +1,5 @@
 """Numbers of studied runs, averaged over seeds, as cells of tables and sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of the rank-1 page, from studied runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

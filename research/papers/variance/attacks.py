@@ -1,7 +1,5 @@
 """Targeted attacks on plain, dropped-out, ensembled and variance networks [variance, 6.3]."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -79,19 +77,6 @@ class _Network(NamedTuple):
             return torch.stack([model(x).softmax(-1) for _ in range(self.samples)]).mean(0)
 
 
-class _Data:
-    """The data sets of several runs, each loaded once."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[str, Dataset] = {}
-
-    def of(self, run: Run) -> Dataset:
-        key = repr(run.recipe.data)
-        if key not in self._loaded:
-            self._loaded[key] = run.dataset
-        return self._loaded[key]
-
-
 class _FromPixels(nn.Module):
     """A network that takes pixels as they are stored, so that a step means the same for all.
 
@@ -125,9 +110,9 @@ def attack_runs(
     by_role = _by_role([Run(folder) for folder in runs])
     described = {role: [_described(run) for run in group] for role, group in by_role.items()}
     file = StudyFile(out, "attacks", {**asdict(settings), "runs": described})
-    data = _Data()
+    data = next(iter(by_role.values()))[0].dataset
     networks = _networks(by_role, data, settings.draws)
-    images = _images(data.of(next(iter(by_role.values()))[0]), networks, settings)
+    images = _images(data, networks, settings)
     parts = {
         f"{name}, {gradient}": partial(_attacked, network, gradient, images, settings)
         for name, network in networks.items()
@@ -153,8 +138,8 @@ def _by_role(runs: Sequence[Run]) -> dict[str, list[Run]]:
         )
         by_role[role].append(run)
     require(any(by_role.values()), "there is no run to attack; give run folders")
-    found = {run.recipe.data.name for group in by_role.values() for run in group}
-    require(len(found) == 1, f"the runs learned {' and '.join(sorted(found))}; give runs of one")
+    data = {repr(run.recipe.data) for group in by_role.values() for run in group}
+    require(len(data) == 1, f"the runs learned {' and '.join(sorted(data))}; give runs of one")
     return {role: group for role, group in by_role.items() if group}
 
 
@@ -164,9 +149,11 @@ def _described(run: Run) -> dict[str, Any]:
     return {"recipe": run.recipe.name, "seed": run.recipe.seed, "accuracy": accuracy}
 
 
-def _networks(by_role: Mapping[str, Sequence[Run]], data: _Data, draws: int) -> dict[str, _Network]:
+def _networks(
+    by_role: Mapping[str, Sequence[Run]], data: Dataset, draws: int
+) -> dict[str, _Network]:
     """Return what is attacked, by name; the members of an ensemble share the draws."""
-    models = {role: [_loaded(run, data.of(run)) for run in runs] for role, runs in by_role.items()}
+    models = {role: [_loaded(run, data) for run in runs] for role, runs in by_role.items()}
     networks = {}
     for role, ensemble in (("deterministic", "deep ensemble"), ("variance", "variance ensemble")):
         found = models.get(role, [])

@@ -1,7 +1,5 @@
 """Train a policy with several seeds, into one file that a stopped study goes on with."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -16,8 +14,6 @@ from leanbayes.lab.files import read_object, write_text
 from leanbayes.lab.provenance import environment_facts
 from leanbayes.metrics import Score
 from research.papers.variance.reinforce import Episodes, PolicyGradient, Reinforce
-
-__all__ = ["explore"]
 
 _NUMBERS = re.compile(r"\[[\s\d.,eE+-]*\]")
 

@@ -14,8 +14,6 @@ from leanbayes_cli.options import output
 from research.papers.variance.explore import explore as study
 from research.papers.variance.reinforce import PolicyGradient
 
-__all__ = ["add_explore"]
-
 
 def add_explore(application: typer.Typer) -> None:
     """Add the command to an application."""

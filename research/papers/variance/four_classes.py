@@ -1,7 +1,5 @@
 """Four classes through two variance neurons: two kinds of solutions [variance, section 3.2]."""
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict
 from collections.abc import Mapping

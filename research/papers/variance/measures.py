@@ -1,7 +1,5 @@
 """What is measured of one trained classifier, each by a function of its own."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Mapping, Sequence

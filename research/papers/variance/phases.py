@@ -4,8 +4,6 @@ Over the training the accuracy of the means falls to chance while that of the ze
 approximation rises: a layer becomes a variance layer [variance, figure 3].
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -21,8 +19,6 @@ from leanbayes.lab.measurements.base import (
 from leanbayes.models.random_maps import using
 from leanbayes.prediction.predict import predict
 from research.papers.variance.ablation import zero_means
-
-__all__ = ["Phases", "four_accuracies"]
 
 
 @register_measurement("phases")

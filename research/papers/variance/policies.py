@@ -1,7 +1,5 @@
 """Policies of several kinds on several seeds: kept small, as a table, and as curves with bands."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -3,8 +3,6 @@
 The package needs the extra ``rl``; gymnasium is imported when an environment is made.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable
@@ -25,8 +23,6 @@ from leanbayes.ops import LinearOp, Usage
 from leanbayes.posteriors import MeanField, Posterior, ZeroMean
 from leanbayes.prediction.eval_mode import noise_by
 from leanbayes.priors import Flat
-
-__all__ = ["Episodes", "PolicyGradient", "Reinforce", "make_environments", "policy_network"]
 
 _POSTERIORS: dict[str, Posterior | None] = {
     "deterministic": None,

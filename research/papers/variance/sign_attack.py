@@ -1,7 +1,5 @@
 """Targeted adversarial attacks by signs of gradients, on networks that may be random."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -19,8 +17,6 @@ from leanbayes.metrics import Score, average
 from leanbayes.models.random_maps import members, tile
 from leanbayes.prediction.eval_mode import evaluating, is_compiled, noise_by
 from leanbayes.prediction.predict import shared_layers
-
-__all__ = ["Attack", "fast_sign_attack"]
 
 
 @dataclass(frozen=True, eq=False)

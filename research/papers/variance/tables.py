@@ -1,7 +1,5 @@
 """Tables of studies in Markdown, with what the paper prints in brackets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -326,17 +324,3 @@ def antithetic(studies: Studies) -> str:
 def _sample_of(shares: Mapping[str, float]) -> float:
     """Return the accuracy of one sample, from those of pairs."""
     return 100 * (shares["both"] + 0.5 * shares["one"])
-
-
-def levels(study: Study) -> str:
-    """Return the standard deviations of a layer's neurons, class by class."""
-    ((_, known),) = _known({study["name"]: study}, "densities", "dense layer with noise")
-    neurons = known["densities"]["neurons"]
-    classes = range(max((len(neuron["std"]) for neuron in neurons.values()), default=0))
-    return markdown_table(
-        ["neuron", *(f"class {c}" for c in classes)],
-        (
-            [number, *(f"{value:.3g}" for value in neuron["std"])]
-            for number, neuron in neurons.items()
-        ),
-    )

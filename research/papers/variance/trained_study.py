@@ -1,7 +1,5 @@
 """The study of one trained run, part after part, as one value that can be written to a file."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Train and judge a network for every data set, weight of the KL and seed."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The study: train every row with every seed, judge it on reviews and on foreign texts."""
 
-from __future__ import annotations
-
 import platform
 import time
 from collections.abc import Mapping

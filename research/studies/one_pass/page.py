@@ -1,7 +1,5 @@
 """Writes docs/one_pass.md from results/one_pass.json and results/bench/one_pass.json."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Predict with the same trained networks by samples and by one pass."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The first screen of the README, from the file of the study: a table and a picture."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate

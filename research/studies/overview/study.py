@@ -1,7 +1,5 @@
 """One network in six ways on Fashion-MNIST, with digits of MNIST as OOD images."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Tables of the UCI study: ours beside printed rows, ranks, paired differences, intervals."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping

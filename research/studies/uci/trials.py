@@ -1,7 +1,5 @@
 """What was tried before the defaults were chosen, on rows held out of training rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

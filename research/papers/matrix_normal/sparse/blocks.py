@@ -1,8 +1,6 @@
 """Blocks of pages that show sparse networks: over epochs, by layer, by threshold, compacted."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +52,10 @@ def sparse_blocks(results: Path) -> OwnBlocks:
             "compaction-speed": of.speeds,
             "step-costs": of.costs,
         },
-        pictures={"sparse-curves": of.curves, "sparse-sweep-curves": of.sweep_curves},
+        pictures={
+            "sparse-curves": of.drawn("curves", of.sparse.histories, draw_curves),
+            "sparse-sweep-curves": of.drawn("sweep", of.sparse.studies, draw_sweep),
+        },
         cells={
             SPARSITY: of.sparsity_cell,
             COMPACTION: of.compaction_cell,
@@ -75,27 +76,21 @@ class _Blocks:
     def named(self, names: str) -> dict[str, list[Study]]:
         return {name: self.sparse.studies(name) for name in names.split(", ")}
 
-    def curves(self, argument: str) -> Iterator[Picture]:
-        """``RECIPE, … | caption``: accuracy, −ELBO and weights left over epochs."""
-        yield from self._drawn(argument, "curves", self.sparse.histories, draw_curves)
-
-    def sweep_curves(self, argument: str) -> Iterator[Picture]:
-        """``RECIPE, … | caption``: errors over weights left, a point for each threshold."""
-        yield from self._drawn(argument, "sweep", self.sparse.studies, draw_sweep)
-
-    @staticmethod
-    def _drawn(
-        argument: str,
+    def drawn(
+        self,
         kind: str,
         find: Callable[[str], Sequence[Any]],
         draw: Callable[[Mapping[str, Sequence[Any]]], bytes],
-    ) -> Iterator[Picture]:
-        """A picture of the recipes that were run, if any was."""
-        what, _, caption = argument.partition(" | ")
-        names = what.split(", ")
-        found = {family(name): known for name in names if (known := find(name))}
-        if found:
-            yield Picture(f"{kind}-{names[0].rpartition('-')[0]}", caption, draw(found))
+    ) -> Callable[[str], list[Picture]]:
+        """Return what draws the recipes that were run, if any was."""
+
+        def drawn(argument: str) -> list[Picture]:
+            names = argument.split(", ")
+            found = {family(name): known for name in names if (known := find(name))}
+            file = f"{kind}-{names[0].rpartition('-')[0]}"
+            return [Picture(file, draw(found))] if found else []
+
+        return drawn
 
     def sparsity_cell(self, name: str, column: str) -> Cell:
         cell = choose("number", column, tables.numbers(self.sparse.studies(name)))

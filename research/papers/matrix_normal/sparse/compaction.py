@@ -1,7 +1,5 @@
 """A group-sparse run made smaller: multiply-adds and accuracy, before and after."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path

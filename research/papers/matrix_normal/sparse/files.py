@@ -1,7 +1,5 @@
 """Studies of sparse runs and archived runs as files, some of which are not there yet."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The study of one sparse run: what thresholds leave of it, and how good that is."""
 
-from __future__ import annotations
-
 import math
 import time
 import warnings

@@ -1,7 +1,5 @@
 """Tables of sparse networks, with what the paper prints beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 

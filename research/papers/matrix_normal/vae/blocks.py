@@ -1,7 +1,5 @@
 """Blocks of pages that show auto-encoders: Table 3, what it says, curves and pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -153,9 +151,8 @@ class _Rows:
     def cell(self, name: str, column: str) -> Cell:
         return choose("auto-encoder", name, self.rows()).cell(column)
 
-    def curves(self, argument: str) -> Iterator[Picture]:
-        """``SIZE | caption``: the ELBO of validation images, once the KL has its whole weight."""
-        size, _, caption = argument.partition(" | ")
+    def curves(self, size: str) -> Iterator[Picture]:
+        """The ELBO of validation images, once the KL has its whole weight, for a size of z."""
         lines = {}
         for row in self.rows().values():
             if _size(row.name) == size and row.trained:
@@ -165,11 +162,10 @@ class _Rows:
                 lines[row.title] = (kept[0], kept[1])
         if lines:
             png = paths(lines, "epoch", "ELBO of validation images")
-            yield Picture(f"vae-curves-{size}", caption, png)
+            yield Picture(f"vae-curves-{size}", png)
 
-    def sheets(self, argument: str) -> Iterator[Picture]:
-        """``NAME KIND | caption``: reconstructions, samples or a walk of a row's first seed."""
-        what, _, caption = argument.partition(" | ")
+    def sheets(self, what: str) -> Iterator[Picture]:
+        """``NAME KIND``: reconstructions, samples or a walk of a row's first seed."""
         name, _, kind = what.partition(" ")
         row = choose("auto-encoder", name, self.rows())
         if row.studies:
@@ -177,7 +173,7 @@ class _Rows:
             height, width = pictures["shape"]
             packed = choose("picture", kind, {k: v for k, v in pictures.items() if k != "shape"})
             png = sheet(unpacked(packed), (height, width))
-            yield Picture(f"vae-{name}-{kind}", caption, png)
+            yield Picture(f"vae-{name}-{kind}", png)
 
 
 def _size(name: str) -> str:

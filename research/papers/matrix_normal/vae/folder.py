@@ -1,7 +1,5 @@
 """The folder of an auto-encoder: what is trained, the curve, the last states and the best model."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,8 +15,6 @@ from leanbayes.lab.tables import write_table
 from leanbayes.saving.files import remove_partial_files
 from research.papers.matrix_normal.vae.network import Vae
 from research.papers.matrix_normal.vae.settings import VaeSettings
-
-__all__ = ["VaeFolder"]
 
 _PARTS = frozenset({"settings", "epoch", "state_dict", "optimizer", "best", "curve"})
 _AGAIN = "train it with python -m research papers vae"

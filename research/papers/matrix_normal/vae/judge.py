@@ -1,7 +1,5 @@
 """A trained auto-encoder is judged: test ELBO, log likelihood by importance sampling, pictures."""
 
-from __future__ import annotations
-
 import base64
 import zlib
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Latent numbers that an auto-encoder uses: those whose posterior mean moves with the image."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path

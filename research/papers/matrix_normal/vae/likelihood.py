@@ -14,8 +14,6 @@ from leanbayes.lab.data import Batches, Examples
 from leanbayes.metrics import Score, average
 from research.papers.matrix_normal.vae.network import Vae
 
-__all__ = ["Importance", "LogLikelihood", "importance_sampled", "log_likelihood"]
-
 _ROWS = 1000
 """Latent vectors that are decoded at once: more gain nothing, and leave the cache."""
 _IMAGES = 10

@@ -1,7 +1,5 @@
 """What an auto-encoder makes of images: reconstructions, samples and walks, and sheets of them."""
 
-from __future__ import annotations
-
 import io
 
 import torch
@@ -10,8 +8,6 @@ from torch import Tensor
 from leanbayes.errors import require, require_count
 from leanbayes.lab.data.extras import extra
 from research.papers.matrix_normal.vae.network import Vae
-
-__all__ = ["latent_walk", "prior_samples", "reconstructions", "sheet"]
 
 _GAP = 1
 _PAPER = 255

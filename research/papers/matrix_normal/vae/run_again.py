@@ -1,7 +1,5 @@
 """Commands that train auto-encoders again, from the settings in files of results."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -11,8 +11,6 @@ from leanbayes.errors import require, require_count, require_positive, require_s
 from leanbayes.training.schedules import Exponential
 from research.papers.matrix_normal.vae.network import LatentPosterior, Vae
 
-__all__ = ["VaeSettings", "latent_shape"]
-
 _ANNEALED = 0.3
 """The share of all epochs in which the weight of the KL rises: 300 of 1000 in the paper."""
 

@@ -21,8 +21,6 @@ from leanbayes.lab.data.sources import register_dataset
 from leanbayes.metrics import auroc, average_precision
 from research.papers.rank1.health.bags import CENT, FIRST, RecordShape
 
-__all__ = ["Cohort", "Hospital", "ehr_cohort", "generate_cohort"]
-
 Reals = npt.NDArray[np.float64]
 
 STAY = np.array(

@@ -1,7 +1,5 @@
 """Events of patients from the tables of MIMIC-III: what was noted, when it was known, its value."""
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,8 +11,6 @@ import numpy.typing as npt
 from leanbayes.errors import choose
 from research.papers.rank1.health.stays import DAY, Stays, minute
 from research.papers.rank1.health.tables import Tables
-
-__all__ = ["EVENT_TABLES", "EventTable", "Events", "read_events"]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Stays in hospital: who, from when, how old, until when a record may look, and who died."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,8 +10,6 @@ import numpy.typing as npt
 
 from leanbayes.errors import require
 from research.papers.rank1.health.tables import Tables
-
-__all__ = ["DAY", "Stays", "minute", "read_stays"]
 
 DAY = 24 * 60
 OLDEST = 90

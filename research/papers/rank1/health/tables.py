@@ -1,7 +1,5 @@
 """The tables of a folder, found whatever their case and packing, and read one row at a time."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator, Mapping
@@ -11,8 +9,6 @@ from pathlib import Path
 
 from leanbayes.lab.data.files import opened
 from leanbayes.lab.files import reading
-
-__all__ = ["Tables", "find_tables"]
 
 PACKINGS = ("", ".gz", ".xz", ".bz2")
 """Endings after ``.csv``, the one that is read first in front."""
