@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.errors import require, require_count, require_positive
+from leanbayes.errors import require
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.provenance import environment_facts
@@ -50,11 +50,6 @@ class AttackSettings:
     draws: int = 10
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        for name in ("images", "iterations", "draws"):
-            require_count(name, getattr(self, name), 1)
-        require_positive(step=self.step)
-
 
 class _Network(NamedTuple):
     """Models that answer together, and how many draws each of them gives."""
@@ -62,6 +57,12 @@ class _Network(NamedTuple):
     models: Sequence[nn.Module]
     samples: int
     dropout: bool = False
+
+    @property
+    def gradients(self) -> tuple[Gradient, ...]:
+        """With a single draw the two gradients are the same."""
+        single = self.samples == 1 and len(self.models) == 1
+        return GRADIENTS[:1] if single else GRADIENTS
 
     def labels(self, x: Tensor, seed: int) -> Tensor:
         """Return what the network takes inputs for, by the mean over models and draws."""
@@ -116,7 +117,7 @@ def attack_runs(
     parts = {
         f"{name}, {gradient}": partial(_attacked, network, gradient, images, settings)
         for name, network in networks.items()
-        for gradient in _gradients(network)
+        for gradient in network.gradients
     }
     return file.fill(parts, tell, progress=progress)
 
@@ -173,12 +174,6 @@ def _loaded(run: Run, data: Dataset) -> nn.Module:
             f"{run.folder} learned {data.name}, which has no pixels; give runs on images"
         )
     return _FromPixels(run.load()[0], data.scaling).eval()
-
-
-def _gradients(network: _Network) -> tuple[Gradient, ...]:
-    """With a single draw the two gradients are the same."""
-    single = network.samples == 1 and len(network.models) == 1
-    return GRADIENTS[:1] if single else GRADIENTS
 
 
 class _Images(NamedTuple):
@@ -249,7 +244,7 @@ def _attacked(
     }
 
 
-def draw_attacks(study: Mapping[str, Any], gradient: Gradient = "averaged") -> bytes:
+def draw_attacks(study: Mapping[str, Any], gradient: str = "averaged") -> bytes:
     """Return the share of images taken for their target over iterations, with one standard error.
 
     Args:
@@ -258,21 +253,17 @@ def draw_attacks(study: Mapping[str, Any], gradient: Gradient = "averaged") -> b
     """
     lines, bands = {}, {}
     for name in NETWORKS:
-        part = _part(study, name, gradient)
-        if part is None:
-            continue
-        pairs = list(zip(part["success"], part["error"], strict=True))
-        lines[name] = [100 * value for value, _ in pairs]
-        bands[name] = (
-            [100 * (value - error) for value, error in pairs],
-            [100 * (value + error) for value, error in pairs],
-        )
+        if part := _part(study, name, gradient):
+            pairs = list(zip(part["success"], part["error"], strict=True))
+            lines[name] = [100 * value for value, _ in pairs]
+            lows, highs = ([100 * (v + sign * e) for v, e in pairs] for sign in (-1, 1))
+            bands[name] = lows, highs
     x = range(len(next(iter(lines.values()))))
     label = "taken for the target, %"
     return plots.curves(x, lines, label, xlabel="iteration", bands=bands)
 
 
-def _part(study: Mapping[str, Any], name: str, gradient: Gradient) -> Mapping[str, Any] | None:
+def _part(study: Mapping[str, Any], name: str, gradient: str) -> Mapping[str, Any] | None:
     parts: Mapping[str, Any] = study["parts"]
     return parts.get(f"{name}, {gradient}", parts.get(f"{name}, {GRADIENTS[0]}"))
 
@@ -286,21 +277,20 @@ def attacks_table(study: Mapping[str, Any]) -> str:
     half = last // 2
     header = ["network", "accuracy", f"after {half}", f"after {last}"]
     header += [f"after {last}, gradient of the average", "mean", "rank", "rank in the paper"]
-    lines = []
-    for name, part in found.items():
-        other = study["parts"].get(f"{name}, of_average")
-        lines.append(
-            [
-                name,
-                _accuracy(study, name),
-                _success(part, half),
-                _success(part, last),
-                _success(other, last) if other else "–",
-                f"{100 * means[name]:.1f}%",
-                str(ranks[name]),
-                PUBLISHED.get(name, "3–5"),
-            ]
-        )
+    of_average = {name: study["parts"].get(f"{name}, of_average") for name in found}
+    lines = (
+        [
+            name,
+            _accuracy(study, name),
+            _success(part, half),
+            _success(part, last),
+            _success(of_average[name], last),
+            f"{100 * means[name]:.1f}%",
+            str(ranks[name]),
+            PUBLISHED.get(name, "3–5"),
+        ]
+        for name, part in found.items()
+    )
     return "\n\n".join((markdown_table(header, lines, text=len(header)), _commands(study)))
 
 
@@ -317,7 +307,9 @@ def _commands(study: Mapping[str, Any]) -> str:
     return folded([*lines, attack])
 
 
-def _success(part: Mapping[str, Any], iteration: int) -> str:
+def _success(part: Mapping[str, Any] | None, iteration: int) -> str:
+    if part is None:
+        return "–"
     success, error = 100 * part["success"][iteration], 100 * part["error"][iteration]
     return f"{with_error(success, error, 1)}%"
 

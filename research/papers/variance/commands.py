@@ -21,7 +21,7 @@ from research.options import (
     with_settings,
 )
 from research.papers.variance.attacks import AttackSettings, attack_runs
-from research.papers.variance.explore_commands import add_explore
+from research.papers.variance.explore import add_explore
 from research.papers.variance.four_classes import FourClasses, four_classes, tell_seed
 from research.papers.variance.policies import keep_policy
 from research.papers.variance.trained_blocks import FOLDER

@@ -4,13 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from leanbayes import plots as draw
 from leanbayes.errors import require
 from leanbayes.lab.files import write_bytes
-from research.publishing.cells import with_error
+from research.publishing.cells import mean_with_error
 from research.publishing.pages import Makers, refresh
 from research.publishing.plots import side_by_side
 from research.publishing.study_file import read_study
@@ -61,10 +61,10 @@ def table(study: Mapping[str, Any]) -> str:
         (
             [
                 name,
-                _mean(found, "auroc", 100, 1),
-                _mean(found, "nll", 1, 3),
-                _mean(found, "ece", 100, 1),
-                _mean(found, "accuracy", 100, 1),
+                mean_with_error([part["auroc"] for part in found], 1, 100),
+                mean_with_error([part["nll"] for part in found], 3, 1),
+                mean_with_error([part["ece"] for part in found], 1, 100),
+                mean_with_error([part["accuracy"] for part in found], 1, 100),
                 f"× {found[0]['parameters'] / plain:.2f}",
                 f"× {steps[name]['median']:.2f}" if name in steps else "× 1.00",
             ]
@@ -117,13 +117,6 @@ def claim(study: Mapping[str, Any]) -> str:
         f"training step. Accuracy changes from {accuracy[0]:.1f}% to {accuracy[1]:.1f}%, and a "
         f"prediction averages {study['settings']['samples']} passes."
     )
-
-
-def _mean(parts: list[Mapping[str, Any]], name: str, factor: float, digits: int) -> str:
-    values = [factor * part[name] for part in parts]
-    if len(values) == 1:
-        return f"{values[0]:.{digits}f}"
-    return with_error(fmean(values), stdev(values) / math.sqrt(len(values)), digits)
 
 
 def picture(study: Mapping[str, Any]) -> bytes:

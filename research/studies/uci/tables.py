@@ -1,16 +1,52 @@
 """Tables of the UCI study: ours beside printed rows, ranks, paired differences, intervals."""
 
+from __future__ import annotations
+
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from research.publishing.cells import Cell
+from leanbayes.lab.files import read_object
+from research.publishing.cells import Cell, averaged
 from research.publishing.tables import markdown_table
 from research.studies.uci.published import DROPOUT, HMC, KFAC, LOG_LIKELIHOOD, RMSE, SETS, Printed
-from research.studies.uci.scores import Measured
-from research.studies.uci.trials import trials_table
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Scores of one estimator on one set, by split.
+
+    Args:
+        splits: from the number of a split to its scores.
+    """
+
+    splits: Mapping[int, Mapping[str, float]]
+
+    def cell(self, score: str) -> Cell:
+        """Return mean and standard error over splits.
+
+        Example:
+            >>> str(Measured({0: {"rmse": 1.0}, 1: {"rmse": 3.0}}).cell("rmse"))
+            '2.0 ± 1.0'
+        """
+        return averaged([part[score] for part in self.splits.values()])
+
+    def minus(self, other: Measured, score: str) -> Cell:
+        """Return the mean difference on the splits that both have, paired.
+
+        Example:
+            >>> a = Measured({0: {"rmse": 1.0}, 1: {"rmse": 3.0}})
+            >>> b = Measured({0: {"rmse": 0.5}, 1: {"rmse": 2.0}})
+            >>> str(a.minus(b, "rmse"))
+            '0.75 ± 0.25'
+        """
+        both = sorted(self.splits.keys() & other.splits.keys())
+        return averaged([self.splits[i][score] - other.splits[i][score] for i in both])
+
 
 Key = tuple[str, str]
 """A posterior and its noise."""
@@ -157,3 +193,38 @@ def _not_below(sets: Mapping[str, Measured], bar: Printed) -> Iterator[str]:
         error = math.hypot(cell.error or 0.0, (bar.errors or {}).get(data, 0.0))
         if cell.ours is not None and cell.ours > bar.means[data] - error:
             yield data
+
+
+def trials_table(file: Path) -> str:
+    """Log likelihoods of every trial minus those of what it was tried against, split by split."""
+    study = read_object(file, {"against", "trials"}, "trials", "restore the file")
+    against: Mapping[str, str] = study["against"]
+    trials = _by_name(study["trials"])
+    tried = [data for data in SETS if any(data in sets for sets in trials.values())]
+    lines = [
+        [name, against[name], *(_difference(trials, (name, against[name]), d) for d in tried)]
+        for name in trials
+        if name in against
+    ]
+    return markdown_table(["", "against", *tried], lines)
+
+
+def _by_name(trials: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Measured]]:
+    splits: dict[str, dict[str, dict[int, Mapping[str, float]]]] = {}
+    for trial in trials:
+        sets = splits.setdefault(trial["what"], {})
+        sets.setdefault(trial["data"], {})[trial["split"]] = trial
+    return {
+        name: {data: Measured(found) for data, found in sets.items()}
+        for name, sets in splits.items()
+    }
+
+
+def _difference(
+    trials: Mapping[str, Mapping[str, Measured]], pair: tuple[str, str], data: str
+) -> str:
+    first, second = (trials[name].get(data) for name in pair)
+    if first is None or second is None or not first.splits.keys() & second.splits.keys():
+        return "–"
+    both = len(first.splits.keys() & second.splits.keys())
+    return f"{first.minus(second, 'log_likelihood')} ({both})"

@@ -11,7 +11,7 @@ from leanbayes.lab.files import read_object
 from research.papers.matrix_normal.vae.judge import judged, unpacked
 from research.papers.matrix_normal.vae.likelihood import LogLikelihood
 from research.papers.matrix_normal.vae.pictures import sheet
-from research.papers.matrix_normal.vae.run_again import commands
+from research.papers.matrix_normal.vae.settings import commands
 from research.publishing.cells import Cell, seeds_of
 from research.publishing.paper_blocks import OwnBlocks, Picture
 from research.publishing.plots import paths

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leanbayes.errors import require, require_count
+from leanbayes.errors import require
 from leanbayes.lab.data import Dataset, Examples
 from leanbayes.lab.provenance import environment_facts
 from leanbayes.lab.tables import read_numbers
@@ -66,8 +66,6 @@ def judge_vae(
     model, settings, trained = run.load(), run.settings, run.result()
     require(trained is not None, f"{folder} is not trained to the end; go on with papers vae")
     test = (dataset or load_images(settings)).test
-    if images is not None:
-        require_count("images", images, 1)
     test = test[_order(len(test))[:images]]
     depends = {"training": settings.to_json(), "samples": samples, "images": len(test)}
     file = StudyFile(Path(out) / f"{file_name(settings)}.json", "auto-encoders", depends)
@@ -106,15 +104,13 @@ def _part(model: Vae, images: Examples, samples: int, seed: int) -> dict[str, An
 def judged(study: Mapping[str, Any]) -> LogLikelihood:
     """Return ELBO and log likelihood of all images that a study has judged."""
     parts = [part for name, part in study["parts"].items() if name.startswith("images from ")]
+    plain = ("sampling_error", "effective", "images", "samples")
     return LogLikelihood.merged(
         [
             LogLikelihood(
                 score=Score(*part["score"]),
-                sampling_error=part["sampling_error"],
                 bound=Score(*part["bound"]),
-                effective=part["effective"],
-                images=part["images"],
-                samples=part["samples"],
+                **{name: part[name] for name in plain},
             )
             for part in parts
         ]
