@@ -1,7 +1,4 @@
-"""``robustness``: evaluate a run on corrupted images at every severity.
-
-Annotations are read by typer, so they are ordinary objects here.
-"""
+"""``robustness``: evaluate a run on corrupted images at every severity."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Train a policy with several seeds, into one file that a stopped study goes on with.
-
-Annotations are read by typer, so they are ordinary objects here.
-"""
+"""Train a policy with several seeds, into one file that a stopped study goes on with."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict

@@ -70,11 +70,15 @@ def makers(folder: Path) -> dict[str, Callable[[str], str]]:
     return {
         "uci-likelihood": lambda noise: _beside(rows, LOG_LIKELIHOOD, "log_likelihood", noise),
         "uci-rmse": lambda noise: _beside(rows, RMSE, "rmse", noise),
-        "uci-intervals": lambda noise: _intervals(rows, noise),
+        "uci-intervals": lambda noise: _per_set(
+            rows, noise, lambda found: str(found.cell("coverage").percent())
+        ),
         "uci-differences": lambda pair: _differences(rows, *pair.split(" − ")),
         "uci-ranks": lambda noise: _ranks(rows, noise),
         "uci-says": lambda noise: _says(rows, noise),
-        "uci-seconds": lambda noise: _table(rows, "duration", noise),
+        "uci-seconds": lambda noise: _per_set(
+            rows, noise, lambda found: str(found.cell("duration"))
+        ),
         "uci-trials": lambda name: trials_table(folder.parent / name),
     }
 
@@ -87,13 +91,16 @@ def _ours(
             yield posterior, sets
 
 
-def _line(sets: Mapping[str, Measured], score: str) -> list[str]:
-    return [str(sets[name].cell(score)) if name in sets else "–" for name in SETS]
-
-
-def _table(rows: Mapping[Key, Mapping[str, Measured]], score: str, noise: str) -> str:
-    lines = [[name, *_line(sets, score)] for name, sets in _ours(rows, noise)]
+def _per_set(
+    rows: Mapping[Key, Mapping[str, Measured]], noise: str, shown: Callable[[Measured], str]
+) -> str:
+    """Return a line for each of ours, a number for each set."""
+    lines = [[name, *_line(sets, shown)] for name, sets in _ours(rows, noise)]
     return markdown_table(["", *SETS], lines) if lines else "Not measured yet."
+
+
+def _line(sets: Mapping[str, Measured], shown: Callable[[Measured], str]) -> list[str]:
+    return [shown(sets[name]) if name in sets else "–" for name in SETS]
 
 
 def _beside(
@@ -103,22 +110,16 @@ def _beside(
     noise: str,
 ) -> str:
     """Return ours in bold, then what others printed."""
-    lines = [[f"**{name}**", *_line(sets, score)] for name, sets in _ours(rows, noise)]
+    lines = [
+        [f"**{name}**", *_line(sets, lambda found: str(found.cell(score)))]
+        for name, sets in _ours(rows, noise)
+    ]
     for name, row in printed.items():
         if row.noise == noise:
             errors = row.errors or {}
             cells = (Cell(row.means.get(data), errors.get(data)) for data in SETS)
             lines.append([f"{name} ({row.source})", *map(str, cells)])
     return markdown_table(["", *SETS], lines)
-
-
-def _intervals(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
-    """Return shares of test targets inside, in percent."""
-    lines = [
-        [name, *(str(sets[d].cell("coverage").percent()) if d in sets else "–" for d in SETS)]
-        for name, sets in _ours(rows, noise)
-    ]
-    return markdown_table(["", *SETS], lines) if lines else "Not measured yet."
 
 
 def _differences(rows: Mapping[Key, Mapping[str, Measured]], first: str, second: str) -> str:
@@ -130,7 +131,7 @@ def _differences(rows: Mapping[Key, Mapping[str, Measured]], first: str, second:
                 for d in SETS]  # fmt: skip
         if any(cell != "–" for cell in both):
             lines.append([f"{noise} noise", *both])
-    return markdown_table(["", *SETS], lines) if lines else "Not measured yet."
+    return markdown_table(["", *SETS], lines)
 
 
 def _ranks(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
@@ -144,7 +145,7 @@ def _ranks(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
         mine = fmean(1.0 if data in ahead else 2.0 for data in known)
         lines.append([name, f"{mine:.2f}", f"{3 - mine:.2f}", ", ".join(ahead) or "none"])
     header = ["", "mean rank", f"mean rank of {DROPOUT}", "ahead on"]
-    return markdown_table(header, lines) if lines else "Not measured yet."
+    return markdown_table(header, lines)
 
 
 def _says(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
