@@ -18,11 +18,7 @@ CHECKED = {
 
 
 class WhatHolds:
-    """Verdicts on the claims of papers.
-
-    Args:
-        papers: whose claims.
-    """
+    """Verdicts on the claims of papers."""
 
     def __init__(self, papers: Iterable[Paper]) -> None:
         self.blocks = [Blocks(paper) for paper in papers]

@@ -17,11 +17,6 @@ def gaps(shape: tuple[int, int], spread: float, draws: int = _DRAWS) -> tuple[fl
     Means over random factors with unit diagonals and standard normal numbers below, over √n, and
     over random diagonals whose log standard deviations have the given spread.
 
-    Args:
-        shape: of the matrix.
-        spread: standard deviation of the log standard deviations of the diagonal.
-        draws: how many.
-
     Example:
         >>> minkowski, pivots = gaps((3, 4), 1.0)
         >>> 0 < pivots < minkowski

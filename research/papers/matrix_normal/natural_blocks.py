@@ -93,12 +93,7 @@ def reached(curve: Mapping[str, Sequence[float]], goal: float, axis: str) -> flo
 
 
 def comparison(study: Study, adam: str | None = None) -> str:
-    """In a sentence: what natural gradients need to where Adam ends.
-
-    Args:
-        study: what the file of results holds.
-        adam: which run of Adam; the best if not given.
-    """
+    """In a sentence: what natural gradients need to where Adam ends."""
     curves = _curves(study)
     adam = best_adam(curves) if adam is None else adam
     ending = choose("optimizer", adam, curves)

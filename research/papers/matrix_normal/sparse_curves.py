@@ -83,15 +83,6 @@ def sparse_curves(
     The −ELBO is per example: the average NLL of the samples, and the whole KL by the number of
     training examples. The global generator is left as it was.
 
-    Args:
-        model: a converted classifier.
-        examples: where it is judged; the first ``spec.examples`` of them.
-        likelihood: what its outputs mean.
-        spec: how many examples and samples.
-        data_size: how many training examples there are.
-        seed: of the noise.
-        batch_size: how many examples run at once.
-
     Example:
         >>> import leanbayes as lb
         >>> model = lb.convert(nn.Linear(3, 2), lb.MeanField(), lb.priors.ARD())

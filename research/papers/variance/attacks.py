@@ -79,12 +79,7 @@ class _Network(NamedTuple):
 
 
 class _FromPixels(nn.Module):
-    """A network that takes pixels as they are stored, so that a step means the same for all.
-
-    Args:
-        model: takes scaled inputs.
-        scaling: of the data that it learned from.
-    """
+    """A network that takes pixels as they are stored, so that a step means the same for all."""
 
     def __init__(self, model: nn.Module, scaling: Scaling) -> None:
         super().__init__()
@@ -245,12 +240,7 @@ def _attacked(
 
 
 def draw_attacks(study: Mapping[str, Any], gradient: str = "averaged") -> bytes:
-    """Return the share of images taken for their target over iterations, with one standard error.
-
-    Args:
-        study: what :func:`attack_runs` gives.
-        gradient: whose attack; a network that gives one draw has one for both.
-    """
+    """Return the share of images taken for their target over iterations ± one standard error."""
     lines, bands = {}, {}
     for name in NETWORKS:
         if part := _part(study, name, gradient):

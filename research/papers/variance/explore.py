@@ -69,13 +69,6 @@ def explore(
     Seeds that the file has already are not trained again. After Ctrl-C it also holds the episodes
     of the seed that was stopped, which the next call starts from the beginning.
 
-    Args:
-        environment: a name that gymnasium knows.
-        settings: how to train.
-        out: the JSON file.
-        seeds: how many.
-        tell: is called with what the file holds about a seed, old or new.
-
     Returns:
         What the file holds.
     """

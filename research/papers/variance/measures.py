@@ -233,11 +233,7 @@ def _mirrored(trained: Trained, rest: nn.Module) -> dict[str, float]:
 
 
 class _WithMirror(nn.Module):
-    """Outputs ``[batch, 2, classes]`` of a draw and of its mirror image, ``2 E[y] − y``.
-
-    Args:
-        rest: layers that follow one another, of which the first alone draws.
-    """
+    """Outputs ``[batch, 2, classes]`` of a draw and of its mirror image, ``2 E[y] − y``."""
 
     def __init__(self, rest: nn.Module) -> None:
         super().__init__()

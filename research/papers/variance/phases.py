@@ -47,13 +47,6 @@ def four_accuracies(
 
     The global generator is left as it was.
 
-    Args:
-        model: a converted classifier.
-        examples: where accuracies are taken; the first ``spec.examples`` of them.
-        spec: how many examples and samples.
-        seed: of the noise.
-        batch_size: how many examples run at once.
-
     Example:
         >>> import leanbayes as lb
         >>> q = lb.posteriors.VariationalDropout(log_alpha=-8.0)

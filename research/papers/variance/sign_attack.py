@@ -123,14 +123,7 @@ def fast_sign_attack(
 
 
 class _Victims:
-    """One model or several, of which every draw and member has the same say.
-
-    Args:
-        models: the models.
-        samples: draws of each.
-        dropout: whether dropout layers draw.
-        batch_size: how many examples run at once.
-    """
+    """One model or several, of which every draw and member has the same say."""
 
     def __init__(
         self, models: nn.ModuleList, samples: int, dropout: bool, batch_size: int | None

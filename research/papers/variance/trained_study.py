@@ -34,13 +34,6 @@ def study_run(
 ) -> dict[str, Any]:
     """Measure what a trained classifier knows by its means, its noise and its scales.
 
-    Args:
-        run: a finished run folder; of variance layers, of MC dropout, or of neither.
-        samples: number of samples in an average.
-        draws: single draws of the histogram.
-        images: number of test images; all if not given.
-        progress: show a progress bar.
-
     Returns:
         ``accuracy``, ``batch_statistics`` (the same with normalization in training mode, as the
         published code has it), ``elbo`` and ``histogram``; of random layers also ``alphas``,

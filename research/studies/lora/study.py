@@ -68,16 +68,7 @@ def study_lora(
     progress: bool = False,
     tell: Tell | None = None,
 ) -> dict[str, Any]:
-    """Train and judge every row with every seed that the file lacks.
-
-    Args:
-        settings: what the numbers depend on.
-        out: the JSON file.
-        states: the folder of trained adapters, which rows share and a stopped study resumes with.
-        seeds: how many; texts are the same for all of them.
-        progress: show bars.
-        tell: called with every part, old or new.
-    """
+    """Train and judge every row with every seed that the file lacks."""
     file = StudyFile(out, "Bayesian LoRA", asdict(settings))
     bench = cache(lambda: _Bench(settings, Path(states), progress))
 

@@ -16,11 +16,7 @@ _KEYS = {"name", "seed", "whole", "sweep"}
 
 
 class Sparse:
-    """The studies, archived runs and benchmarks of sparse networks.
-
-    Args:
-        results: the folder of the paper's results.
-    """
+    """The studies, archived runs and benchmarks of sparse networks."""
 
     def __init__(self, results: Path) -> None:
         self.results = results

@@ -27,9 +27,6 @@ class VaeFolder:
     ``settings.json`` says what is trained, ``metrics.csv`` has a line an epoch, ``checkpoints/``
     the last two states, ``model.pt`` the weights with the best bound of the validation images, and
     ``result.json``, the last one written, what came out.
-
-    Args:
-        path: the folder.
     """
 
     def __init__(self, path: str | Path) -> None:

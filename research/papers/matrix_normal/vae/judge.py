@@ -52,16 +52,7 @@ def judge_vae(
     dataset: Dataset | None = None,
     tell: Callable[[LogLikelihood], object] | None = None,
 ) -> dict[str, Any]:
-    """Judge a trained auto-encoder on test images, of which the file lacks some.
-
-    Args:
-        folder: trained by ``python -m research papers vae``.
-        out: the folder of results.
-        samples: latent vectors of each image.
-        images: how many test images, chosen at random; all if ``None``.
-        dataset: binary images; those of the training, if not given.
-        tell: is called with the log likelihood of all images so far.
-    """
+    """Judge a trained auto-encoder on test images, of which the file lacks some."""
     run = VaeFolder(folder)
     model, settings, trained = run.load(), run.settings, run.result()
     require(trained is not None, f"{folder} is not trained to the end; go on with papers vae")

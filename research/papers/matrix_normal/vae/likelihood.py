@@ -131,14 +131,7 @@ def _pooled(scores: Sequence[Score], counts: Tensor) -> Score:
 def log_likelihood(
     model: Vae, images: Examples, *, samples: int = 5000, seed: int = 0
 ) -> LogLikelihood:
-    """Return the average of ``log p(x)`` over images, by importance sampling from the encoder.
-
-    Args:
-        model: the auto-encoder.
-        images: binary ones.
-        samples: latent vectors of each image.
-        seed: of the noise.
-    """
+    """Return the average of ``log p(x)`` over images, by importance sampling from the encoder."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         parts = [_one_batch(model, x, samples) for x, _ in Batches(images, _IMAGES).in_order()]

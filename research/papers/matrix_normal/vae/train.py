@@ -79,12 +79,6 @@ def train_vae(
     stopped ends with the numbers of one that was not. The weights that stay are those with the
     best evidence lower bound of the validation images.
 
-    Args:
-        settings: what is trained.
-        out: the folder.
-        dataset: binary images; those that the settings name, if not given.
-        tell: is called with the numbers of every epoch.
-
     Returns:
         The content of ``result.json``.
     """
