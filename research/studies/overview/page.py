@@ -12,7 +12,7 @@ from leanbayes.errors import require
 from leanbayes.lab.files import write_bytes
 from research.publishing.cells import mean_with_error
 from research.publishing.pages import Makers, refresh
-from research.publishing.plots import side_by_side
+from research.publishing.plots import one_panel
 from research.publishing.study_file import read_study
 from research.publishing.tables import markdown_table
 from research.studies.overview.study import CHOICES, COSTS, METHODS
@@ -132,7 +132,7 @@ def picture(study: Mapping[str, Any]) -> bytes:
             axes.plot(edges, [100 * share for share in shares], linewidth=2, **line)
         draw.add_legend(axes, len(_SHOWN))
 
-    return side_by_side({"OOD digits accepted": drawn})
+    return one_panel("OOD digits accepted", drawn)
 
 
 def accepted(histograms: Sequence[Sequence[float]]) -> list[float]:
