@@ -209,6 +209,18 @@ def test_an_open_bracket_in_the_header_of_an_array_is_one_sentence(tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("content", [b"", b"no array"])
+def test_a_member_that_is_not_an_array_is_one_sentence(tmp_path, content):
+    """NumPy gives the bytes of a member whose first bytes are not those of an array."""
+    path = tmp_path / "t.npz"
+    np.savez(path, x=np.zeros((9, 2)))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("y.npy", content)
+    with pytest.raises(ValueError, match="member 'y' is not an array") as caught:
+        data.load_dataset(str(path))
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("value", [0.1, 1e30, -3e38])
 def test_a_column_that_varies_by_rounding_is_almost_zero(tmp_path, value):
     numbers = [value, float(np.nextafter(value, 0.0))] * 20

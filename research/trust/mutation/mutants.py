@@ -71,11 +71,12 @@ class Mutant:
             code = self.code()
         except (LookupError, SyntaxError):
             return False
-        for function in living_functions().get(self.key, []):
-            if len(function.__code__.co_freevars) != len(code.co_freevars):
-                return False
+        living = living_functions().get(self.key, [])
+        if any(len(f.__code__.co_freevars) != len(code.co_freevars) for f in living):
+            return False
+        for function in living:
             function.__code__ = code
-        return True
+        return bool(living)
 
     def code(self) -> CodeType:
         """The code of the changed function."""

@@ -1,8 +1,8 @@
 """Run tests on mutants: collect once, then one forked process per mutant.
 
 A first pass notes which functions every test calls. A mutant is tried by the tests that call its
-function, quickest first: the code of the function is replaced in a fork, so nothing is imported
-again.
+function, one case of each at first, the quickest before the others: the code of the function is
+replaced in a fork, so nothing is imported again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -91,10 +92,12 @@ class MutantRunner:
         """Try every mutant on the collected tests."""
         items = {item.nodeid: item for item in _few_of_each(session.items)}
         calls = self._watched(list(items.values()))
+        gc.unfreeze()
+        living_functions.cache_clear()  # an earlier folder may have imported less
         living_functions()
         gc.freeze()
         for mutant in self.mutants:
-            names = sorted(calls.tests.get(mutant.key, []), key=calls.seconds.__getitem__)
+            names = _promising_first(calls.tests.get(mutant.key, []), calls.seconds)
             started = time.monotonic()
             verdict = "uncovered"
             test = ""
@@ -172,6 +175,17 @@ class MutantRunner:
             if time.process_time() - spent > _BUDGET:
                 return f"survived\tbudget spent at {item.nodeid}"
         return "survived\t"
+
+
+def _promising_first(names: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
+    """The quickest first: one case of every test, then a second one, and so on."""
+    seen: Counter[str] = Counter()
+    ranked = []
+    for name in sorted(names, key=seconds.__getitem__):
+        test = name.partition("[")[0]
+        ranked.append((seen[test], seconds[name], name))
+        seen[test] += 1
+    return [name for *_, name in sorted(ranked)]
 
 
 def _few_of_each(items: Iterable[pytest.Item]) -> list[pytest.Item]:
