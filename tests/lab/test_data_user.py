@@ -196,11 +196,19 @@ def test_a_damaged_table_of_contents_is_one_sentence(tmp_path, flaw):
     assert "\n" not in str(caught.value)
 
 
-def test_an_open_bracket_in_the_header_of_an_array_is_one_sentence(tmp_path):
-    """NumPy reads headers of its first version as Python, which ends in an error of tokens."""
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"'shape': (9, 2), }", b"'shape': ((9, 2, ,"),  # an error of tokens
+        (b"'<f8'", b"',f8'"),  # an error of syntax
+        (b"(9, 2), }" + 24 * b" ", b"(" + 25 * b"9" + b", 2), }"),  # an overflow
+    ],
+)
+def test_any_damage_to_the_header_of_an_array_is_one_sentence(tmp_path, before, after):
+    """NumPy reads headers of its first version as Python, and raises what Python raises."""
     path, array = tmp_path / "t.npy", io.BytesIO()
     np.lib.format.write_array(array, np.zeros((9, 2)), version=(1, 0))
-    content = array.getvalue().replace(b"'shape': (9, 2), }", b"'shape': ((9, 2, ,")
+    content = array.getvalue().replace(before, after)
     with zipfile.ZipFile(path.with_suffix(".npz"), "w") as archive:
         archive.writestr("x.npy", content)
         archive.writestr("y.npy", content)
