@@ -27,6 +27,7 @@ def trust_makers() -> Makers:
         "properties": properties_table,
         "fuzz": fuzz_table,
         "cifar10-hmc": hmc_table,
+        "coverage": coverage_table,
     }
     return {kind: lambda name, make=make: make(_read(name)) for kind, make in makers.items()}  # type: ignore[misc]
 
@@ -172,6 +173,29 @@ def survivors_table(study: Mapping[str, Any]) -> str:
 def _cell(source: str) -> str:
     line = " ".join(source.split()).replace("|", "∣").replace("`", "'")
     return line if len(line) <= 60 else f"{line[:57]}…"
+
+
+def coverage_table(study: Mapping[str, Any]) -> str:
+    """Share of lines and branches that the suite runs, per folder of the package."""
+    if not study:
+        return "Coverage was not measured."
+    parts = study["parts"]
+    keys = ("num_statements", "missing_lines", "num_branches", "missing_branches")
+    every = {key: sum(part[key] for part in parts.values()) for key in keys}
+    core = {key: every[key] - parts.get("lab", {}).get(key, 0) for key in keys}
+    rows = [*sorted(parts.items()), ("all but lab", core), ("all", every)]
+    header = ["folder", "lines", "run (%)", "branches", "taken (%)"]
+    table = markdown_table(header, (_coverage_row(*row) for row in rows), text=1)
+    said = f"Measured in {study['duration'] / 60:.0f} minutes, revision {study['revision'][:7]}."
+    return f"{said}\n\n{table}"
+
+
+def _coverage_row(name: str, part: Part) -> list[str]:
+    row = [name]
+    for of, missed in (("num_statements", "missing_lines"), ("num_branches", "missing_branches")):
+        share = f"{100 - 100 * part[missed] / part[of]:.1f}" if part[of] else "–"
+        row += [f"{part[of]:,}", share]
+    return row
 
 
 def faults_table(study: Mapping[str, Any]) -> str:
