@@ -7,6 +7,7 @@ replaced in a fork, so nothing is imported again.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -148,7 +149,8 @@ class MutantRunner:
                 text = self._tried(mutant, items, calls, writer)
             except BaseException as error:  # of pytest itself, from a mutant it cannot survive
                 text = f"killed\t{type(error).__name__}"
-            os.write(writer, f"\n{text}".encode())
+            with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+                os.write(writer, f"\n{text}".encode())
             os._exit(0)
         os.close(writer)
         with os.fdopen(reader) as lines:

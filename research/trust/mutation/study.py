@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leanbayes.lab.provenance import environment_facts, sources_hash
-from research.publishing.study_file import StudyFile, Tell
+from research.publishing.study_file import StudyFile, Tell, write_study
 from research.trust.mutation.mutants import chosen
 from research.trust.mutation.native import chosen_native, load_kernels
 from research.trust.mutation.run import AnyMutant, try_mutants
@@ -75,7 +75,7 @@ def study(settings: Choice, areas: list[str], out: Path, tell: Tell) -> dict[str
             try_mutants(left, tests, place, keep, prepare)
             facts = {**environment_facts(), "duration": time.monotonic() - started}
             file.study.setdefault("runs", []).append({"area": area, "tried": len(left), **facts})
-            file.keep(left[-1].name, file.parts[left[-1].name])
+            write_study(out, file.study)
     return file.study
 
 
