@@ -14,6 +14,7 @@ from research.publishing.study_file import show
 from research.trust.calibration import Settings
 from research.trust.calibration import study as study_calibration
 from research.trust.cifar10_hmc import study as study_cifar10
+from research.trust.coverage import pieces
 from research.trust.coverage import study as study_coverage
 from research.trust.faults.study import Cases
 from research.trust.faults.study import study as study_faults
@@ -74,10 +75,13 @@ def mutants(
 @app.command(epilog="Example: python -m research trust coverage --data runs/coverage")
 def coverage(
     data: Annotated[Path, typer.Option(help="Folder of measured pieces; a stopped run resumes.")],
+    tests: Annotated[
+        list[str] | None, typer.Option(help="Folder or file of tests. May be repeated. All.")
+    ] = None,
     out: Out = _TRUST / "coverage.json",
 ) -> None:
     """Count lines and branches that the suite runs; what runs in other processes is not seen."""
-    study_coverage(data, out, show("duration"))
+    study_coverage(data, tests or pieces(), out, show("duration"))
 
 
 @app.command(epilog="Example: python -m research trust faults --cases 200")

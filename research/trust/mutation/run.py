@@ -11,7 +11,6 @@ import contextlib
 import gc
 import json
 import os
-import random
 import signal
 import sys
 import time
@@ -26,14 +25,12 @@ import pytest
 import torch
 
 from research.publishing.paper import ROOT
+from research.trust.few_cases import few_of_each
 from research.trust.mutation.mutants import SOURCE, Mutant, living_functions
 from research.trust.mutation.native import NativeMutant
 
 _BUDGET, _GRACE = 8.0, 4.0
 """CPU seconds of all tests of a mutant; of one test beyond ten times what it takes."""
-
-_CASES = 12
-"""Cases of a parametrized test that are kept, drawn by a fixed seed."""
 
 Key = tuple[str, int]
 AnyMutant = Mutant | NativeMutant
@@ -91,14 +88,14 @@ class MutantRunner:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try every mutant on the collected tests."""
-        items = {item.nodeid: item for item in _few_of_each(session.items)}
+        items = {item.nodeid: item for item in few_of_each(session.items)}
         calls = self._watched(list(items.values()))
         gc.unfreeze()
         living_functions.cache_clear()  # an earlier folder may have imported less
         living_functions()
         gc.freeze()
         for mutant in self.mutants:
-            names = _promising_first(calls.tests.get(mutant.key, []), calls.seconds)
+            names = promising_first(calls.tests.get(mutant.key, []), calls.seconds)
             started = time.monotonic()
             verdict = "uncovered"
             test = ""
@@ -179,7 +176,7 @@ class MutantRunner:
         return "survived\t"
 
 
-def _promising_first(names: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
+def promising_first(names: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
     """The quickest first: one case of every test, then a second one, and so on."""
     seen: Counter[str] = Counter()
     ranked = []
@@ -188,15 +185,6 @@ def _promising_first(names: Iterable[str], seconds: Mapping[str, float]) -> list
         ranked.append((seen[test], seconds[name], name))
         seen[test] += 1
     return [name for *_, name in sorted(ranked)]
-
-
-def _few_of_each(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """At most so many cases of every parametrized test."""
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    draw = random.Random(0)
-    return [i for all_ in cases.values() for i in draw.sample(all_, min(_CASES, len(all_)))]
 
 
 def try_mutants(

@@ -42,7 +42,9 @@ def test_a_stopped_measurement_goes_on_and_is_a_table(tmp_path, monkeypatch):
     monkeypatch.setattr(coverage, "_report", lambda data: report)
     first = coverage.pieces()[0]
     (tmp_path / "seconds.json").write_text(json.dumps({first: 60.0}))
-    study = coverage.study(tmp_path, tmp_path / "coverage.json", lambda name, part: None)
+    study = coverage.study(
+        tmp_path, coverage.pieces(), tmp_path / "coverage.json", lambda name, part: None
+    )
     assert measured == coverage.pieces()[1:]
     assert study["duration"] >= 60.0
     rows = coverage_table({**study, "revision": "0123456789"}).splitlines()
