@@ -22,7 +22,7 @@ from leanbayes.distributions import WeightDistribution
 from leanbayes.distributions.base import STAND_INS
 from leanbayes.kernels.native import is_native, library, native_state, normals
 from leanbayes.precision import full_precision
-from leanbayes.torch_private import forward_level, is_transformed, transforms_active
+from leanbayes.torch_private import forward_level, is_exporting, is_transformed, transforms_active
 
 Mode = Literal["eager", "graph", "formula"]
 EAGER: Mode = "eager"
@@ -60,7 +60,7 @@ def mode_of(*arguments: Any) -> Mode:
 
 
 def _fit_graph(arguments: Sequence[Any]) -> bool:
-    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+    if not torch.compiler.is_dynamo_compiling() or is_exporting():
         return False
     if not is_native() or transforms_active():
         return False
