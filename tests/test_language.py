@@ -33,7 +33,7 @@ BRITISH = (
     r"learnt|spelt|licence|centre|metre\b|grey|analyse|catalogu|artefact|towards|whilst|"
     r"(?:normal|optim|standard|factor|initial|minim|maxim|penal|random|binar|parametr|parameter|"
     r"general|regular|summar|organ|real|special|visual|quant|linear|symmetr|marginal|vector|"
-    r"serial|token|memor|synchron|util|recogn|local|categor|central|character)"
+    r"serial|material|token|memor|synchron|util|recogn|local|categor|central|character)"
     r"is(?:e|ed|es|ing|ation|ations|er|ers)\b"
 )
 EVERYWHERE = {
