@@ -102,8 +102,8 @@ class Plan:
             for name in names:
                 require(
                     name in modules and modules[name] is modules[names[0]],
-                    f"the plan has a layer {name!r} ({kind}) that the model has not; make a plan "
-                    "of this model",
+                    f"the plan has a layer {name!r} ({kind}) that the model does not have; make a "
+                    "plan of this model",
                 )
             with _naming(names[0], modules[names[0]]):
                 check_convertible(modules[names[0]])

@@ -276,7 +276,7 @@ class WeightDistribution(Distribution, ABC):
         """Return the law of ``op(x, W)`` at each position (the local reparameterization)."""
         if not self.independent:
             raise ValueError(
-                f"{type(self).__name__} has no closed law of its outputs; use "
+                f"{type(self).__name__} has no closed-form distribution of its outputs; use "
                 f"estimator=lb.estimators.weights"
             )
         return Moments(op(x, self.mean), self.output_variance(op.square(x), op))

@@ -24,6 +24,7 @@ from leanbayes.kernels.native import STATE, is_native
 from leanbayes.precision import full_precision
 from leanbayes.torch_private import (
     forward_level,
+    is_exporting,
     is_observed,
     is_transformed,
     onednn_linear,
@@ -66,7 +67,7 @@ def mode_of(*arguments: Any) -> Mode:
 
 
 def _fit_graph(arguments: Sequence[Any]) -> bool:
-    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+    if not torch.compiler.is_dynamo_compiling() or is_exporting():
         return False
     if not is_native() or transforms_active():
         return False

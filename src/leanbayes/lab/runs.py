@@ -88,7 +88,7 @@ class Run:
             return
         if not self._recipe_file.exists():
             raise FileExistsError(
-                f"{self.folder} holds checkpoints or results and no recipe.yaml that says of what; "
+                f"{self.folder} holds checkpoints or results but no recipe.yaml; "
                 "put it back, or choose another --output"
             )
         if not resume:

@@ -295,7 +295,7 @@ def _refuse_more_parameters(module: nn.Module, layer: Layer) -> None:
     for name, _ in module.named_parameters():
         if name not in kept:
             raise ValueError(
-                f"it has a parameter {name!r} that its Bayesian counterpart has not, which would "
-                "be lost; exclude it, or write a kind of layer for it and call "
+                f"it has a parameter {name!r} that its Bayesian counterpart does not have, which "
+                "would be lost; exclude it, or write a kind of layer for it and call "
                 "lb.extend.register_layer"
             )
