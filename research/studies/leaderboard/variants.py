@@ -23,7 +23,7 @@ from leanbayes.training.schedules import random_weights
 from research.publishing.pages import Makers
 from research.publishing.study_file import StudyFile, Tell
 from research.publishing.tables import markdown_table
-from research.studies.defaults.runs import difference
+from research.studies.defaults.runs import Difference, difference
 from research.studies.leaderboard.methods import (
     METHODS,
     SAMPLES,
@@ -238,25 +238,45 @@ def study_variants(
 
 
 def makers(study: Mapping[str, Any]) -> Makers:
-    """Return what makes the table of docs/train_well.md."""
-    return {"variants": lambda score: table(study, score)}
+    """Return what makes the tables of docs/train_well.md."""
+    return {"variants": lambda words: table(study, *words.split("; "))}
 
 
-def table(study: Mapping[str, Any], score: str) -> str:
-    """Return differences from the recipe before, paired by seed, of every task."""
+def baseline_of(method: str) -> str:
+    """Return the recipe with which a variant is compared."""
+    return "now" if method.startswith("now,") else "before"
+
+
+def gaps(
+    study: Mapping[str, Any], method: str, score: str, base: str = ""
+) -> dict[str, Difference | None]:
+    """Return differences of a variant from its baseline, paired by seed, by task."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     for part in study["parts"].values():
         by_seed = found.setdefault((part["task"], part["method"]), {})
         by_seed[part["seed"]] = part["validation"][score]
-    tasks = [name for name in TASKS if (name, "before") in found]
-    lines = []
+    base = base or baseline_of(method)
+    return {
+        task: difference(
+            [
+                value - found[task, base][seed]
+                for seed, value in found.get((task, method), {}).items()
+                if seed in found[task, base]
+            ]
+        )
+        for task in TASKS
+        if (task, base) in found
+    }
+
+
+def table(study: Mapping[str, Any], score: str, base: str = "before") -> str:
+    """Return differences from the recipe before, or from that of now, of every task."""
+    lines, tasks = [], list(gaps(study, base, score))
     for method in EVERY:
-        gaps = [_gap(found.get((t, method), {}), found[t, "before"]) for t in tasks]
-        if method != "before" and any(gaps):
-            lines.append([method, *gaps])
+        known = method in BASELINES or baseline_of(method) == base
+        by_task = gaps(study, method, score, base)
+        if known and method != base and any(by_task.values()):
+            lines.append(
+                [method, *(f"{gap} ({gap.pairs})" if gap else "" for gap in by_task.values())]
+            )
     return markdown_table(["recipe", *(TASKS[name].title for name in tasks)], lines, text=1)
-
-
-def _gap(ours: Mapping[int, float], before: Mapping[int, float]) -> str:
-    gap = difference([ours[seed] - before[seed] for seed in ours if seed in before])
-    return f"{gap} ({gap.pairs})" if gap else ""
