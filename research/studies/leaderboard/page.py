@@ -27,7 +27,7 @@ from research.studies.leaderboard.verdicts import (
 
 COSTS = "costs.json"
 NETWORKS = {"MC dropout": "2, one per rate", "ensemble of 5": "5"}
-SAME_STEP = ("plain", "lb.laplace", "lb.laplace, last layer", "laplace-torch")
+SAME_STEP = ("plain", *(name for name in ALL_METHODS if "laplace" in name))
 """Methods that train the plain network, and nothing else by steps."""
 
 
