@@ -221,7 +221,7 @@ def test_what_has_that_rank_already_is_left(compress):
 @pytest.mark.parametrize("compress", COMPRESSIONS)
 def test_a_model_with_nothing_to_compress_is_refused(compress, posterior):
     with pytest.raises(ValueError, match=r"independent normal weights.*MeanField"):
-        compress(lb.convert(nn.Linear(9, 7), posterior, lb.priors.Normal(1.0)), 2)
+        compress(lb.convert(nn.Linear(9, 7), posterior), 2)
 
 
 @pytest.mark.parametrize("compress", COMPRESSIONS)
