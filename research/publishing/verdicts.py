@@ -6,16 +6,14 @@ MARGIN``. A term names a number of ours as in :mod:`.filled_claims`, is a number
 be a number is written: ``yes: REASON``, ``in part: REASON``, ``undecided: REASON``.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from research.publishing.cells import Cell
+from research.publishing.cells import Cell, level
 
 FindCell = Callable[[str], Cell]
 _SIGNS = (" < ", " > ", " ≈ ")
-_MANY_ERRORS = 2
 _TOO_FEW = {1: "one seed", 2: "two seeds"}
 """Seeds too few to separate two networks: the error of a mean of two is hardly known."""
 
@@ -112,7 +110,7 @@ def _outcome(condition: str, cell: FindCell) -> Verdict:
     difference = first.ours - second.ours
     if sign == " ≈ ":
         return Verdict(Word.YES if abs(difference) <= margin else Word.NO, "", seeds)
-    if abs(difference) <= _MANY_ERRORS * math.hypot(first.error or 0.0, second.error or 0.0):
+    if level(first, second):
         return Verdict(Word.UNDECIDED, "within two standard errors", seeds)
     return Verdict(Word.YES if (difference < 0) == (sign == " < ") else Word.NO, "", seeds)
 
