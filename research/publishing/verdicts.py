@@ -6,14 +6,16 @@ MARGIN``. A term names a number of ours as in :mod:`.filled_claims`, is a number
 be a number is written: ``yes: REASON``, ``in part: REASON``, ``undecided: REASON``.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from research.publishing.cells import Cell, level
+from research.publishing.cells import Cell
 
 FindCell = Callable[[str], Cell]
 _SIGNS = (" < ", " > ", " ≈ ")
+_MANY_ERRORS = 2
 _TOO_FEW = {1: "one seed", 2: "two seeds"}
 """Seeds too few to separate two networks: the error of a mean of two is hardly known."""
 
@@ -108,11 +110,11 @@ def _outcome(condition: str, cell: FindCell) -> Verdict:
     if seeds in _TOO_FEW and len(networks) > 1:
         return Verdict(Word.UNDECIDED, _TOO_FEW[seeds], seeds)
     difference = first.ours - second.ours
-    if sign == " ≈ ":
-        return Verdict(Word.YES if abs(difference) <= margin else Word.NO, "", seeds)
-    if level(first, second):
+    beyond = abs(difference) - margin
+    if abs(beyond) <= _MANY_ERRORS * math.hypot(first.error or 0.0, second.error or 0.0):
         return Verdict(Word.UNDECIDED, "within two standard errors", seeds)
-    return Verdict(Word.YES if (difference < 0) == (sign == " < ") else Word.NO, "", seeds)
+    holds = beyond < 0 if sign == " ≈ " else (difference < 0) == (sign == " < ")
+    return Verdict(Word.YES if holds else Word.NO, "", seeds)
 
 
 def terms_of(conditions: str) -> list[str]:
