@@ -5,12 +5,11 @@ what the paper prints. ``{compared: TERM / TERM}`` is a word: higher, lower, or 
 two numbers of ours differ by less than two standard errors.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping
 
 from leanbayes.errors import choose
-from research.publishing.cells import Cell, count
+from research.publishing.cells import Cell, count, level
 
 _NUMBER = re.compile(r"\{(?P<printed>printed )?(?P<kind>\w+): (?P<terms>[^}]*)\}")
 
@@ -50,8 +49,7 @@ def _known(term: str, cell: Cell, printed: bool) -> float:
 def _compared(first: tuple[Cell, str], second: tuple[Cell, str]) -> str:
     """Return how the first number is, seen from the second."""
     ours, other = (_known(term, cell, printed=False) for cell, term in (first, second))
-    errors = (cell.error or 0.0 for cell, _ in (first, second))
-    if abs(ours - other) <= 2 * math.hypot(*errors):
+    if level(first[0], second[0]):
         return "about the same"
     return "higher" if ours > other else "lower"
 
