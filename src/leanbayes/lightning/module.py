@@ -280,7 +280,7 @@ def _families(model: nn.Module) -> dict[str, str]:
 
 
 class PriorUpdates(L.Callback):
-    """A callback that sets :class:`~leanbayes.priors.GroupARD` priors by block updates at intervals.
+    """A callback that sets :class:`~leanbayes.priors.GroupARD` priors by block updates.
 
     Every rank computes them from the same parameters, so that the ranks agree.
 
