@@ -122,6 +122,7 @@ def fork(folder, *arguments):
     def run():
         torch.set_num_threads(1)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup ignores this one
         with open(folder / "said", "w") as file, open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
             os.dup2(file.fileno(), 2)
