@@ -5,8 +5,6 @@ what the paper prints. ``{compared: TERM / TERM}`` is a word: higher, lower, or 
 two numbers of ours differ by less than two standard errors.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping

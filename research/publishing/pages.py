@@ -4,8 +4,6 @@ A block stands between ``<!-- KIND: ARGUMENT -->`` and ``<!-- end -->``; its con
 and the rest of the page is left alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from research.publishing.paper_blocks import MakeBlocks
 
@@ -115,6 +116,14 @@ class Paper:
     truncated: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     step_cost: Mapping[str, float] = field(default_factory=dict)
     blocks: tuple[MakeBlocks, ...] = ()
+
+    @classmethod
+    def of(cls, file: str, **values: Any) -> Paper:
+        """Return the paper of a file ``NAME/paper.py``, with claims and checklist beside it."""
+        folder = Path(file).parent
+        claims = read_claims(folder / "claims.md")
+        checklist = read_checklist(folder / "checklist.md")
+        return cls(name=folder.name, claims=claims, checklist=checklist, **values)
 
     @property
     def recipes(self) -> Path:

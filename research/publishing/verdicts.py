@@ -6,8 +6,6 @@ MARGIN``. A term names a number of ours as in :mod:`.filled_claims`, is a number
 be a number is written: ``yes: REASON``, ``in part: REASON``, ``undecided: REASON``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 Every op turns a matrix ``a [rows, in]`` into a linear function with ``rows`` output channels, and
 it acts **row by row**: output channel ``i`` depends on row ``i`` alone. That one property makes
-structure cheap. With ``p`` the (never materialised) input patch,
+structure cheap. With ``p`` the (never materialized) input patch,
 
 * ``op(x, M)`` is the mean ``M p`` of a random output,
 * ``op(op.square(x), V)`` its variance when weights are independent with variances ``V``,

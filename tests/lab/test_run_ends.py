@@ -417,7 +417,7 @@ def test_what_has_no_recipe_is_refused(reference, tmp_path, kept, resume):
     for path in folder.iterdir():
         if path.name != kept:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with pytest.raises(FileExistsError, match=r"no recipe\.yaml that says of what; put it back"):
+    with pytest.raises(FileExistsError, match=r"but no recipe\.yaml; put it back"):
         train(recipe(), folder, resume=resume, progress=False)
 
 

@@ -1,7 +1,5 @@
 """The signal-to-noise ratio of gradients over the last steps [k-tied, section 4]."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

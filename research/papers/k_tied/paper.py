@@ -1,11 +1,8 @@
 """The k-tied Normal [k-tied]: published rows that no recipe has, claims and checklist."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from research.publishing.paper import Paper, Work, read_checklist, read_claims
-
-_HERE = Path(__file__).parent
+from research.publishing.paper import Paper, Work
 
 _AUTHORS = (
     "Jakub Świątkowski, Kevin Roth, Bastiaan S. Veeling, Linh Tran, Joshua V. Dillon, Jasper "
@@ -27,12 +24,10 @@ def _rows(*rows: Sequence[float]) -> Mapping[str, Mapping[str, float]]:
     }
 
 
-PAPER = Paper(
-    name="k_tied",
+PAPER = Paper.of(
+    __file__,
     short="k-tied",
     subject="k-tied Normal",
-    claims=read_claims(_HERE / "claims.md"),
-    checklist=read_checklist(_HERE / "checklist.md"),
     works=(
         Work("k-tied", _AUTHORS, 2019, _TITLE, "The workshop version"),
         Work("ICML", _AUTHORS, 2020, _TITLE, "ICML 2020, PMLR 119"),

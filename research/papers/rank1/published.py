@@ -1,7 +1,5 @@
 """Printed numbers of clean and corrupted images [rank-1, Tables 1 to 4 and 8]."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 COLUMNS = ("nll", "accuracy", "ece", "cnll", "ca", "cece")

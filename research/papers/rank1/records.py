@@ -1,7 +1,5 @@
 """Health records: trained runs beside the true risk of a generated cohort, which none can beat."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

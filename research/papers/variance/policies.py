@@ -1,7 +1,5 @@
 """Policies of several kinds on several seeds: kept small, as a table, and as curves with bands."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,12 +24,7 @@ Study = Mapping[str, Any]
 
 
 def keep_policy(file: Path, out: Path) -> Path:
-    """Keep what ``python -m research.lab explore`` wrote, with averages over blocks of episodes.
-
-    Args:
-        file: what the command wrote, all of whose seeds are finished.
-        out: the folder of such files; the file is ``ENVIRONMENT-POLICY.json``.
-    """
+    """Keep what ``python -m research.lab explore`` wrote, with averages over blocks of episodes."""
     study = read_object(file, _KEYS, "a study of a policy", "run explore again")
     for run in study["runs"]:
         require(

@@ -1,7 +1,5 @@
 """Printed numbers of the networks that are studied here [variance, Tables 1 to 3, 3.3]."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 Printed = Mapping[str, Mapping[str, float]]

@@ -1,7 +1,5 @@
 """Writes docs/kl_weight.md and its picture from the files in results/kl_weight."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """docs/lora.md, from the file of the study: conclusions, the table, how it was measured."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,14 +1,12 @@
 """Writes docs/one_pass.md from results/one_pass.json and results/bench/one_pass.json."""
 
-from __future__ import annotations
-
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from leanbayes.saving.files import replace_file
+from research.publishing.cells import mean_with_error
 from research.publishing.tables import markdown_table
 from research.studies.one_pass.study import ONE_PASS, REFERENCE, SUQ, TASKS
 
@@ -54,17 +52,6 @@ def differences(methods: Mapping[str, Mapping[int, Part]], metric: str) -> list[
     return [(a - b) / abs(b) if metric == "nll" else a - b for a, b in pairs]
 
 
-def _with_error(values: Sequence[float], digits: int, factor: float = 1.0) -> str:
-    mean = factor * fmean(values)
-    sign = "−" if mean < 0 else ""
-    if len(values) < 2:
-        return f"{sign}{abs(mean):.{digits}f}"
-    error = factor * stdev(values) / math.sqrt(len(values))
-    least = 10.0**-digits
-    shown = f"± {error:.{digits}f}" if error >= least / 2 else f"± <{least:.{digits}f}"
-    return f"{sign}{abs(mean):.{digits}f} {shown}"
-
-
 def _mean(methods: Mapping[str, Mapping[int, Part]], method: str, metric: str) -> str:
     return f"{fmean(part[metric] for part in methods[method].values()):.4f}"
 
@@ -74,8 +61,8 @@ def _table(rows: Rows) -> str:
     for (task, posterior), methods in rows.items():
         numbers = [_mean(methods, name, "nll") for name in ("mean weights", REFERENCE, ONE_PASS)]
         apart = [
-            _with_error(differences(methods, "nll"), 2, 100),
-            *(_with_error(differences(methods, metric), 4) for metric in ("ece", "auroc")),
+            mean_with_error(differences(methods, metric), digits, factor).replace("-", "−")
+            for metric, digits, factor in (("nll", 2, 100), ("ece", 4, 1), ("auroc", 4, 1))
         ]
         seeds = str(len(methods[REFERENCE]))
         lines.append([TASKS[task].title, posterior, seeds, *numbers, *apart])

@@ -1,7 +1,5 @@
 """One network in six ways on Fashion-MNIST, with digits of MNIST as OOD images."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.errors import require_count, require_positive
 from leanbayes.lab.evaluation import foreign_auroc
 from leanbayes.lab.provenance import environment_facts
 from research.data import load_dataset
@@ -51,11 +48,6 @@ class Settings:
     samples: int = 20
     hidden: int = 400
     held_out: float = 0.25
-
-    def __post_init__(self) -> None:
-        for name in ("images", "epochs", "batch", "samples", "hidden"):
-            require_count(name, getattr(self, name), 1)
-        require_positive(rate=self.rate, warmup=self.warmup)
 
 
 def network(settings: Settings, dropout: float = 0.0) -> nn.Sequential:
@@ -197,7 +189,6 @@ def study_methods(
     settings: Settings, out: str | Path, *, seeds: int = 3, tell: Tell | None = None
 ) -> dict[str, Any]:
     """Choose every method's setting, then train and judge it with every seed the file lacks."""
-    require_count("seeds", seeds, 1)
     file = StudyFile(out, "overview", asdict(settings))
     images = read_images(settings)
     choices = file.parts.get(CHOICES, {})

@@ -1,7 +1,5 @@
 """What others printed for the standard splits: one hidden layer of 50 units (protein 100)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 SETS = {

@@ -12,7 +12,7 @@ from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import choose, require
 from leanbayes.estimators import mean
 from leanbayes.layers import Affine, RandomMap
-from leanbayes.layers.affine import Convolution, TransposedConvolution
+from leanbayes.layers.matrix_layers import Convolution, TransposedConvolution
 from leanbayes.models.random_maps import using
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp
 from leanbayes.prediction.eval_mode import evaluating

@@ -1,7 +1,5 @@
 """Printed numbers of sparse networks [matrix normal, Tables 1 and 2]."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -219,18 +219,6 @@ def test_what_cannot_be_attacked_is_told_in_one_sentence(digits, attacked, runs,
     assert not out.exists()
 
 
-@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"step": -1.0}, {"images": 0}])
-def test_settings_of_an_attack_are_checked(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        AttackSettings(**wrong)
-
-
-@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"rate": 0.0}, {"shown": 0}])
-def test_settings_of_the_toy_are_checked(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        FourClasses(**wrong)
-
-
 def test_both_studies_are_commands(digits, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     toy_file, attack_file = tmp_path / "toy.json", tmp_path / "attack.json"
