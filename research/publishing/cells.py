@@ -231,11 +231,11 @@ def averaged(values: Iterable[float | None], errors: Iterable[float | None] = ()
     return Cell(mean_of(known), stdev(known) / math.sqrt(len(known)), seeds=len(known))
 
 
-def level(first: Cell, second: Cell) -> bool:
+def about_equal(first: Cell, second: Cell) -> bool:
     """Return whether two numbers differ by at most two standard errors of their difference.
 
     Example:
-        >>> level(Cell(1.0, 0.1), Cell(1.2)), level(Cell(1.0), Cell(1.2))
+        >>> about_equal(Cell(1.0, 0.1), Cell(1.2)), about_equal(Cell(1.0), Cell(1.2))
         (True, False)
     """
     spread = math.hypot(first.error or 0.0, second.error or 0.0)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from leanbayes.errors import choose
-from research.publishing.cells import Cell, count, level
+from research.publishing.cells import Cell, about_equal, count
 
 _NUMBER = re.compile(r"\{(?P<printed>printed )?(?P<kind>\w+): (?P<terms>[^}]*)\}")
 
@@ -49,7 +49,7 @@ def _known(term: str, cell: Cell, printed: bool) -> float:
 def _compared(first: tuple[Cell, str], second: tuple[Cell, str]) -> str:
     """Return how the first number is, seen from the second."""
     ours, other = (_known(term, cell, printed=False) for cell, term in (first, second))
-    if level(first[0], second[0]):
+    if about_equal(first[0], second[0]):
         return "about the same"
     return "higher" if ours > other else "lower"
 
