@@ -58,8 +58,8 @@ def _value(value: float) -> str:
     """Return three digits, or all before the point; with a typographic minus."""
     if isinstance(value, int):
         return count(value)
-    written = f"{value:#.3g}".removesuffix(".") if abs(value) < 1000 else f"{value:.0f}"
-    return written.replace("-", "−")
+    digits = "#.3g" if abs(value) < 1000 else ".0f" if abs(value) < 10_000 else ",.0f"
+    return format(value, digits).removesuffix(".").replace("-", "−")
 
 
 def _printed(value: float) -> str:
