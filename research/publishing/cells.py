@@ -231,6 +231,17 @@ def averaged(values: Iterable[float | None], errors: Iterable[float | None] = ()
     return Cell(mean_of(known), stdev(known) / math.sqrt(len(known)), seeds=len(known))
 
 
+def about_equal(first: Cell, second: Cell) -> bool:
+    """Return whether two numbers differ by at most two standard errors of their difference.
+
+    Example:
+        >>> about_equal(Cell(1.0, 0.1), Cell(1.2)), about_equal(Cell(1.0), Cell(1.2))
+        (True, False)
+    """
+    spread = math.hypot(first.error or 0.0, second.error or 0.0)
+    return abs((first.ours or 0.0) - (second.ours or 0.0)) <= 2 * spread
+
+
 def rows_table(rows: Sequence[Row]) -> str:
     """Return the rows as a table: ours ± standard error, the published value in brackets."""
     shown = {name for row in rows for name, cell in row.cells.items() if cell != Cell()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from leanbayes.lab.recipe_files import parse_yaml
 from research.publishing.paper_blocks import MakeBlocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +83,11 @@ def read_checklist(file: Path) -> dict[str, Item]:
         key: Item(where, claim, "" if page == "–" else page)
         for key, where, claim, page in _rows(file)
     }
+
+
+def read_published(file: str) -> Any:
+    """Read the printed numbers in ``published.yaml`` beside a file."""
+    return parse_yaml(Path(file).with_name("published.yaml").read_text(encoding="utf-8"))
 
 
 def _rows(file: Path) -> list[list[str]]:

@@ -24,10 +24,6 @@ forward_level = partial(vars(forward_ad).__getitem__, "_current_level")
 """The level of forward-mode derivatives; negative outside of them."""
 
 
-is_exporting = getattr(torch.compiler, "is_exporting", lambda: torch.compiler._is_compiling_flag)
-"""Whether ``torch.export`` runs; the name is public since torch 2.7."""
-
-
 class DispatchMode(TorchDispatchMode):
     """A mode whose ``__torch_dispatch__`` sees every operation of a block."""
 

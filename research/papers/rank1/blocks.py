@@ -10,7 +10,7 @@ from leanbayes.lab import plots
 from leanbayes.lab.files import read_object
 from research.papers.rank1 import tables
 from research.papers.rank1.induced import tails
-from research.papers.rank1.published import CIFAR10, CIFAR100, IMAGENET, printed
+from research.papers.rank1.published import TABLES, printed
 from research.papers.rank1.seed_means import SEVERITIES, Found, read_runs
 from research.papers.rank1.trials import trials_table
 from research.publishing.cells import Cell
@@ -18,7 +18,6 @@ from research.publishing.paper_blocks import OwnBlocks, Picture, where_run
 from research.publishing.tables import markdown_table
 
 FORMULAS = ("factors", "weights", "indices j, k", "one curvature")
-_PRINTED = {"CIFAR-10": CIFAR10, "CIFAR-100": CIFAR100, "ImageNet": IMAGENET}
 
 
 def rank1_blocks(results: Path) -> OwnBlocks:
@@ -64,7 +63,7 @@ def rank1_blocks(results: Path) -> OwnBlocks:
                 for kind, make in of_runs.items()
             },
             "rank1-costs": costs,
-            "rank1-printed": lambda name: tables.printed_table(choose("table", name, _PRINTED)),
+            "rank1-printed": lambda name: tables.printed_table(choose("table", name, TABLES)),
             "rank1-trials": lambda _: trials_table(study("trials", "rank1-trials", "trials")),
             "theorem": lambda _: _theorem_table(theorem()),
         },

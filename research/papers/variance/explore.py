@@ -21,13 +21,11 @@ from research.publishing.study_file import refuse_changes, write_study
 def add_explore(application: typer.Typer) -> None:
     """Add the command to an application."""
     example = "python -m research.lab explore CartPole-v0 --policy variance --seeds 9"
-    command = application.command(
-        "explore", epilog=f"Example: {example}", rich_help_panel="Research"
-    )
-    command(in_a_sentence(with_settings(PolicyGradient)(explore_command)))
+    command = application.command(epilog=f"Example: {example}", rich_help_panel="Research")
+    command(in_a_sentence(with_settings(PolicyGradient)(explore)))
 
 
-def explore_command(
+def explore(
     settings: PolicyGradient,
     environment: Annotated[str, typer.Argument(help="A name that gymnasium knows.")],
     seeds: Seeds = 9,
@@ -41,7 +39,7 @@ def explore_command(
     """
     torch.set_num_threads(1)  # matrices this small are slower on two
     path = out or Path("runs") / f"{environment.replace('/', '-')}-{settings.policy}.json"
-    done = explore(environment, settings, path, seeds=seeds, tell=_show_seed)
+    done = train_seeds(environment, settings, path, seeds=seeds, tell=_show_seed)
     mean, count = done["last_100"], len(done["runs"])
     told = f"mean over {count} seeds {mean['value']:.1f} ± {mean['error']:.1f}: {path}"
     console().print(told, soft_wrap=True)
@@ -56,7 +54,7 @@ def _show_seed(run: Mapping[str, Any]) -> None:
     )
 
 
-def explore(
+def train_seeds(
     environment: str,
     settings: PolicyGradient,
     out: Path,

@@ -55,15 +55,15 @@ def read_policy(file: Path) -> Study:
 def table_of_policies(studies: Sequence[Study]) -> str:
     """Return the return over the last hundred episodes: mean, error and range over seeds."""
     header = ["environment", "policy", "return of the last 100", "worst seed", "best seed", "seeds"]
-    return markdown_table(header, map(_line, studies))
-
-
-def _line(study: Study) -> list[str]:
-    last, seeds = study["last_100"], [run["last_100"]["value"] for run in study["runs"]]
-    mean = with_error(last["value"], last["error"], 1)
-    numbers = mean, f"{min(seeds):.1f}", f"{max(seeds):.1f}"
-    signed = (number.replace("-", "−") for number in numbers)
-    return [study["environment"], study["settings"]["policy"], *signed, str(len(seeds))]
+    lines = []
+    for study in studies:
+        last, seeds = study["last_100"], [run["last_100"]["value"] for run in study["runs"]]
+        mean = with_error(last["value"], last["error"], 1)
+        numbers = (mean, f"{min(seeds):.1f}", f"{max(seeds):.1f}")
+        signed = (number.replace("-", "−") for number in numbers)
+        policy = study["settings"]["policy"]
+        lines.append([study["environment"], policy, *signed, str(len(seeds))])
+    return markdown_table(header, lines)
 
 
 def commands_of_policies(studies: Sequence[Study]) -> str:

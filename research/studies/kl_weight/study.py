@@ -65,11 +65,8 @@ def concrete(seed: int, settings: Settings) -> Rows:
 _OF_IMAGES = Settings(100, 5000, 2000, 2000, lr=0.003)
 TASKS: dict[str, tuple[Callable[[int, Settings], Rows], Settings]] = {
     "concrete": (concrete, Settings(50, 927, 103, 4000, seeds=5)),
-    "mnist": (partial(images, "mnist", "fashion-mnist"), Settings(100, 5000, 2000, 2000, lr=0.003)),
-    "fashion-mnist": (
-        partial(images, "fashion-mnist", "mnist"),
-        Settings(100, 5000, 2000, 2000, lr=0.003),
-    ),
+    "mnist": (partial(images, "mnist", "fashion-mnist"), _OF_IMAGES),
+    "fashion-mnist": (partial(images, "fashion-mnist", "mnist"), _OF_IMAGES),
 }
 
 

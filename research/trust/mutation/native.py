@@ -14,7 +14,7 @@ from pathlib import Path
 from leanbayes.kernels import dispatch, native
 from research.trust.mutation.mutants import SOURCE
 
-FILES = ("kernels/kernels.cpp", "kernels/rank1_kernels.h")
+FILES = tuple(f"kernels/{name}" for name in ("kernels.cpp", "rank1_kernels.h", "window_kernels.h"))
 _START = {FILES[0]: "namespace INSTRUCTIONS {"}
 """Where the kernels begin; before it are instruction sets and exported names."""
 

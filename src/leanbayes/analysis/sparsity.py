@@ -70,7 +70,7 @@ class SparseLayer(NamedTuple):
 @shown_as_table
 @dataclass(frozen=True)
 class SparsityReport:
-    """What is left of every layer, in the network's order; ``print`` shows a table.
+    """Remaining weights of every layer, in the network's order; ``print`` shows a table.
 
     Attributes:
         layers: one entry per weight matrix.

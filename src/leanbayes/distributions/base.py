@@ -296,7 +296,7 @@ class WeightDistribution(Distribution, ABC):
         return FixedMap(op, self.mean)
 
     def weight_map(self, op: LinearOp) -> Map:
-        """Return the map of one draw of the weights (one a member), for batches of any size."""
+        """Return the map of one draw of the weights (one per member), for batches of any size."""
         return FixedMap(op, self.rsample())
 
     def local_map(self, op: LinearOp, batch: int | None, noise: NoiseSource = FRESH) -> Map:

@@ -24,7 +24,6 @@ from leanbayes.kernels.native import STATE, is_native
 from leanbayes.precision import full_precision
 from leanbayes.torch_private import (
     forward_level,
-    is_exporting,
     is_observed,
     is_transformed,
     onednn_linear,
@@ -39,6 +38,7 @@ FORMULA: Mode = "formula"
 PLAIN = (nn.Parameter, Tensor)
 """Classes of tensors that no other library has wrapped."""
 STRIDED = torch.strided
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # since torch 2.7
 
 K = TypeVar("K", bound=Callable[..., Any])
 Key = tuple[str, type, type]
@@ -67,7 +67,7 @@ def mode_of(*arguments: Any) -> Mode:
 
 
 def _fit_graph(arguments: Sequence[Any]) -> bool:
-    if not torch.compiler.is_dynamo_compiling() or is_exporting():
+    if not torch.compiler.is_dynamo_compiling() or _is_exporting():
         return False
     if not is_native() or transforms_active():
         return False

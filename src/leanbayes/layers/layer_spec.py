@@ -36,7 +36,7 @@ SharedPriors = dict[Prior, Learned[Distribution]]
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """What a layer is to be made of.
+    """Parts of one Bayesian layer.
 
     Args:
         posterior: spec of the weights' posterior.
