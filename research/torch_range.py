@@ -101,14 +101,10 @@ def torch_range(
     ] = sys.executable,
 ) -> None:
     """Run the core tests on other versions of torch, and add them to the results."""
-    results: dict[str, Any] = (
-        read_object(RESULTS, {"trials"}, "a table of versions", "delete it")
-        if RESULTS.exists()
-        else {"trials": {}}
-    )
     for folder in folders:
         found = trial(python, [folder, *([common] if common else [])])
         key = f"{found['torch']}, Python {found['python']}, {found['machine']}"
+        results = _results() if RESULTS.exists() else {"trials": {}}  # others may have added one
         results["trials"][key] = {**found, "sources": sources_hash()}
         results["measured_by"] = environment_facts()
         write_json(RESULTS, results)
@@ -142,7 +138,11 @@ def _passed(counts: dict[str, Any]) -> str:
     return f"{passed:,} of {total:,}" if counts else ""
 
 
+def _results() -> dict[str, Any]:
+    return read_object(RESULTS, {"trials"}, "a table of versions", "run torch-range again")
+
+
 def write_page() -> None:
     """Update the table of ``docs/installation.md``."""
-    results = read_object(RESULTS, {"trials"}, "a table of versions", "run torch-range again")
-    print(f"Written to {refresh(PAGE, {'torch-range': lambda _: versions_table(results)})}")
+    found = versions_table(_results())
+    print(f"Written to {refresh(PAGE, {'torch-range': lambda _: found})}")

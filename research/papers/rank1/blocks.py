@@ -44,7 +44,7 @@ def rank1_blocks(results: Path) -> OwnBlocks:
         return read_object(file, {key}, f"a file of {name}", f"run {again}")
 
     def theorem() -> Mapping[str, Any]:
-        return study("theorem", "theorem")["parts"]  # type: ignore[no-any-return]
+        return study("theorem", "theorem")["parts"]
 
     def costs(argument: str) -> str:
         measured = where_run(study, None)("costs", "rank1-costs", "costs")

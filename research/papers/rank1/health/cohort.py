@@ -213,11 +213,15 @@ def ehr_cohort(**options: int) -> Dataset:
     parts = generate_cohort(**options)
     best = ", ".join(f"{name} {value:.4f}" for name, value in parts["test"].scores().items())
     deaths = float(parts["test"].died.double().mean())
-    examples = {name: Examples(part.entries, part.died) for name, part in parts.items()}
+    train, validation, test = (
+        Examples(parts[name].entries, parts[name].died) for name in ("train", "validation", "test")
+    )
     return Dataset(
         name="",
         task="sequence",
-        **examples,
+        train=train,
+        validation=validation,
+        test=test,
         classes=("survived", "died"),
         preprocessing=(
             f"patients of one generated hospital (seed {options.get('seed', 0)}), of whom "
