@@ -8,13 +8,28 @@ from torch import Tensor
 from leanbayes.distributions import FixedMap, Map
 from leanbayes.distributions.base import rows_for
 from leanbayes.distributions.factored import PerturbedMap
-from leanbayes.kernels.dispatch import EAGER, Computation, Saved, Tensors, Value, mode_of, run
-from leanbayes.kernels.native import library, loaded, pointer, product, products, threads
+from leanbayes.kernels.dispatch import (
+    EAGER,
+    Computation,
+    Saved,
+    Tensors,
+    Value,
+    library,
+    loaded,
+    mode_of,
+    pointer,
+    product,
+    products,
+    run,
+    threads,
+)
 from leanbayes.kernels.rank1 import ScaledMap
 from leanbayes.precision import is_rounded
 
 _BYTES = 4
 _GATES = 4
+_ROWS = 512
+"""Rows of the input's product that are computed at once where no gradient needs all of them."""
 
 
 class _Factored(NamedTuple):
@@ -85,30 +100,36 @@ class _Lstm(Computation):
         cell: Tensor,
     ) -> Value:
         (time, batch, _), n = x.shape, h.shape[1]
-        inputs = product((x if s is None else x * s).flatten(0, 1), weight)
-        steps = time if self.keep else 1
+        steps = time if self.keep else min(time, -(-_ROWS // batch))
         y, gates = x.new_empty(time + 1, batch, n), x.new_empty(steps, batch, _GATES * n)
-        cells = x.new_empty(time, batch, n)
-        states = None if state_s is None else x.new_empty(time + 1, batch, n)
+        cells = x.new_empty(steps + 1, batch, n)
+        states = None if state_s is None else x.new_empty(steps + 1, batch, n)
         scaled = h if state_s is None else h * state_s
         met, first = list[Tensor](), scaled
         fixed = tuple(map(pointer, (r, state_r, bias, state_s)))
         sizes = (0 if bias is None else len(bias)), batch, n, threads(gates[0].numel())
         before, wide, narrow = cell.data_ptr(), _BYTES * gates[0].numel(), _BYTES * h.numel()
-        starts = inputs.data_ptr(), gates.data_ptr(), cells.data_ptr(), y.data_ptr()
         multiply, outputs = products(batch, state_weight), y.unbind(0)
         later = outputs if states is None else states.unbind(0)
         for t in range(time):
+            place, room = t % steps, t % (steps + 1)
+            if place == 0:
+                part = x[t : t + steps]
+                inputs = product((part if s is None else part * s).flatten(0, 1), weight)
             p = multiply(scaled)
-            own = starts[0] + t * wide, p.data_ptr()
-            out = starts[1] + (t * wide if self.keep else 0), starts[2] + t * narrow
-            to = (*out, starts[3] + t * narrow, pointer(None if states is None else later[t]))
+            scaled = later[t if states is None else room]
+            to = (
+                gates.data_ptr() + place * wide,
+                cells.data_ptr() + room * narrow,
+                y.data_ptr() + t * narrow,
+                pointer(None if states is None else scaled),
+            )
+            own = inputs.data_ptr() + place * wide, p.data_ptr()
             loaded().lstm_forward(*own, *fixed, before, *to, *sizes)
             before = to[1]
-            scaled = later[t]
             if self.keep and state_r is not None:
                 met.append(p)
-        y[-1] = cells[-1]
+        y[-1] = cells[(time - 1) % (steps + 1)]
         return Value(y, None, (inputs, gates, cells, first, states, y, *met))
 
     def backward(self, g: Tensor, call: Saved) -> Tensors:
