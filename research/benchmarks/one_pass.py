@@ -59,7 +59,9 @@ def costs(name: str, options: Options) -> dict[str, Any]:
         return p.probs
 
     models = {
-        f"{n}, one pass": lb.convert(setup.fresh(), q, FACTORS if n == "rank-1, 1 member" else PRIOR)
+        f"{n}, one pass": lb.convert(
+            setup.fresh(), q, FACTORS if n == "rank-1, 1 member" else PRIOR
+        )
         for n, q in POSTERIORS.items()
     }
     works = {n: (lambda model=model: one_pass(model)) for n, model in models.items()}
