@@ -124,8 +124,9 @@ def ranks(runs: Runs, costs: Costs, words: str) -> str:
     if not columns:
         return NOT_RUN
     header = [f"{RANKED[name]} ({count} tasks)" for name, (_, count) in columns.items()]
+    known = {task: found for task, found in costs.items() if task in runs.tasks(GROUPS[group])}
     lines = [
-        [each, *(f"{found[each]:.2f}" for found, _ in columns.values()), *_cost(runs, costs, each)]
+        [each, *(f"{found[each]:.2f}" for found, _ in columns.values()), *_cost(runs, known, each)]
         for each in methods
     ]
     header += ["networks trained", "step, plain = 1", "passes"]

@@ -143,7 +143,9 @@ def test_ranks_and_differences_by_hand():
     found, count = runs.mean_ranks("nll", methods)
     assert count == 2, "a method that refused a task is last, not absent"
     assert found == {"plain": 2.0, "k-tied": 1.75, "MC dropout": 2.25}
-    measured = {"mlp": {"k-tied": {"median": 1.2}}, "cnn": {"k-tied": {"median": 1.4}}}
+    measured = {"mlp": {"k-tied": {"median": 1.2}}, "uci-energy": {"k-tied": {"median": 1.4}}}
+    assert "| 1 | 1.20 | 1 |" in ranks(runs, measured, "classes")
+    assert "| 1 | 1.40 | 1 |" in ranks(runs, measured, "numbers")
     assert "| k-tied | 1.75 | 1.50 | 2.00 | 1 | 1.30 | 1 |" in ranks(runs, measured, "all")
     assert "| plain | 2.00 | 2.00 | 3.00 | 1 | 1.00 | 1 |" in ranks(runs, measured, "all")
 
