@@ -83,7 +83,7 @@ class Called(nn.Module):
         super().__init__()
         self.model, self.names, self.output = model, names, output
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor) -> Any:
         named = dict(zip(self.names, inputs, strict=True)) if self.names else {}
         given = self.model(**named) if named else self.model(*inputs)
         if self.output is not None:
