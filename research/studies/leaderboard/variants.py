@@ -271,7 +271,7 @@ def gaps(
 
 def table(study: Mapping[str, Any], score: str, base: str = "before") -> str:
     """Return differences from the recipe before, or from that of now, of every task."""
-    lines, tasks = [], list(gaps(study, base, score))
+    lines, tasks = [], list(gaps(study, base, score, base))
     for method in EVERY:
         known = method in BASELINES or baseline_of(method) == base
         by_task = gaps(study, method, score, base)

@@ -16,6 +16,8 @@ from research.studies.leaderboard.runs import Runs
 from research.studies.leaderboard.shortfall import amounts, tried
 from research.studies.leaderboard.study import study_leaderboard
 from research.studies.leaderboard.tasks import TASKS, Rows
+from research.studies.leaderboard.variants import Tail
+from research.studies.leaderboard.variants import table as table_of_variants
 from research.studies.leaderboard.verdicts import decided, verdicts
 
 
@@ -195,6 +197,13 @@ def test_variants_are_counted_beside_their_own_baseline():
     assert "| no warm-up | 0 / 0 / 1 | 0 / 1 / 0 |" in said
     assert "| plain | 0 / 1 / 0 | 0 / 1 / 0 |" in said
     assert "| now | 1 / 0 / 0" in said, "the present recipe beside the one before"
+    parts["other"] = {**parts["before 0"], "task": "cnn"}  # the present recipe was not run there
+    beside_now = table_of_variants({"parts": parts}, "nll", "now").splitlines()
+    assert beside_now[0] == "| recipe | MLP |"
+    assert beside_now[2:] == [
+        "| plain | +0.60 ± 0.10 (2) |", "| now, 100 samples | −0.1000 ± 0 (2) |",
+    ]  # fmt: skip
+    assert "| MLP | CNN |" in table_of_variants({"parts": parts}, "nll", "before")
 
 
 def test_verdicts_say_where_it_falls_short_and_by_how_much():
@@ -211,6 +220,17 @@ def test_verdicts_say_where_it_falls_short_and_by_how_much():
         better.append(record("mlp", "rank-1 mixture", seed, **scores))
     asked = "mean rank in OOD AUROC better than baselines and other libraries: classes"
     assert f"| {asked} | **yes** | 2.00 over 1 tasks; none" in verdicts(Runs(better), {})
+
+
+def test_the_tail_averages_the_parameters_of_the_last_steps():
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer, tail = torch.optim.SGD([weight], lr=1.0), Tail(first=3)
+    optimizer.register_step_post_hook(tail.add)
+    for _ in range(4):
+        weight.grad = -torch.ones(2)
+        optimizer.step()
+    tail.load()
+    assert weight.tolist() == [3.5, 3.5]  # of the third step and the fourth
 
 
 def test_steps_are_measured_in_turns(small, tmp_path):
