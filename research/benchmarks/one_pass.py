@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import leanbayes as lb
 from research.benchmarks.methods import PRIOR
 from research.benchmarks.networks import SETUPS
+from research.benchmarks.networks_run import FACTORS
 from research.benchmarks.real_networks import NETWORKS as REAL
 from research.benchmarks.step import Options
 from research.measuring.harness import as_json, measure
@@ -57,7 +58,12 @@ def costs(name: str, options: Options) -> dict[str, Any]:
         assert p.fallback is None, p.fallback
         return p.probs
 
-    models = {f"{n}, one pass": lb.convert(setup.fresh(), q, PRIOR) for n, q in POSTERIORS.items()}
+    models = {
+        f"{n}, one pass": lb.convert(
+            setup.fresh(), q, FACTORS if n == "rank-1, 1 member" else PRIOR
+        )
+        for n, q in POSTERIORS.items()
+    }
     works = {n: (lambda model=model: one_pass(model)) for n, model in models.items()}
     sampled = models["k-tied 2, one pass"]
     works[SAMPLED] = lambda: lb.predict(sampled, x, samples=SAMPLES).probs

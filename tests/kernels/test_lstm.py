@@ -1,5 +1,7 @@
 """The LSTM with rank-one factors: the kernel against torch's operations, and when it is used."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -105,3 +107,17 @@ def test_a_step_of_the_loop_makes_no_gradient_of_the_whole_sequence(monkeypatch)
         y.backward()
     counts = {event.key: event.count for event in profile.key_averages()}
     assert counts.get("aten::select_backward", 0) <= 2
+
+
+@needs_native
+@pytest.mark.parametrize("posterior", [lb.Rank1(1), lb.Rank1(2, ("none", "normal"), batch="tile")])
+@pytest.mark.parametrize("rows", [1, 2 * BATCH, 4 * BATCH, 100 * BATCH])
+def test_without_gradients_a_few_steps_at_a_time_give_the_same(posterior, rows, monkeypatch):
+    monkeypatch.setattr(sys.modules[_Lstm.__module__], "_ROWS", rows)
+    model, x = converted(posterior), torch.randn(TIME, BATCH, 5)
+    y, (h, c) = model(x)
+    with torch.no_grad():
+        found, (last, cell) = model(x)
+    torch.testing.assert_close(found, y.detach())
+    torch.testing.assert_close(last, h.detach())
+    torch.testing.assert_close(cell, c.detach())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import leanbayes as lb
 from leanbayes.lab.files import write_text
 from leanbayes.lab.provenance import environment_facts
-from research.measuring.harness import as_json, measure
+from research.measuring.harness import CLOCKS, as_json, measure
 from research.measuring.machine import facts
 from research.studies.leaderboard.methods import MEMBERS, RATES, Job
 from research.studies.leaderboard.page import COSTS
@@ -64,7 +64,8 @@ _STEPS: Mapping[str, Callable[[Job], Step]] = {
 def measure_costs(
     folder: Path, *, rounds: int, tasks: Sequence[str] = MEASURED, tell: Callable[[str], object]
 ) -> Path:
-    """Measure a step of every method that trains, on a quiet machine, and write the file."""
+    """Measure a step of every method that trains by processor time of one thread, and write it."""
+    torch.set_num_threads(1)
     installed, found = available(), {}
     names = [n for n in _STEPS if n in installed or n not in ("IVON", "bayesian-torch")]
     for name in tasks:
@@ -73,7 +74,8 @@ def measure_costs(
         job = Job(name, task, rows, 0, folder)
         x, y = rows.x[: task.batch], rows.y[: task.batch]
         steps = {each: _bound(_STEPS[each](job), x, y) for each in names}
-        found[name] = as_json(measure(steps.pop("plain"), steps, rounds=rounds))
+        costs = measure(steps.pop("plain"), steps, rounds=rounds, clock=CLOCKS["cpu"])
+        found[name] = as_json(costs)
         tell(
             f"{task.title}: " + ", ".join(f"{n} {c['median']:.2f}" for n, c in found[name].items())
         )

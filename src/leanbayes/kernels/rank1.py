@@ -180,10 +180,7 @@ class _Scale(Computation):
     """Channels ``x [batch, channels, …]`` times factors ``[batch, channels]``."""
 
     def forward(self, x: Tensor, factor: Tensor) -> Value:
-        dense = x.contiguous(), factor.contiguous()
-        y = torch.empty_like(dense[0])
-        _scale_rows(*dense, y)
-        return Value(y)
+        return Value(_scaled(x.contiguous(), factor))
 
     def backward(self, g: Tensor, call: Saved) -> Tensors:
         dense = g.contiguous(), *(t.contiguous() for t in call.tensors)
@@ -197,10 +194,20 @@ class _Scale(Computation):
         return x * factor[(...,) + (None,) * (x.ndim - 2)]
 
 
+def _scaled(x: Tensor, factor: Tensor) -> Tensor:
+    y = torch.empty_like(x)
+    _scale_rows(x, factor.contiguous(), y)
+    return y
+
+
 def _scale_rows(x: Tensor, factor: Tensor, y: Tensor) -> None:
     rows = factor.numel()
     sizes = rows, x.numel() // rows, threads(x.numel())
     loaded().scale_rows(*map(pointer, (x, factor, y)), *sizes)
+
+
+_IN_CACHE = 2**18
+"""Numbers of an input that are convolved at once where no gradient needs the scaled ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,15 +221,28 @@ class ChannelsMap(PerturbedMap):
         fits = fits and mode_of(x) == EAGER and not is_rounded(x)
         if not fits or library(x, *factors) is None:
             return super().__call__(x)
+        if not torch.is_grad_enabled():
+            return self._in_parts(x)
         scaled: Tensor = x if self.s is None else run(_Scale(), x, self.s)
         y = self.op(scaled, self.weight)
-        if self.r is None:
-            return y
-        if torch.is_grad_enabled() or library(y) is None:
-            drawn: Tensor = run(_Scale(), y, self.r)
-            return drawn
-        _scale_rows(y, self.r, y)
-        return y
+        drawn: Tensor = y if self.r is None else run(_Scale(), y, self.r)
+        return drawn
+
+    def _in_parts(self, x: Tensor) -> Tensor:
+        """Return outputs of a few examples at a time, which stay in caches between the products."""
+        batch = len(x)
+        each = max(_IN_CACHE * batch // x.numel(), 1) if self.r is not None else batch
+        found: Tensor | None = None
+        for rows in (slice(start, start + each) for start in range(0, batch, each)):
+            part = x[rows] if self.s is None else _scaled(x[rows], self.s[rows])
+            y = self.op(part, self.weight).contiguous()
+            if self.r is None:
+                return y
+            if found is None:
+                found = y if each >= batch else y.new_empty(batch, *y.shape[1:])
+            _scale_rows(y, self.r[rows].contiguous(), found[rows])
+        assert found is not None
+        return found
 
 
 _ODD = (-0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)

@@ -4,7 +4,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
@@ -14,11 +14,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from leanbayes.errors import require_count
+from leanbayes.errors import require_choice, require_count
 from leanbayes.likelihoods import Likelihood
 from leanbayes.models.random_maps import random_maps
 from leanbayes.posteriors import Point, Posterior
-from leanbayes.prediction.predict import Prediction, predict_batches
+from leanbayes.prediction.predict import Method, Prediction, predict_batches
 from leanbayes.priors import Prior
 from leanbayes.sklearn.fitting import (
     FitSettings,
@@ -73,6 +73,7 @@ class BayesEstimator(BaseEstimator, ABC):
     prior: Prior | None = None
     scale: float = 0.05
     samples: int = 100
+    method: Method = "samples"
     kl_weight: float = 1.0
     kl_warmup: float = 0.8
     epochs: int | None = None
@@ -193,6 +194,7 @@ class BayesEstimator(BaseEstimator, ABC):
 
     def _settings(self) -> FitSettings:
         require_count("samples", self.samples, 1)
+        require_choice("method", self.method, get_args(Method))
         if self.data_size is not None:
             require_count("data_size", self.data_size, 1)
         names = FitSettings.__dataclass_fields__
@@ -201,8 +203,8 @@ class BayesEstimator(BaseEstimator, ABC):
     def _predictions(self, X: Any) -> Iterator[Prediction]:
         """Predictions of one block of rows after the other, in scaled units.
 
-        Every draw is one function, the same for all rows, computed in double precision: what a row
-        gets does not depend on the rows beside it.
+        Every draw is one function, the same for all rows, computed in double precision; moments
+        draw outputs alone. What a row gets does not depend on the rows beside it.
         """
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
@@ -213,9 +215,10 @@ class BayesEstimator(BaseEstimator, ABC):
             predict_batches(
                 network,
                 x,
+                method=self.method,
                 samples=samples,
                 batch_size=max(_BLOCK // self.samples, 1),
-                coherent=True,
+                coherent=self.method == "samples",
                 seed=self._fitted.seed + number,
             )
             for number, network in enumerate(networks)

@@ -43,6 +43,7 @@ class BayesClassifier(ClassifierMixin, BayesEstimator):
         class_weight: number of rows that a row of each class stands for: a dictionary, or
             ``"balanced"`` to let all classes weigh the same.
         samples: number of functions that a prediction averages over, of all members together.
+        method: ``"samples"``, or ``"moments"`` for one pass, as in :func:`leanbayes.predict`.
         kl_weight: factor of the KL; 1 is the ELBO, less is a cold posterior.
         kl_warmup: the share of steps in which that weight rises from zero; ``partial_fit``, which
             knows no end, always has the whole weight.

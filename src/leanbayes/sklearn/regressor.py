@@ -51,6 +51,7 @@ class BayesRegressor(RegressorMixin, BayesEstimator):
         scale: first standard deviation of mean field, k-tied and matrix normal.
         noise: ``"learned"``, one level for all rows; or ``"predicted"``, one for each.
         samples: number of functions that a prediction averages over, of all members together.
+        method: ``"samples"``, or ``"moments"`` for one pass, as in :func:`leanbayes.predict`.
         kl_weight: factor of the KL; 1 is the ELBO, less is a cold posterior.
         kl_warmup: the share of steps in which that weight rises from zero; ``partial_fit``, which
             knows no end, always has the whole weight.

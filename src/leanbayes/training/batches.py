@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from leanbayes.errors import nearest, require, require_count
 from leanbayes.metrics.scores import as_tensor
+from leanbayes.prediction.one_pass import Uncertain
 
 
 class Parts(NamedTuple):
@@ -88,7 +89,7 @@ class Called(nn.Module):
         if self.output is not None:
             return self.output(given)
         outputs = getattr(given, "logits", given)
-        if not isinstance(outputs, Tensor):
+        if not isinstance(outputs, Tensor | Uncertain):
             raise TypeError(
                 f"the model gives a {type(given).__name__}; choose a tensor of it with "
                 "output=lambda given: …"

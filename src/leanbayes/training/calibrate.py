@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Gaussian, Likelihood
+from leanbayes.prediction.predict import Method
 from leanbayes.training.batches import batches_of
 from leanbayes.training.objective import BatchObjective, mixture_nll
 
@@ -22,6 +23,7 @@ def calibrate(
     data: Any,
     *,
     likelihood: Likelihood | None = None,
+    method: Method = "samples",
     samples: int = 50,
     batch_size: int = 128,
     target: str = "labels",
@@ -38,6 +40,7 @@ def calibrate(
         data: Held-out pair ``(x, y)``, Dataset or DataLoader, not used for training.
         likelihood: That of the outputs; classes if not given, otherwise ``Gaussian`` with noise
             that is not predicted.
+        method: ``"samples"`` or ``"moments"``, as in :func:`leanbayes.predict`.
         samples: Draws per prediction.
         batch_size: Number of examples per pass, for arrays and Datasets.
         target: Key of the targets in batches that are dictionaries.
@@ -67,7 +70,10 @@ def calibrate(
     objective = BatchObjective(model, likelihood, 1, target=target, output=output)
     batches = batches_of(data, batch_size, 1)
     drawn = [
-        (objective.predict(batch, samples, seed=seed).samples, objective.targets(batch))
+        (
+            objective.predict(batch, samples, method=method, seed=seed).samples,
+            objective.targets(batch),
+        )
         for batch in batches.epoch(None)
     ]
     outputs, y = torch.cat([d for d, _ in drawn], 1), torch.cat([t for _, t in drawn])

@@ -16,6 +16,7 @@ from leanbayes.errors import require
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.models.random_maps import kl, random_maps
 from leanbayes.posteriors import ZeroMean
+from leanbayes.prediction.predict import Method
 from leanbayes.training.goodness import Goodness, goodness_of_fit, scale_ratios
 from leanbayes.training.history import (
     ERRORS,
@@ -92,6 +93,7 @@ def diagnose(
     likelihood: Likelihood | None = None,
     target: str = "labels",
     output: Callable[[Any], Tensor] | None = None,
+    method: Method = "samples",
 ) -> Diagnosis:
     """Describe in plain words what a training did, what is wrong, what to try, and what is open.
 
@@ -109,6 +111,7 @@ def diagnose(
             if not given.
         target: key of the targets in batches that are dictionaries.
         output: chooses the tensor that the likelihood describes.
+        method: ``"samples"`` or ``"moments"``, as in :func:`leanbayes.predict`.
 
     Returns:
         Summary and findings.
@@ -141,7 +144,7 @@ def diagnose(
     )
     law = likelihood or getattr(history, "likelihood", None) or Categorical()
     on_train, on_new = (
-        None if given is None else goodness_of_fit(model, given, law, target, output)
+        None if given is None else goodness_of_fit(model, given, law, target, output, method)
         for given in (data, validation)
     )
     weights = _Weights.of(model)

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from leanbayes.errors import LoadError, NonFiniteLossError, require, require_count, require_positive
 from leanbayes.likelihoods import Categorical, Likelihood
 from leanbayes.prediction.eval_mode import noise_by
+from leanbayes.prediction.predict import Method
 from leanbayes.saving.files import replace_file
 from leanbayes.training.batches import Batches, batches_of
 from leanbayes.training.history import History, ProgressLine
@@ -44,6 +45,7 @@ class _Settings:
     seed: int
     cosine: bool = True
     patience: int | None = None
+    validation_method: Method = "samples"
 
     def __post_init__(self) -> None:
         require_count("epochs", self.epochs, 1)
@@ -90,6 +92,7 @@ def fit(
     clip: float | None = None,
     data_size: float | None = None,
     validation_samples: int = 10,
+    validation_method: Method = "samples",
     patience: int | None = None,
     target: str = "labels",
     output: Callable[[Any], Tensor] | None = None,
@@ -125,6 +128,7 @@ def fit(
         data_size: Number of training examples, where the loader does not know it or more will
             come; for arrays the sum of their weights if not given.
         validation_samples: Draws per validation.
+        validation_method: How they are drawn, as in :func:`leanbayes.predict`.
         patience: Stop after so many validations without a better one; by default never.
         target: Key of the targets in batches that are dictionaries.
         output: Chooses the tensor that the likelihood describes.
@@ -156,7 +160,8 @@ def fit(
     if kl_weight is None:
         kl_weight = recommended_kl_weight(model, batches.data_size)
     settings = _Settings(
-        epochs, lr, kl_weight, kl_warmup, clip, validation_samples, seed, cosine, patience
+        *(epochs, lr, kl_weight, kl_warmup, clip, validation_samples, seed, cosine, patience),
+        validation_method,
     )
     require(
         patience is None or validation is not None,
@@ -274,7 +279,12 @@ class _Fitting:
         nll, right, examples = 0.0, 0.0, 0
         settings = self.settings
         for batch in batches.epoch(None):
-            p = self.objective.predict(batch, settings.validation_samples, seed=settings.seed)
+            p = self.objective.predict(
+                batch,
+                settings.validation_samples,
+                method=settings.validation_method,
+                seed=settings.seed,
+            )
             y, weight = p.targets(self.objective.targets(batch)), self.objective.weights(batch)
             size = len(y)
             nll += float(mixture_nll(p.samples, y, self.objective.likelihood, weight)) * size

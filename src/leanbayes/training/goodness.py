@@ -16,7 +16,7 @@ from leanbayes.estimators import mean
 from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import average
 from leanbayes.models.random_maps import random_maps, using
-from leanbayes.prediction.prediction import Prediction
+from leanbayes.prediction.predict import Method, Prediction
 from leanbayes.training.batches import batches_of
 from leanbayes.training.objective import BatchObjective
 
@@ -47,17 +47,18 @@ def goodness_of_fit(
     likelihood: Likelihood,
     target: str = "labels",
     output: Callable[[Any], Tensor] | None = None,
+    method: Method = "samples",
 ) -> Goodness:
     """Measure some examples of data with samples and with the mean network."""
     objective = BatchObjective(model, likelihood, 1, target=target, output=output)
     batches = list(islice(batches_of(data, _BATCH, 1).epoch(None), _MOST // _BATCH))
     y = torch.cat([objective.targets(batch) for batch in batches])
 
-    def predicted(samples: int) -> Prediction:
-        parts = [objective.predict(batch, samples, seed=0).samples for batch in batches]
+    def predicted(samples: int, **how: Any) -> Prediction:
+        parts = [objective.predict(batch, samples, seed=0, **how).samples for batch in batches]
         return Prediction(torch.cat(parts, 1), likelihood)
 
-    p = predicted(_SAMPLES)
+    p = predicted(_SAMPLES, method=method)
     y = p.targets(y)
     with using(model, mean):
         without = predicted(1)
