@@ -226,7 +226,9 @@ def properties_table(study: Mapping[str, Any]) -> str:
         return "The long run was not recorded."
     parts = study["parts"]
     failed = [
-        f"{_title(name)}: {part['problem']}" for name, part in parts.items() if not part["passed"]
+        f"{_title(name)}: {_cell(part['problem'])}"
+        for name, part in parts.items()
+        if not part["passed"]
     ]
     total = sum(part["examples"] for part in parts.values())
     minutes = sum(part["duration"] for part in parts.values()) / 60
