@@ -16,6 +16,7 @@ test-long: $(INSTALLED)  ## what docs/trust.md reports: hours; gold posteriors n
 	$(BIN)/python -m research trust faults
 	$(BIN)/python -m research trust fuzz
 	$(BIN)/python -m research trust mutants
+	$(BIN)/python -m research trust coverage --data runs/coverage
 	$(BIN)/python -m research trust gold
 	$(BIN)/python -m research page lists
 

@@ -21,6 +21,7 @@ extensions = [
     "api_pages",
     "repository_links",
     "link_check",
+    "wide_images",
 ]
 exclude_patterns = ["_build", "extending", "conf.py", "_ext"]
 

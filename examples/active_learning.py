@@ -1,8 +1,8 @@
-"""Ask for the labels that teach most: images about which the model disagrees with itself.
+"""Choose which images to label next: those on which samples of the model disagree most.
 
-Both learners begin with the same 20 digits and ask for 20 more in every round. One takes images at
-random, the other those with the highest mutual information between label and weights. Every round
-trains anew. Needs ``pip install -c constraints.txt -e '.[lab]'``.
+Both learners start with the same 20 digits and request 20 more labels in every round. One chooses
+images at random, the other by the mutual information between label and weights. Every round trains
+a new network. Needs ``pip install -c constraints.txt -e '.[lab]'``.
 """
 
 import argparse
@@ -18,7 +18,7 @@ FIRST, MORE = 20, 20
 
 
 def digits():
-    """A pool and test images as vectors of 64 numbers between 0 and 1, with their labels."""
+    """Return a pool and test images as vectors of 64 numbers between 0 and 1, with labels."""
     images, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
@@ -27,7 +27,7 @@ def digits():
 
 
 def trained(x, y, steps, seed):
-    """A new network, trained on the labels there are."""
+    """Return a new network, trained on the labels so far."""
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     model = lb.convert(net, posterior=lb.MeanField(0.03), prior=lb.priors.Normal(0.3))
     recipe = {"epochs": steps, "batch_size": len(x), "lr": 1e-2, "kl_weight": 0.05}
@@ -47,7 +47,7 @@ LEARNERS = {"random": at_random, "mutual information": by_information}
 
 
 def learn(score, seed, rounds, steps):
-    """The test accuracy after every round."""
+    """Return the test accuracy after every round."""
     torch.manual_seed(seed)
     x, y, x_test, y_test = digits()
     known = torch.zeros(len(x), dtype=torch.bool)
@@ -64,14 +64,14 @@ def learn(score, seed, rounds, steps):
 
 def draw(path, curves):
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
-    axis = figure.subplots()
+    axis = lb.plots.style(figure.subplots(), "labeled images", "test accuracy (%)")
     for name, accuracies in curves.items():
         labels = FIRST + MORE * torch.arange(accuracies.shape[1])
-        (line,) = axis.plot(labels, accuracies.mean(0), "o-", ms=4, label=name)
-        low, high = accuracies.amin(0), accuracies.amax(0)
-        axis.fill_between(labels, low, high, color=line.get_color(), alpha=0.2, lw=0)
-    axis.set(xlabel="labels asked for", ylabel="test accuracy")
-    axis.legend(title=f"mean and range of {len(next(iter(curves.values())))} seeds")
+        axis.plot(labels, 100 * accuracies.mean(0), "o-", ms=4, label=name)
+        low, high = 100 * accuracies.amin(0), 100 * accuracies.amax(0)
+        axis.fill_between(labels, low, high, alpha=0.2, lw=0)
+    seeds = len(next(iter(curves.values())))
+    axis.legend(title=f"mean and range of {seeds} seeds", edgecolor="none")
     figure.savefig(path, dpi=120)
 
 

@@ -1,8 +1,8 @@
 """Make a trained CNN Bayesian, and compare a k-tied posterior with mean field.
 
-A small convolutional network is trained as usual on the digits of scikit-learn, converted (its
-weights become the means) and trained as long again with each posterior. Compare these two with each
-other: the deterministic row had half the epochs. Needs
+A small convolutional network is trained on the digits of scikit-learn. Its weights become the means
+of each posterior, which is trained for the same number of epochs again. Compare the posteriors with
+each other: the deterministic network had half the epochs. Needs
 ``pip install -c constraints.txt -e '.[lab]'``.
 """
 
@@ -16,7 +16,7 @@ import leanbayes as lb
 
 
 def digits():
-    """Training and test images ``[n, 1, 8, 8]`` between 0 and 1, with their labels."""
+    """Return training and test images ``[n, 1, 8, 8]`` between 0 and 1, with labels."""
     images, labels = load_digits(return_X_y=True)
     x = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     y = torch.tensor(labels)
@@ -54,7 +54,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a few epochs only")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kl-weight", type=float, help="the recommended one by default")
+    parser.add_argument("--kl-weight", type=float, help="KL weight; the recommended one by default")
     options = parser.parse_args(arguments)
     epochs, samples = (3, 5) if options.quick else (20, 50)
 

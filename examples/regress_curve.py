@@ -1,10 +1,10 @@
 """Fit a curve with a gap in the data: predicted noise, model uncertainty and 90% intervals.
 
-The noise of the data grows with x, and there is no data between −0.3 and 0.5. The network predicts
-the noise (aleatoric); its random weights say where it has seen nothing (epistemic).
+The noise of the data grows with x, and there are no data between −0.3 and 0.5. The network predicts
+the noise (aleatoric uncertainty). Its random weights show where data are missing (epistemic).
 
-The setting was picked among about ten because it shows this. Others did not: with one hidden layer
-the model uncertainty hardly rose in the gap, and a wider network on 400 points underfitted.
+This setting was chosen among about ten because it shows the effect. Others did not: with one hidden
+layer the epistemic uncertainty hardly rose in the gap, and a wider network on 400 points underfit.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def observe(x):
 
 
 def data(count):
-    """Inputs on both sides of the gap, and noisy values of the curve."""
+    """Return inputs on both sides of the gap, and noisy values of the curve."""
     left, right = torch.rand(count // 2, 1) * 0.7 - 1.0, torch.rand(count // 2, 1) * 0.5 + 0.5
     x = torch.cat([left, right])
     return x, observe(x)
@@ -47,9 +47,8 @@ def main(arguments=None):
     x, y = data(1000)
     net = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 2))
     model = lb.convert(net, posterior=lb.MeanField(), prior=lb.priors.Normal(1.0))
-    likelihood = lb.likelihoods.Gaussian(
-        0.2, noise="predicted"
-    )  # two outputs: a mean and a raw scale
+    # the network has two outputs: a mean and a raw scale
+    likelihood = lb.likelihoods.Gaussian(0.2, noise="predicted")
     recipe = {"epochs": steps, "batch_size": len(x), "lr": 1e-2}
     recipe |= {"kl_weight": 1.0, "kl_warmup": 0.5, "seed": options.seed}
     lb.fit(model, (x, y), likelihood=likelihood, **recipe)
@@ -73,7 +72,7 @@ def main(arguments=None):
     seen, unseen = predict(x_test), predict(torch.linspace(-0.1, 0.3, 9).unsqueeze(-1))
     low, high = seen.quantiles([0.05, 0.95])
     coverage = ((low <= y_test) & (y_test <= high)).float().mean().item()
-    print(f"\n90% intervals hold {100 * coverage:.1f}% of new data outside the gap")
+    print(f"\n90% intervals contain {100 * coverage:.1f}% of new data outside the gap")
     return {
         "coverage": coverage,
         "epistemic outside": seen.epistemic.mean().item(),

@@ -1,9 +1,8 @@
-"""Serve a trained network to many requests at once: threads give the answers of one thread.
+"""Serve a trained network from a pool of threads, with reproducible predictions.
 
-One model stands behind a pool of threads. Every request has a seed, so its answer can be repeated,
-and does not depend on what other threads do meanwhile. The picture shows how long requests take
-and what they are told: the model disagrees with itself about images that are no digits. Needs
-``pip install -c constraints.txt -e '.[lab]'``.
+All threads share one model. Every request has a seed, so its prediction can be repeated and does
+not depend on other requests. The picture shows how long requests take, and that samples disagree
+about images that are not digits. Needs ``pip install -c constraints.txt -e '.[lab]'``.
 """
 
 import argparse
@@ -21,7 +20,7 @@ THREADS = (1, 2, 4)
 
 
 def digits():
-    """Training and test images as vectors of 64 numbers between 0 and 1, with their labels."""
+    """Return training and test images as vectors of 64 numbers between 0 and 1, with labels."""
     images, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
@@ -30,7 +29,7 @@ def digits():
 
 
 class Server:
-    """Answers requests; a request is a few images and a seed."""
+    """A model that predicts for requests; a request is a few images and a seed."""
 
     def __init__(self, model, samples):
         self.model, self.samples = model, samples
@@ -46,23 +45,25 @@ class Server:
 
 
 def serve(server, requests, threads):
-    """The answers in the order of the requests, with the seconds each took."""
+    """Return predictions in the order of the requests, and the seconds of each."""
     with ThreadPoolExecutor(threads) as pool:
         done = list(pool.map(server.timed, requests))
     return [answer for answer, _ in done], [seconds for _, seconds in done]
 
 
-def draw(path, seconds, known, strange):
+def draw(path, seconds, known, ood):
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.boxplot([[1000 * s for s in values] for values in seconds.values()], showfliers=False)
+    lb.plots.style(left, "threads", "milliseconds per request")
+    lb.plots.style(right, "mutual information (nats)", "images")
+    times = [[1000 * s for s in values] for values in seconds.values()]
+    left.boxplot(times, showfliers=False)
     left.set_xticklabels([str(threads) for threads in seconds])
-    left.set(xlabel="threads", ylabel="milliseconds a request", ylim=(0, None))
-    bins = torch.linspace(0, float(torch.cat([known, strange]).max()), 30).numpy()
-    right.hist(known.numpy(), bins, alpha=0.7, label="digits")
-    right.hist(strange.numpy(), bins, alpha=0.7, label="shuffled pixels")
-    right.set(xlabel="mutual information (nats)", ylabel="images")
-    right.legend()
+    left.set_ylim(bottom=0)
+    bins = torch.linspace(0, float(torch.cat([known, ood]).max()), 30).numpy()
+    right.hist(known.numpy(), bins, alpha=0.6, label="digits")
+    right.hist(ood.numpy(), bins, alpha=0.6, label="shuffled pixels")
+    right.legend(edgecolor="none")
     figure.savefig(path, dpi=120)
 
 
@@ -95,21 +96,21 @@ def main(arguments=None):
             torch.equal(a, b) for ours, own in pairs for a, b in zip(ours, own, strict=True)
         )
 
-    strange = torch.cat(chosen) >= len(x_test)
+    ood = torch.cat(chosen) >= len(x_test)
     information = torch.cat([information for _, information in alone])
-    draw(options.picture, seconds, information[~strange], information[strange])
+    draw(options.picture, seconds, information[~ood], information[ood])
     labels = torch.cat([probs.argmax(-1) for probs, _ in alone])
     right = labels == y_test[torch.cat(chosen) % len(x_test)]
-    print("threads  equal answers  median ms a request")
+    print("threads  same results  median ms per request")
     for threads in THREADS:
         median = sorted(seconds[threads])[requests // 2]
-        print(f"{threads:7d}  {equal[threads]!s:>13}  {1000 * median:19.1f}")
+        print(f"{threads:7d}  {equal[threads]!s:>12}  {1000 * median:21.1f}")
     print(f"{requests} requests of 8 images each, {samples} samples; see {options.picture}")
     return {
         "equal": all(equal.values()),
-        "accuracy": right[~strange].float().mean().item(),
-        "known": information[~strange].mean().item(),
-        "strange": information[strange].mean().item(),
+        "accuracy": right[~ood].float().mean().item(),
+        "known": information[~ood].mean().item(),
+        "ood": information[ood].mean().item(),
     }
 
 

@@ -1,9 +1,9 @@
-"""Shrink a network: learn which units matter, remove the others, and ship what is left.
+"""Shrink a network: learn which units matter, and remove the others.
 
 A network for the digits of scikit-learn learns a relevance for every row and column of its
-matrices. The ones without relevance are pruned, and ``lb.compact`` takes them out: a smaller plain
-network with the same answers. The threshold is chosen on images that neither trained nor test the
-network. Needs ``pip install -c constraints.txt -e '.[lab]'``.
+matrices. Those without relevance are pruned, and ``lb.compact`` removes them. The result is a
+smaller plain network with the same outputs. The threshold is chosen on separate images, which are
+used neither for training nor for testing. Needs ``pip install -c constraints.txt -e '.[lab]'``.
 """
 
 import argparse
@@ -18,11 +18,11 @@ import leanbayes as lb
 
 THRESHOLDS = [0.05, 0.02, 0.005, 0.001, 1e-4]
 ALLOWED = 0.005
-"""How much accuracy the choice of a threshold may cost."""
+"""Accuracy that the choice of a threshold may cost."""
 
 
 def digits():
-    """Images to train, choose and test with, as vectors of 64 numbers, with their labels."""
+    """Return images for training, choice and test, as vectors of 64 numbers, with labels."""
     images, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(images, dtype=torch.float32) / 8 - 1, torch.tensor(labels)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
@@ -30,9 +30,9 @@ def digits():
 
 
 def trained(x, y, steps):
-    """Weights with a relevance for every row and column; the KL comes in over half of the steps.
+    """Train weights with a relevance for every row and column; KL warm-up over half of the steps.
 
-    ``lb.fit`` trains most models. Here every step ends with exact relevances, so the loop is ours.
+    ``lb.fit`` trains most models. Here every step sets the relevances, which needs its own loop.
     """
     net = nn.Sequential(
         nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
@@ -54,7 +54,7 @@ def trained(x, y, steps):
 
 
 def shrunk(model, x, threshold):
-    """The plain network without rows and columns of less relevance; all classes stay."""
+    """Return the plain network without rows and columns of less relevance; all classes stay."""
     pruned = lb.prune(model, by="relevance", groups="row", threshold=threshold, include=["0", "2"])
     pruned = lb.prune(pruned, by="relevance", groups="column", threshold=threshold)
     return lb.compact(lb.deterministic(pruned), x)
@@ -67,12 +67,13 @@ def accuracy(net, x, y):
 
 def draw(path, whole, sizes, accuracies, chosen):
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
-    axis = figure.subplots()
-    axis.plot(sizes, [100 * value for value in accuracies], "o-", ms=4, label="smaller ones")
-    axis.plot(sizes[chosen], 100 * accuracies[chosen], "o", ms=11, mfc="none", label="chosen")
-    axis.plot(whole[0], 100 * whole[1], "s", label="whole network")
-    axis.set(xscale="log", xlabel="multiply-adds of an image", ylabel="test accuracy, %")
-    axis.legend()
+    axis = lb.plots.style(figure.subplots(), "multiply-adds per image", "test accuracy (%)")
+    percent = [100 * value for value in accuracies]
+    axis.plot(sizes, percent, "o-", ms=4, label="pruned and compacted")
+    axis.plot(sizes[chosen], percent[chosen], "o", ms=11, mfc="none", label="chosen")
+    axis.plot(whole[0], 100 * whole[1], "s", label="full network")
+    axis.set_xscale("log")
+    axis.legend(edgecolor="none")
     figure.savefig(path, dpi=120)
 
 

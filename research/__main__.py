@@ -1,7 +1,4 @@
-"""``python -m research``: studies, benchmarks and the pages made from their results.
-
-Annotations are read by typer, so they are ordinary objects here.
-"""
+"""``python -m research``: studies, benchmarks and the pages made from their results."""
 
 import sys
 from collections.abc import Callable

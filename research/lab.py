@@ -5,7 +5,7 @@ import typer
 import leanbayes_cli
 from research import extensions
 from research.corruptions.robustness_command import add_robustness
-from research.papers.variance.explore_commands import add_explore
+from research.papers.variance.explore import add_explore
 
 __all__ = ["app", "extensions"]
 

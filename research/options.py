@@ -1,7 +1,4 @@
-"""Options that commands share, and options made from a class of settings.
-
-Annotations are read by typer, so they are ordinary objects here.
-"""
+"""Options that commands share, and options made from a class of settings."""
 
 import dataclasses
 import functools
@@ -16,6 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
+from leanbayes.lab.runs import Run
+
 Out = Annotated[Path, typer.Option(help="JSON file; a stopped study resumes from it.")]
 OutFolder = Annotated[Path, typer.Option(help="Folder of results; stopped studies resume.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
@@ -23,7 +22,16 @@ RunFolder = Annotated[Path, typer.Argument(help="Finished run folder.")]
 RunFolders = Annotated[list[Path], typer.Argument(help="Finished run folders.")]
 Images = Annotated[int | None, typer.Option(min=1, help="Number of test images; all.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file.")]
+SeedFile = Annotated[
+    Path | None, typer.Option(help="JSON file; NAME-seedSEED.json in the paper's results.")
+]
 Threads = Annotated[int, typer.Option(min=1, help="Number of torch threads.")]
+
+
+def seed_file(run: Path, folder: Path, out: Path | None, overwrite: bool) -> Path:
+    """Return where a study of a run is written: ``NAME-seedSEED.json`` in a folder by default."""
+    recipe = Run(run).recipe
+    return out_file(out or folder / f"{recipe.name}-seed{recipe.seed}.json", overwrite)
 
 
 def out_file(file: Path, overwrite: bool) -> Path:

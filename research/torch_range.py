@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,8 +28,10 @@ PAGE = ROOT / "docs" / "installation.md"
 CORE = (
     "tests/conversion/test_convert.py",
     "tests/conversion/test_deterministic.py",
-    "tests/kernels/test_operators.py",
+    "tests/kernels/test_kernels.py",
+    "tests/layers/test_layers.py",
     "tests/models/test_model_kl.py",
+    "tests/prediction/test_one_pass.py",
     "tests/prediction/test_predict.py",
     "tests/prediction/test_vectorized.py",
     "tests/saving/test_golden.py",
@@ -36,7 +39,9 @@ CORE = (
     "tests/training/test_fit.py",
     "tests/training/test_objective.py",
 )
-"""Conversion, KL, kernels, training, predictions, files, and the way back to plain layers."""
+"""Conversion, layers, KL, kernels, training, predictions and files."""
+COMPILED = ("tests/kernels/test_operators.py", "tests/kernels/test_compile.py")
+"""What ``torch.compile`` makes of them."""
 FACTS = (
     "import json, platform, torch; print(json.dumps({'torch': torch.__version__, "
     "'python': platform.python_version(), 'machine': platform.machine()}))"
@@ -52,28 +57,32 @@ def _environment(folders: list[Path]) -> dict[str, str]:
 
 def _outcome(text: str) -> dict[str, Any]:
     """Counts of pytest's last line, and the first error."""
-    counts = {name: int(n) for n, name in re.findall(r"(\d+) (passed|failed|error|skipped)", text)}
+    last = text.strip().rpartition("\n")[2]
+    counts = {name: int(n) for n, name in re.findall(r"(\d+) (passed|failed|errors|skipped)", last)}
     found = re.search(r"^E\s+(\w*(?:Error|Exception|Warning)\b.*)$", text, re.MULTILINE)
     errors = found or re.search(r"^(\w*Error: .*)$", text, re.MULTILINE)
     return {**counts, "error": errors[1][:200] if errors else None}
 
 
 def trial(python: str, folders: list[Path]) -> dict[str, Any]:
-    """Run the core tests with an interpreter and folders of packages."""
-    environment = _environment(folders)
-    options = {"env": environment, "cwd": ROOT, "capture_output": True, "text": True}
-    known = subprocess.run([*python.split(), "-c", FACTS], check=True, **options)  # type: ignore[call-overload]
-    begun = time.monotonic()
-    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *CORE]
-    done = subprocess.run([*python.split(), *tests], **options)  # type: ignore[call-overload]
-    outcome = _outcome(done.stdout + done.stderr)
-    return {
-        **json.loads(known.stdout.strip().splitlines()[-1]),
-        "tests": list(CORE),
-        **outcome,
-        "passes": done.returncode == 0,
-        "seconds": round(time.monotonic() - begun),
-    }
+    """Run the core tests and the compiled ones with an interpreter and folders of packages."""
+    run = partial(
+        subprocess.run, env=_environment(folders), cwd=ROOT, capture_output=True, text=True
+    )
+    known = run([*python.split(), "-c", FACTS], check=True)
+
+    def tested(tests: tuple[str, ...]) -> dict[str, Any]:
+        begun = time.monotonic()
+        done = run([*python.split(), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests])
+        return {
+            "tests": list(tests),
+            **_outcome(done.stderr + done.stdout),
+            "passes": done.returncode == 0,
+            "seconds": round(time.monotonic() - begun),
+        }
+
+    facts = json.loads(known.stdout.strip().splitlines()[-1])
+    return {**facts, **tested(CORE), "compiled": tested(COMPILED)}
 
 
 @app.command(
@@ -92,14 +101,10 @@ def torch_range(
     ] = sys.executable,
 ) -> None:
     """Run the core tests on other versions of torch, and add them to the results."""
-    results: dict[str, Any] = (
-        read_object(RESULTS, {"trials"}, "a table of versions", "delete it")
-        if RESULTS.exists()
-        else {"trials": {}}
-    )
     for folder in folders:
         found = trial(python, [folder, *([common] if common else [])])
         key = f"{found['torch']}, Python {found['python']}, {found['machine']}"
+        results = _results() if RESULTS.exists() else {"trials": {}}  # others may have added one
         results["trials"][key] = {**found, "sources": sources_hash()}
         results["measured_by"] = environment_facts()
         write_json(RESULTS, results)
@@ -111,23 +116,33 @@ def versions_table(results: dict[str, Any]) -> str:
     """Return the table of the page, oldest torch first."""
     rows = sorted(
         results["trials"].values(),
-        key=lambda row: [int(n) for n in re.findall(r"\d+", row["torch"])[:3]],
+        key=lambda row: [int(n) for n in re.findall(r"\d+", row["torch"] + row["python"])],
     )
     cells = [
         [
             row["torch"].partition("+")[0],
             row["python"],
             row["machine"],
-            "yes" if row["passes"] else "no",
-            f"{row.get('passed', 0)} of {row.get('passed', 0) + row.get('failed', 0)}",
-            f"`{row['error'].partition('. ')[0]}`" if row["error"] and not row["passes"] else "",
+            _passed(row),
+            _passed(row.get("compiled", {})),
         ]
         for row in rows
     ]
-    return markdown_table(["torch", "Python", "machine", "passes", "tests", "first error"], cells)
+    headings = ["torch", "Python", "machine", "core tests passed", "compiled tests passed"]
+    return markdown_table(headings, cells)
+
+
+def _passed(counts: dict[str, Any]) -> str:
+    passed = counts.get("passed", 0)
+    total = passed + counts.get("failed", 0) + counts.get("errors", 0)
+    return f"{passed:,} of {total:,}" if counts else ""
+
+
+def _results() -> dict[str, Any]:
+    return read_object(RESULTS, {"trials"}, "a table of versions", "run torch-range again")
 
 
 def write_page() -> None:
     """Update the table of ``docs/installation.md``."""
-    results = read_object(RESULTS, {"trials"}, "a table of versions", "run torch-range again")
-    print(f"Written to {refresh(PAGE, {'torch-range': lambda _: versions_table(results)})}")
+    found = versions_table(_results())
+    print(f"Written to {refresh(PAGE, {'torch-range': lambda _: found})}")

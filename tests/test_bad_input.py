@@ -127,7 +127,10 @@ CONVERSIONS = {
         {"posterior": lb.Rank1(2), "prior": lb.priors.ARD()},
         "lb.priors.Normal(0.1, loc=1",
     ),
-    "factors and biases": ({"posterior": lb.Rank1(2), "bias": POSTERIOR}, "give bias_prior"),
+    "factors and biases": (
+        {"posterior": lb.Rank1(2), "prior": None, "bias": POSTERIOR},
+        "give bias_prior",
+    ),
 }
 
 

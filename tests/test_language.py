@@ -12,8 +12,10 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = [p for folder in ("src", "research") for p in sorted((ROOT / folder).rglob("*.py"))]
+FOLDERS = ("src", "research", "examples", "docs/tutorials")
+SOURCES = [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES += sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 PAGES = [page for page in PAGES if "_build" not in page.parts]
 
 
@@ -31,7 +33,7 @@ BRITISH = (
     r"learnt|spelt|licence|centre|metre\b|grey|analyse|catalogu|artefact|towards|whilst|"
     r"(?:normal|optim|standard|factor|initial|minim|maxim|penal|random|binar|parametr|parameter|"
     r"general|regular|summar|organ|real|special|visual|quant|linear|symmetr|marginal|vector|"
-    r"serial|token|memor|synchron|util|recogn|local|categor|central|character)"
+    r"serial|material|token|memor|synchron|util|recogn|local|categor|central|character)"
     r"is(?:e|ed|es|ing|ation|ations|er|ers)\b"
 )
 EVERYWHERE = {
@@ -49,7 +51,7 @@ EVERYWHERE = {
         r"(?:example|weight|row|prediction|layer|step|epoch|batch|image|"
         r"sample|pixel|second|draw|line|run|seed|matrix|column|unit|channel|member|call|class|"
         r"target|output|parameter|token|method|network|side|year|day)\b"
-        r"|\b(?:nats|bits|bytes|MB|ms|seconds|µs) an? \w+"
+        r"|\b(?:nats|bits|bytes|MB|ms|(?:milli)?seconds|µs) an? \w+"
     ),
     "American spelling, as in torch": rf"\b\w*?(?:{BRITISH})\w*",
     "95%, without a space": r"\d\s%(?!\w)",
@@ -76,12 +78,24 @@ def prose(text):
     return re.sub(r"https?://\S+|\{\w+\}`code`|[*_]{2,}", "", text)
 
 
+def page_text(page):
+    """Return Markdown; of a tutorial the lines of its text cells, the others left empty."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix == ".md":
+        return text
+    lines, in_text = [], False
+    for line in text.split("\n"):
+        in_text = line == "# %% [markdown]" if line.startswith("# %%") else in_text
+        lines.append(line[2:] if in_text and not line.startswith("# %%") else "")
+    return "\n".join(lines)
+
+
 @cache
 def pages():
     """Return headings, table rows and paragraphs of all pages."""
     found = []
     for page in PAGES:
-        text = page.read_text(encoding="utf-8")
+        text = page_text(page)
         text = re.sub(
             r"^(```|:::)[^\n]*\n.*?^\1\s*$",
             lambda m: "\n" * m[0].count("\n"),

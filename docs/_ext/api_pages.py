@@ -43,8 +43,11 @@ class PublicNames(_Generated):
         """The directives of autodoc, as reStructuredText or MyST."""
         module = pkgutil.resolve_name(self.arguments[0])
         owners = owner_of_objects()
-        place, lines = self.arguments[0], []
-        for name, thing in public_names(module).items():
+        place = self.arguments[0]
+        named = sorted(public_names(module).items(), key=lambda item: isinstance(item[1], type))
+        names = dict(named)  # functions first
+        lines = _summary({f"{place}.{n}": t for n, t in names.items() if owners[id(t)] == place})
+        for name, thing in names.items():
             path = f"{place}.{name}"
             if owners[id(thing)] != place:
                 lines += [f"`{name}`: see {{py:obj}}`{owners[id(thing)]}.{name}`.", ""]
@@ -53,6 +56,17 @@ class PublicNames(_Generated):
             lines += ["```{eval-rst}", f".. {kind_of(thing)}:: {path}", "```", ""]
             lines += [f"How-to guide: [](<{target}.md>)", ""]
         return lines
+
+
+def _summary(things):
+    """A table of functions and classes with the first sentences of their docstrings."""
+    rows = ["| Name | Purpose |", "|---|---|"]
+    for path, thing in things.items():
+        if kind_of(thing) != "autodata":
+            first = re.split(r"(?<=\.)\s|\n\n", inspect.getdoc(thing) or "")[0]
+            plain = re.sub(r":\w+:`~?([^`]*)`", r"`\1`", " ".join(first.split()))
+            rows.append(f"| {{py:obj}}`~{path}` | {plain.replace('|', chr(92) + '|')} |")
+    return [*rows, ""] if len(rows) > 4 else []
 
 
 class RecipeKeys(_Generated):

@@ -1,4 +1,7 @@
-"""Links to files of the repository that are not pages: their text, and the path as code."""
+"""Links to files of the repository that are not pages: their text, and the path as code.
+
+Links to example programs become downloads.
+"""
 
 import re
 from pathlib import Path
@@ -15,6 +18,8 @@ def _shown(root, page, link):
     if file.is_relative_to(docs) and (file.suffix == ".md" or file.parent.name == "tutorials"):
         return link[0]
     path = file.relative_to(root).as_posix()
+    if file.parent == root / "examples":
+        return f"{{download}}`{text} <{target}>`"
     return f"`{path}`" if text.strip("`") in (path, file.name) else f"{text} (`{path}`)"
 
 

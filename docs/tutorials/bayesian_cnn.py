@@ -96,8 +96,9 @@ for name, (model, options) in models.items():
 
 # %%
 figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+lb.plots.style(axes, "rotation (degrees)", "NLL (nats per image)")
 for name, curve in curves.items():
     (line,) = axes.plot(angles, curve)
     axes.annotate(name, (92, curve[-1]), color=line.get_color(), va="center")
-axes.set(xlabel="rotation (degrees)", ylabel="NLL (nats per image)", xlim=(0, 112))
+axes.set_xlim(0, 112)
 plt.show()

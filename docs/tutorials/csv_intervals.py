@@ -29,6 +29,7 @@ import torch
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
+import leanbayes as lb
 from leanbayes.sklearn import BayesRegressor
 
 torch.set_num_threads(1)
@@ -69,10 +70,10 @@ print(f"90% intervals contain {100 * inside.mean():.0f}% of {len(y_test)} test r
 # %%
 order = np.argsort(mean)
 figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
-axes.vlines(np.arange(len(order)), low[order], high[order], color="0.8")
-axes.plot(mean[order], color="C0")
-for within, color in ((True, "0.3"), (False, "C3")):
+lb.plots.style(axes, "test row (orange: outside its interval)", "disease progression")
+axes.plot(mean[order])
+for within, mark in ((False, "X"), (True, ".")):
     at = np.flatnonzero(inside[order] == within)
-    axes.plot(at, y_test[order][at], ".", color=color, markersize=4)
-axes.set(xlabel="test row (red: outside its interval)", ylabel="disease progression")
+    axes.plot(at, y_test[order][at], mark, markersize=4)
+axes.vlines(np.arange(len(order)), low[order], high[order], color="0.8", zorder=0)
 plt.show()

@@ -92,13 +92,15 @@ for at in (-0.7, 0.1, 0.8):
 
 # %%
 figure, (upper, lower) = plt.subplots(2, 1, figsize=(6, 5), sharex=True, layout="constrained")
+lb.plots.style(upper, "", "y")
+lb.plots.style(lower, "x (gray: no data)", "standard deviation")
 upper.plot(x, y, ".", color="0.6", markersize=2)
-upper.plot(grid, p.mean, color="C0")
+upper.plot(grid, p.mean)
 upper.fill_between(grid[:, 0], low[:, 0], high[:, 0], alpha=0.25)
-upper.set(ylabel="y", title="mean and 90% interval")
+upper.set_title("mean and 90% interval")
 for variance, name in ((p.aleatoric, "noise (aleatoric)"), (p.epistemic, "model (epistemic)")):
     (line,) = lower.plot(grid, variance.sqrt())
     lower.annotate(name, (1.22, float(variance[-1].sqrt())), color=line.get_color(), va="center")
 lower.axvspan(-0.3, 0.5, color="0.92", zorder=0)
-lower.set(xlabel="x (gray: no data)", ylabel="standard deviation", xlim=(-1.25, 2.0))
+lower.set_xlim(-1.25, 2.0)
 plt.show()

@@ -148,11 +148,11 @@ print(f"AUROC of OOD texts {auroc}")
 
 # %%
 figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+lb.plots.style(axes, "largest entropy accepted (nats)", "texts accepted (%)")
 for name, entropy in (("known libraries", p.entropy), ("OOD texts", q.entropy)):
     share = 100 * torch.arange(1, len(entropy) + 1) / len(entropy)
     (line,) = axes.plot(entropy.sort().values, share)
     middle = len(entropy) // 2
     at = (float(entropy.sort().values[middle]), float(share[middle]))
     axes.annotate(name, at, (8, -8), textcoords="offset points", color=line.get_color())
-axes.set(xlabel="largest entropy that is accepted (nats)", ylabel="texts accepted (%)")
 plt.show()

@@ -85,10 +85,9 @@ for name, model in models.items():
 
 # %%
 figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+lb.plots.style(axes, "largest entropy accepted (nats)", "OOD images accepted (%)")
 for name, entropy in entropies.items():
     share = 100 * torch.arange(1, len(entropy) + 1) / len(entropy)
     axes.plot(entropy.sort().values, share, label=name)
-axes.legend(frameon=False)
-axes.set_xlabel("largest entropy that is accepted (nats)")
-axes.set_ylabel("OOD images accepted (%)")
+axes.legend(edgecolor="none")
 plt.show()

@@ -62,8 +62,8 @@ for step in range(steps):
 # %% [markdown]
 # ## Pruning and compaction
 #
-# Rows and columns below a relevance are removed. The threshold is the one with the smallest
-# network that loses at most half a point of accuracy on the images set aside for this choice.
+# Rows and columns below a relevance are removed. A threshold may cost at most half a point of
+# accuracy on images that are set aside for this choice; the smallest such network is chosen.
 
 
 # %%
@@ -96,19 +96,10 @@ print(found[chosen][0])
 # %%
 figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
 accuracies = [accuracy(net, test) for net, _ in found]
-axes.plot([full], [accuracy(whole, test)], "s", color="C1")
-axes.annotate(
-    "whole network",
-    (full, accuracy(whole, test)),
-    (-8, -14),
-    textcoords="offset points",
-    ha="right",
-    color="C1",
-)
-axes.plot(sizes, accuracies, "o-", color="C0")
-axes.plot(sizes[chosen], accuracies[chosen], "o", markersize=12, mfc="none", color="C0")
-axes.annotate(
-    "chosen", (sizes[chosen], accuracies[chosen]), (10, -14), textcoords="offset points", color="C0"
-)
-axes.set(xscale="log", xlabel="multiply-adds per image", ylabel="test accuracy (%)")
+lb.plots.style(axes, "multiply-adds per image", "test accuracy (%)")
+axes.plot(sizes, accuracies, "o-", label="pruned and compacted")
+axes.plot(sizes[chosen], accuracies[chosen], "o", markersize=12, mfc="none", label="chosen")
+axes.plot(full, accuracy(whole, test), "s", label="full network")
+axes.legend(edgecolor="none")
+axes.set_xscale("log")
 plt.show()

@@ -22,7 +22,7 @@ from torch import Tensor
 
 import leanbayes as lb
 from leanbayes.errors import require
-from leanbayes.kernels.native import loaded, normals
+from leanbayes.kernels.dispatch import loaded, normals
 from leanbayes.lab.files import write_json
 from research.measuring.machine import facts
 

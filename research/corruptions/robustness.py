@@ -5,14 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from leanbayes.errors import require
-from leanbayes.lab.data import Examples
 from leanbayes.lab.evaluation import evaluate, examples_of
 from leanbayes.lab.files import read_object
 from leanbayes.lab.runs import Run
-from leanbayes.likelihoods import Likelihood
 from research.corruptions import PUBLISHED, SEVERITIES, corrupt_examples
 from research.corruptions.means import corrupted_means, mean_corruption_error
 from research.corruptions.weather import frost_is_here
@@ -103,12 +99,11 @@ def evaluate_corruptions(
         run.dataset.task == "classification",
         f"{run.dataset.name} has no classes; cNLL, cA and cECE are of images of classes",
     )
-    results = {}
+    results, drawing = {}, run.drawing(samples)
     for kind in here:
         for severity in SEVERITIES:
-            results[kind, severity] = evaluate_corruption(
-                run, model, likelihood, examples, kind, severity, samples=samples
-            )
+            damaged = corrupt_examples(examples, kind, severity, seed=run.recipe.seed)
+            results[kind, severity] = evaluate(model, damaged, likelihood, **drawing)
         if tell is not None:
             tell(kind, Robustness(results, baseline=rates).of(kind))
     return Robustness(results, absent, rates)
@@ -129,18 +124,3 @@ def read_baseline(path: str | Path, kinds: Sequence[str]) -> dict[str, list[floa
             sum(rates or ()) > 0, f"{path} has no errors for {kind}, so none are relative to it"
         )
     return {kind: errors[kind] for kind in kinds}
-
-
-def evaluate_corruption(
-    run: Run,
-    model: nn.Module,
-    likelihood: Likelihood,
-    examples: Examples,
-    name: str,
-    severity: int,
-    *,
-    samples: int = 100,
-) -> dict[str, dict[str, float]]:
-    """Evaluate on damaged images; the recipe's seed is that of the damage."""
-    damaged = corrupt_examples(examples, name, severity, seed=run.recipe.seed)
-    return evaluate(model, damaged, likelihood, **run.drawing(samples))

@@ -1,7 +1,4 @@
-"""``robustness``: evaluate a run on corrupted images at every severity.
-
-Annotations are read by typer, so they are ordinary objects here.
-"""
+"""``robustness``: evaluate a run on corrupted images at every severity."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +12,6 @@ from leanbayes_cli.errors import console, in_a_sentence, say_next
 from leanbayes_cli.options import Json, Run, Samples
 from research.corruptions import PUBLISHED
 from research.corruptions.robustness import evaluate_corruptions
-
-__all__ = ["add_robustness"]
 
 
 def add_robustness(application: typer.Typer) -> None:

@@ -6,8 +6,6 @@ timed: where the probe is slow, the machine was busy with something else, and th
 and taken again.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -1,7 +1,5 @@
 """Facts about the machine and the versions that a measurement depends on."""
 
-from __future__ import annotations
-
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version

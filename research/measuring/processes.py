@@ -1,7 +1,5 @@
 """A few processes with one thread each that work together over gloo on this machine."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

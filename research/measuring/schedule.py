@@ -1,7 +1,5 @@
 """How a network is trained: rates of Adam and the weight of the KL over the steps."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

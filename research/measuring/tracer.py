@@ -4,8 +4,6 @@ A *hop* is a call of a function of leanbayes in another file than the call befor
 reader who follows the calls has to open another file.
 """
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections.abc import Callable

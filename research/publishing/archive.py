@@ -1,7 +1,5 @@
 """Keep what a table needs of a run in one small file: its result, its recipe, its curves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

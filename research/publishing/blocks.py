@@ -1,10 +1,9 @@
 """What stands in the blocks of a paper's pages: tables and pictures made from files of results."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -31,13 +30,14 @@ from research.publishing.cells import (
 from research.publishing.filled_claims import NotMeasuredError, filled
 from research.publishing.pages import Makers
 from research.publishing.paper import Claim, Paper
-from research.publishing.paper_blocks import NOT_RUN, Picture
+from research.publishing.paper_blocks import NOT_RUN, Picture, where_run
 from research.publishing.plots import spectra_of
 from research.publishing.results import read_compressed, table, truncations
 from research.publishing.run_commands import ArchivedRuns
 from research.publishing.tables import markdown_table
 from research.publishing.verdicts import Verdict, judged, network_of, terms_of
 
+Draw = Callable[[str], Iterable[Picture]]
 _RATIOS = {
     "pooled": "E[g²]/Var[g] pooled",
     "median": "median",
@@ -68,11 +68,15 @@ class Blocks:
         """Return what makes every kind of block of a page; captions and more come after ``|``."""
         beside = os.path.relpath(self.paper.folder, page.parent)
 
-        def drawn(pictures: Iterator[Picture]) -> str:
-            return "\n\n".join(
-                self._shown(Path(beside, f"{name}.png"), caption, png)
-                for name, caption, png in pictures
-            )
+        def drawn(draw: Draw, *left_out: type[Exception]) -> Callable[[str], str]:
+            def made(argument: str) -> str:
+                what, _, caption = argument.rpartition(" | ")
+                with suppress(*left_out):
+                    shown = (self._shown(beside, picture, caption) for picture in draw(what))
+                    return "\n\n".join(shown)
+                return ""
+
+            return made
 
         of_all = {
             "claims": self.claims,
@@ -81,17 +85,18 @@ class Blocks:
             "post-training": self._with_commands(self.post_training, _names, "compress"),
             "probes": self._with_commands(self.probes, _names),
             "says": lambda sentence: filled(sentence, self.cell),
-            "spectra": lambda argument: drawn(self.spectra(argument)),
-            "heat-maps": lambda argument: drawn(self.heat_maps(argument)),
-            "curves": lambda argument: drawn(self.curves(argument)),
+            "spectra": drawn(self.spectra),
+            "heat-maps": drawn(self.heat_maps),
+            "curves": drawn(self.curves),
         }
         for own in self.own:
-            of_all |= own.tables
+            tables = {kind: where_run(make, NOT_RUN) for kind, make in own.tables.items()}
+            of_all |= tables
             of_all |= {
-                kind: self._with_commands(own.tables[kind], _names, study)
+                kind: self._with_commands(tables[kind], _names, study)
                 for kind, study in own.studies.items()
             }
-            of_all |= {kind: _then(make, drawn) for kind, make in own.pictures.items()}
+            of_all |= {k: drawn(draw, FileNotFoundError) for k, draw in own.pictures.items()}
         return of_all
 
     def _with_commands(
@@ -113,9 +118,10 @@ class Blocks:
     def _archived(self) -> ArchivedRuns:
         return ArchivedRuns(self.results, self.paper.recipes)
 
-    def _shown(self, path: Path, caption: str, png: bytes) -> str:
-        self.pictures[path.name] = png
-        return f"![{caption}]({path.as_posix()})\n\n*{caption}*"
+    def _shown(self, beside: str, picture: Picture, caption: str) -> str:
+        file, caption = f"{picture.name}.png", caption + picture.more
+        self.pictures[file] = picture.png
+        return f"![{caption}]({Path(beside, file).as_posix()})\n\n*{caption}*"
 
     @cached_property
     def trained(self) -> list[Row]:
@@ -134,7 +140,7 @@ class Blocks:
         name, _, part = where.partition("/")
         for own in self.own:
             if name in own.cells:
-                return own.cells[name](part, column)
+                return where_run(own.cells[name], Cell())(part, column)
         if name == "step":
             return self._step(part, column)
         if part == "spectra":
@@ -188,7 +194,7 @@ class Blocks:
 
     def post_training(self, argument: str) -> str:
         """``RECIPE | METRIC, …``: a trained mean field, its truncations and its tied versions."""
-        name, also = _split(argument)
+        name, _, also = argument.partition(" | ")
         return _rows_table(self._truncations(name, also.split(", ") if also else ()))
 
     def probes(self, names: str) -> str:
@@ -202,18 +208,16 @@ class Blocks:
         lines = (line for name, known in runs.items() for line in _probed(name, known))
         return markdown_table(["run", "step", "−ELBO", *_RATIOS.values()], lines)
 
-    def spectra(self, argument: str) -> Iterator[Picture]:
-        """``RECIPE | caption``: what singular values explain of standard deviations and means."""
-        name, caption = _split(argument)
+    def spectra(self, name: str) -> Iterator[Picture]:
+        """Of a recipe: what singular values explain of standard deviations and means."""
         layers = {
             layer: Spectrum(torch.tensor(shares["scale"]), torch.tensor(shares["mean"]))
             for layer, shares in self._compressed(name)["spectra"].items()
         }
-        yield Picture(f"spectra-{name}", caption, spectra_of(layers))
+        yield Picture(f"spectra-{name}", spectra_of(layers))
 
-    def heat_maps(self, argument: str) -> Iterator[Picture]:
-        """``RECIPE/LAYER | caption``: the kept part of a matrix, and of it rank 1 and rank 2."""
-        name, caption = _split(argument)
+    def heat_maps(self, name: str) -> Iterator[Picture]:
+        """``RECIPE/LAYER``: the kept part of a matrix, and of it rank 1 and rank 2."""
         run, _, layer = name.partition("/")
         scale = torch.tensor(choose("layer", layer, self._compressed(run)["maps"]))
         u, s, v = torch.linalg.svd(scale, full_matrices=False)
@@ -221,15 +225,13 @@ class Blocks:
         shown.update({f"rank {k}": (u[:, :k] * s[:k]) @ v[:k] for k in (1, 2)})
         for title, matrix in shown.items():
             png = plots.heat_map(matrix, f"σ, {title}", (0.0, float(scale.max())))
-            name = f"{run}-{layer}-{title.replace(' ', '-')}"
-            yield Picture(name, f"{caption}: {title}", png)
+            yield Picture(f"{run}-{layer}-{title.replace(' ', '-')}", png, f": {title}")
 
-    def curves(self, argument: str) -> Iterator[Picture]:
-        """``COLUMN of RECIPE, RECIPE, … | caption``: a column of the metrics over epochs.
+    def curves(self, what: str) -> Iterator[Picture]:
+        """``COLUMN of RECIPE, RECIPE, …``: a column of the metrics over epochs.
 
         Where there are several seeds, the line is their mean inside their range.
         """
-        what, caption = _split(argument)
         column, _, names = what.partition(" of ")
         epochs: list[float] = []
         lines, bands = {}, {}
@@ -251,7 +253,7 @@ class Blocks:
             bands[title] = (list(map(min, at_once)), list(map(max, at_once)))
         png = plots.curves(epochs, lines, _ylabel(column), log=True, bands=bands)
         file = f"{column}-{names}".replace("/", "-").replace(", ", "-")
-        yield Picture(file, caption, png)
+        yield Picture(file, png)
 
     def _row(self, name: str) -> Row:
         """Return the row of a recipe, of the published settings if they were run."""
@@ -290,12 +292,6 @@ class Blocks:
 def _names(argument: str) -> list[str]:
     """Return the recipes of ``RECIPE, RECIPE = what to call it, … | more``."""
     return [entry.partition(" = ")[0] for entry in argument.partition(" | ")[0].split(", ")]
-
-
-def _then(
-    make: Callable[[str], Iterator[Picture]], show: Callable[[Iterator[Picture]], str]
-) -> Callable[[str], str]:
-    return lambda argument: show(make(argument))
 
 
 def _probed(name: str, runs: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
@@ -346,8 +342,3 @@ def _ylabel(column: str) -> str:
     if kind == "scale":
         return f"mean σ of {name.removeprefix('model.')}"
     return f"{kind} {name.replace('negative_elbo', '−ELBO')}"
-
-
-def _split(argument: str) -> tuple[str, str]:
-    what, _, rest = argument.partition(" | ")
-    return what, rest

@@ -89,6 +89,19 @@ def with_error(value: float, error: float, digits: int) -> str:
     return f"{value:.{digits}f} ± {shown if error else 0}"
 
 
+def mean_with_error(values: Sequence[float], digits: int, factor: float = 1.0) -> str:
+    """Return the mean of seeds and its standard error, or the value of one.
+
+    Example:
+        >>> mean_with_error([0.01, 0.03], 1, 100.0), mean_with_error([0.25], 2)
+        ('2.0 ± 1.0', '0.25')
+    """
+    values = [factor * value for value in values]
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    return with_error(fmean(values), stdev(values) / math.sqrt(len(values)), digits)
+
+
 @dataclass(frozen=True)
 class Row:
     """A published row, and the runs of its recipe if there are any.
@@ -216,6 +229,17 @@ def averaged(values: Iterable[float | None], errors: Iterable[float | None] = ()
     if len(known) < 2:
         return Cell(known[0], next(iter(errors), None), seeds=1) if known else Cell()
     return Cell(mean_of(known), stdev(known) / math.sqrt(len(known)), seeds=len(known))
+
+
+def about_equal(first: Cell, second: Cell) -> bool:
+    """Return whether two numbers differ by at most two standard errors of their difference.
+
+    Example:
+        >>> about_equal(Cell(1.0, 0.1), Cell(1.2)), about_equal(Cell(1.0), Cell(1.2))
+        (True, False)
+    """
+    spread = math.hypot(first.error or 0.0, second.error or 0.0)
+    return abs((first.ours or 0.0) - (second.ours or 0.0)) <= 2 * spread
 
 
 def rows_table(rows: Sequence[Row]) -> str:

@@ -5,14 +5,11 @@ what the paper prints. ``{compared: TERM / TERM}`` is a word: higher, lower, or 
 two numbers of ours differ by less than two standard errors.
 """
 
-from __future__ import annotations
-
-import math
 import re
 from collections.abc import Callable, Mapping
 
 from leanbayes.errors import choose
-from research.publishing.cells import Cell, count
+from research.publishing.cells import Cell, about_equal, count
 
 _NUMBER = re.compile(r"\{(?P<printed>printed )?(?P<kind>\w+): (?P<terms>[^}]*)\}")
 
@@ -52,8 +49,7 @@ def _known(term: str, cell: Cell, printed: bool) -> float:
 def _compared(first: tuple[Cell, str], second: tuple[Cell, str]) -> str:
     """Return how the first number is, seen from the second."""
     ours, other = (_known(term, cell, printed=False) for cell, term in (first, second))
-    errors = (cell.error or 0.0 for cell, _ in (first, second))
-    if abs(ours - other) <= 2 * math.hypot(*errors):
+    if about_equal(first[0], second[0]):
         return "about the same"
     return "higher" if ours > other else "lower"
 
@@ -62,8 +58,8 @@ def _value(value: float) -> str:
     """Return three digits, or all before the point; with a typographic minus."""
     if isinstance(value, int):
         return count(value)
-    written = f"{value:#.3g}".removesuffix(".") if abs(value) < 1000 else f"{value:.0f}"
-    return written.replace("-", "−")
+    digits = "#.3g" if abs(value) < 1000 else ".0f" if abs(value) < 10_000 else ",.0f"
+    return format(value, digits).removesuffix(".").replace("-", "−")
 
 
 def _printed(value: float) -> str:

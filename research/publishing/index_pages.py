@@ -1,7 +1,5 @@
 """Blocks of the pages about all papers and all tests: list, checklist, attempts."""
 
-from __future__ import annotations
-
 import ast
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +10,7 @@ from research.publishing.pages import Makers
 from research.publishing.paper import DOCS, RECIPES, ROOT, Item, Paper
 from research.publishing.provenance_table import provenance_table
 from research.publishing.tables import markdown_table
-from research.publishing.trust_table import attempts_table
+from research.publishing.trust_table import attempts_table, marked
 from research.publishing.what_holds import WhatHolds
 from research.trust.page import trust_makers
 
@@ -40,19 +38,11 @@ def list_makers(papers: Iterable[Paper], page: Path) -> Makers:
 def tests_by_id(folder: Path) -> dict[str, dict[Path, int]]:
     """Count the tests marked ``@pytest.mark.checklist(*ids)``, by id and file."""
     tests: dict[str, dict[Path, int]] = {}
-    for file in sorted(folder.rglob("test_*.py")):
-        text = file.read_text(encoding="utf-8")
-        for key in _marked(text) if "mark.checklist(" in text else ():
+    for file, call in marked(folder, "checklist"):
+        for key in map(ast.literal_eval, call.args):
             files = tests.setdefault(key, {})
             files[file] = files.get(file, 0) + 1
     return tests
-
-
-def _marked(source: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source)):
-        for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.checklist":
-                yield from map(ast.literal_eval, mark.args)
 
 
 def _entry(paper: Paper, up: str) -> str:

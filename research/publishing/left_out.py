@@ -1,7 +1,5 @@
 """Recipes that were trained for less than published, and the hours that the rest would take."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

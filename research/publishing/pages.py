@@ -4,11 +4,10 @@ A block stands between ``<!-- KIND: ARGUMENT -->`` and ``<!-- end -->``; its con
 and the rest of the page is left alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from leanbayes.errors import nearest
 from leanbayes.lab.files import write_text
@@ -17,6 +16,11 @@ Makers = Mapping[str, Callable[[str], str]]
 """What makes a block, from its argument, by kind."""
 
 _BLOCK = re.compile(r"(<!-- (?P<kind>[\w-]+): (?P<argument>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def page_of(file: str, **values: Any) -> str:
+    """Return the text in ``page.md`` beside a file, with values for its ``{placeholders}``."""
+    return Path(file).with_name("page.md").read_text(encoding="utf-8").format(**values)
 
 
 def refreshed(text: str, makers: Makers) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from leanbayes.lab.recipe_files import parse_yaml
 from research.publishing.paper_blocks import MakeBlocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +85,11 @@ def read_checklist(file: Path) -> dict[str, Item]:
     }
 
 
+def read_published(file: str) -> Any:
+    """Read the printed numbers in ``published.yaml`` beside a file."""
+    return parse_yaml(Path(file).with_name("published.yaml").read_text(encoding="utf-8"))
+
+
 def _rows(file: Path) -> list[list[str]]:
     """Return the cells of a table below its header."""
     _, _, *lines = file.read_text(encoding="utf-8").splitlines()
@@ -115,6 +122,14 @@ class Paper:
     truncated: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     step_cost: Mapping[str, float] = field(default_factory=dict)
     blocks: tuple[MakeBlocks, ...] = ()
+
+    @classmethod
+    def of(cls, file: str, **values: Any) -> Paper:
+        """Return the paper of a file ``NAME/paper.py``, with claims and checklist beside it."""
+        folder = Path(file).parent
+        claims = read_claims(folder / "claims.md")
+        checklist = read_checklist(folder / "checklist.md")
+        return cls(name=folder.name, claims=claims, checklist=checklist, **values)
 
     @property
     def recipes(self) -> Path:

@@ -1,18 +1,16 @@
 """Blocks of its own that a paper has beside those that all papers have."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from research.publishing.cells import Cell
 
 NOT_RUN = "*Not yet run.*"
 """What stands in a block whose results are not there."""
+
+Made = TypeVar("Made")
 
 
 class Picture(NamedTuple):
@@ -20,22 +18,25 @@ class Picture(NamedTuple):
 
     Attributes:
         name: of its file, without the ending.
-        caption: what stands below it.
         png: its bytes.
+        more: what its caption says beyond that of the block.
     """
 
     name: str
-    caption: str
     png: bytes
+    more: str = ""
 
 
 @dataclass(frozen=True)
 class OwnBlocks:
     """What makes the blocks of one study of a paper, by kind.
 
+    Where a file of results is missing, a table says so, a picture is left out, and a number is not
+    known. What is misspelled is an error.
+
     Args:
         tables: from a block's argument to Markdown.
-        pictures: from a block's argument to pictures.
+        pictures: from a block's argument, without the caption behind ``|``, to pictures.
         cells: what claims may name, by the first word of a term: ``WORD/PART COLUMN`` is
             ``cells[WORD](PART, COLUMN)``.
         studies: the command of ``python -m research papers`` that measures a run of a table, by
@@ -43,7 +44,7 @@ class OwnBlocks:
     """
 
     tables: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
-    pictures: Mapping[str, Callable[[str], Iterator[Picture]]] = field(default_factory=dict)
+    pictures: Mapping[str, Callable[[str], Iterable[Picture]]] = field(default_factory=dict)
     cells: Mapping[str, Callable[[str, str], Cell]] = field(default_factory=dict)
     studies: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,39 +53,13 @@ MakeBlocks = Callable[[Path], OwnBlocks]
 """The blocks of a study, from the folder of the paper's results."""
 
 
-def where_run(make: MakeBlocks) -> MakeBlocks:
-    """Return the same blocks for a page that is written before all of its results are there.
+def where_run(make: Callable[..., Made], otherwise: Made) -> Callable[..., Made]:
+    """Return a function that gives something else where a file of results is missing."""
 
-    Where a file of results is missing, a table says so, a picture is left out, and a number is not
-    known. What is misspelled is an error as ever.
-    """
+    def made(*arguments: str) -> Made:
+        try:
+            return make(*arguments)
+        except FileNotFoundError:
+            return otherwise
 
-    def patient(results: Path) -> OwnBlocks:
-        own = make(results)
-        return OwnBlocks(
-            tables={kind: partial(_table, table) for kind, table in own.tables.items()},
-            pictures={kind: partial(_pictures, draw) for kind, draw in own.pictures.items()},
-            cells={word: partial(_cell, cell) for word, cell in own.cells.items()},
-            studies=own.studies,
-        )
-
-    return patient
-
-
-def _table(make: Callable[[str], str], argument: str) -> str:
-    try:
-        return make(argument)
-    except FileNotFoundError:
-        return NOT_RUN
-
-
-def _pictures(draw: Callable[[str], Iterator[Picture]], argument: str) -> Iterator[Picture]:
-    with suppress(FileNotFoundError):
-        yield from draw(argument)
-
-
-def _cell(find: Callable[[str, str], Cell], part: str, column: str) -> Cell:
-    try:
-        return find(part, column)
-    except FileNotFoundError:
-        return Cell()
+    return made

@@ -13,18 +13,13 @@ from leanbayes.analysis.spectrum import Spectrum
 from leanbayes.lab.plots import _SIZE, COLORS, _axes, _figure, _on, _png
 
 
-def side_by_side(panels: Mapping[str, Callable[[Axes], object]]) -> bytes:
-    """What functions draw, one after another on axes with a common height, under their names."""
+def one_panel(title: str, draw_on: Callable[[Axes], object]) -> bytes:
+    """What a function draws, under a title."""
     width, height = _SIZE
-    figure = _figure((0.8 * width * len(panels), height))
-    first = None
-    for place, (title, function) in enumerate(panels.items(), 1):
-        axes = figure.add_subplot(1, len(panels), place, sharey=first)
-        function(axes)
-        axes.set_title(draw.label_text(title))
-        first = first or axes
-    if len(panels) > 1:
-        _legend_below(figure, axes, columns=len(panels))
+    figure = _figure((0.8 * width, height))
+    axes = figure.add_subplot(1, 1, 1)
+    draw_on(axes)
+    axes.set_title(draw.label_text(title))
     return _png(figure)
 
 

@@ -1,7 +1,5 @@
 """How many files of results name the code that made them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 A row is a recipe whose ``published`` names the paper; a run belongs to it by the recipe's name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -38,12 +36,7 @@ def find_results(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def table(paper: Paper, runs: Iterable[str | Path]) -> list[Row]:
-    """The rows of a paper in the order of its recipes: every run of each, or that it was not run.
-
-    Args:
-        paper: whose recipes.
-        runs: run folders, folders of such, or files of results; see :func:`find_results`.
-    """
+    """Return the rows of a paper in the order of its recipes, each run or that there is none."""
     by_name: dict[str, list[dict[str, Any]]] = {}
     for path in find_results(runs):
         result = _read(path)
@@ -133,15 +126,7 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
 def truncations(
     paper: Paper, name: str, compressed: Mapping[str, Any] | None, also: Sequence[str] = ()
 ) -> list[Row]:
-    """Return the rows of a trained mean field, its truncations and its tied versions.
-
-    Args:
-        paper: where published rows stand.
-        name: of the recipe.
-        compressed: what :func:`~research.papers.k_tied.compression.compress_run` says; published
-            rows alone if ``None``.
-        also: metrics to show beside the usual and the published ones.
-    """
+    """Return the rows of a trained mean field, its truncations and its tied versions."""
     published = paper.truncated.get(name, {})
     if compressed is None:
         return [Row(name, title, _cells({}, row, ())) for title, row in published.items()]

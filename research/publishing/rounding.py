@@ -1,7 +1,5 @@
 """Numbers with the digits that are worth keeping."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

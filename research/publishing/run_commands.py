@@ -1,7 +1,5 @@
 """Commands that make the runs of a table again, from the recipes inside archived results."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,12 +19,7 @@ _NOT_TRAINED = {"budgets", "choices", "cut", "measurements", "published", "seed"
 
 
 class ArchivedRuns:
-    """The recipes of all runs whose results are archived in a folder.
-
-    Args:
-        results: the folder of a paper's results.
-        recipes: the folder of its recipes.
-    """
+    """The recipes of all runs whose results are archived in a folder."""
 
     def __init__(self, results: Path, recipes: Path) -> None:
         self.results = results

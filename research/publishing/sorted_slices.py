@@ -4,8 +4,6 @@ Studies record how the data were prepared since test images of sorted files are 
 without that record took them class by class.
 """
 
-from __future__ import annotations
-
 PER_CLASS, CLASSES = 100, 100
 """Test images of each class of CIFAR-100, and its classes."""
 
@@ -25,13 +23,7 @@ def classes_seen(images: int, preprocessing: str | None) -> int:
 
 
 def slice_note(rows: str, images: int, classes: int) -> str:
-    """Return what stands below a table with such numbers.
-
-    Args:
-        rows: the numbers, as the beginning of a sentence: ``"These rows are"``.
-        images: how many images they are of.
-        classes: how many classes these have.
-    """
+    """Return what stands below a table with such numbers."""
     return (
         f"**To be run again.** {rows} of the first {images} test images of CIFAR-100, which were "
         f"sorted by class at that time: {classes} of {CLASSES} classes. The loader permutes test "

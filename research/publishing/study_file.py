@@ -1,7 +1,5 @@
 """The file of a study: settings and finished parts; a stopped study resumes from it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -32,6 +30,16 @@ def read_study(path: Path, command: str) -> dict[str, Any]:
     )
 
 
+def refuse_changes(path: Path, before: Part, now: Part, what: str = "study") -> None:
+    """Refuse to go on with a file of other settings."""
+    for key, value in now.items():
+        if before.get(key) != value:
+            raise ValueError(
+                f"{path} holds a {what} with another {key}: it was {before.get(key)!r} and is now "
+                f"{value!r}; undo the change, or choose another --out"
+            )
+
+
 class StudyFile:
     """A study that is written part by part.
 
@@ -53,13 +61,7 @@ class StudyFile:
         study = read_object(path, self.study.keys(), f"a study of {name}", again)
         if study["study"] != name:
             raise ValueError(f"{path} holds a study of {study['study']} and not of {name}; {again}")
-        for key, value in settings.items():
-            before = study["settings"].get(key)
-            if before != value:
-                raise ValueError(
-                    f"{path} holds a study with another {key}: it was {before!r} and is now "
-                    f"{value!r}; undo the change, or {again}"
-                )
+        refuse_changes(path, study["settings"], settings)
         return study
 
     @property

@@ -1,69 +1,41 @@
 """The table of what was tried to break leanbayes, from the tests that show what holds."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from research.publishing.paper import ROOT
 from research.publishing.tables import markdown_table
 
 
-class Attempt(NamedTuple):
-    """What a test tries and what holds.
-
-    Attributes:
-        area: the part of leanbayes.
-        what: what was tried.
-        holds: what happens.
-        file: where the test is.
-        test: its name.
-    """
-
-    area: str
-    what: str
-    holds: str
-    file: Path
-    test: str
-
-
-def attempts(folder: Path) -> Iterator[Attempt]:
-    """Every test marked ``@pytest.mark.tried(area, what=…, holds=…)`` in a folder."""
+def marked(folder: Path, mark: str) -> Iterator[tuple[Path, ast.Call]]:
+    """Return the tests of a folder with ``@pytest.mark.MARK(…)``: their files and the call."""
     for file in sorted(folder.rglob("test_*.py")):
         text = file.read_text(encoding="utf-8")
-        if "mark.tried(" not in text:
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef):
-                marks = (d for d in node.decorator_list if isinstance(d, ast.Call))
-                for mark in marks:
-                    if isinstance(mark.func, ast.Attribute) and mark.func.attr == "tried":
-                        yield _attempt(mark, file, node.name)
+        if f"mark.{mark}(" in text:
+            for node in ast.walk(ast.parse(text)):
+                for call in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+                    if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(f".{mark}"):
+                        yield file, call
 
 
-def _attempt(mark: ast.Call, file: Path, test: str) -> Attempt:
-    words = {word.arg: ast.literal_eval(word.value) for word in mark.keywords}
-    return Attempt(ast.literal_eval(mark.args[0]), words["what"], words["holds"], file, test)
+def attempts(folder: Path) -> Iterator[tuple[str, str, str, Path]]:
+    """Return area, what was tried, what holds and file of ``tried(area, what=…, holds=…)``."""
+    for file, call in marked(folder, "tried"):
+        words = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+        yield ast.literal_eval(call.args[0]), words["what"], words["holds"], file
 
 
 def attempts_table(folder: Path, up: str) -> str:
     """Return a table for every area, in alphabetical order."""
-    by_area: dict[str, list[Attempt]] = {}
-    for attempt in attempts(folder):
-        by_area.setdefault(attempt.area, []).append(attempt)
+    by_area: dict[str, list[list[str]]] = {}
+    for area, what, holds, file in attempts(folder):
+        link = f"[{file.name}]({up}{file.relative_to(ROOT).as_posix()})"
+        by_area.setdefault(area, []).append([_sentence(what), _sentence(holds), link])
     header = ["tried", "what holds", "shown by"]
     return "\n\n".join(
-        f"## {area}\n\n{markdown_table(header, (_row(attempt, up) for attempt in rows))}"
-        for area, rows in sorted(by_area.items())
+        f"## {area}\n\n{markdown_table(header, rows)}" for area, rows in sorted(by_area.items())
     )
-
-
-def _row(attempt: Attempt, up: str) -> list[str]:
-    path = attempt.file.relative_to(ROOT).as_posix()
-    words = (_sentence(text) for text in (attempt.what, attempt.holds))
-    return [*words, f"[{attempt.file.name}]({up}{path})"]
 
 
 def _sentence(text: str) -> str:

@@ -6,8 +6,6 @@ MARGIN``. A term names a number of ours as in :mod:`.filled_claims`, is a number
 be a number is written: ``yes: REASON``, ``in part: REASON``, ``undecided: REASON``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -112,11 +110,11 @@ def _outcome(condition: str, cell: FindCell) -> Verdict:
     if seeds in _TOO_FEW and len(networks) > 1:
         return Verdict(Word.UNDECIDED, _TOO_FEW[seeds], seeds)
     difference = first.ours - second.ours
-    if sign == " ≈ ":
-        return Verdict(Word.YES if abs(difference) <= margin else Word.NO, "", seeds)
-    if abs(difference) <= _MANY_ERRORS * math.hypot(first.error or 0.0, second.error or 0.0):
+    beyond = abs(difference) - margin
+    if abs(beyond) <= _MANY_ERRORS * math.hypot(first.error or 0.0, second.error or 0.0):
         return Verdict(Word.UNDECIDED, "within two standard errors", seeds)
-    return Verdict(Word.YES if (difference < 0) == (sign == " < ") else Word.NO, "", seeds)
+    holds = beyond < 0 if sign == " ≈ " else (difference < 0) == (sign == " < ")
+    return Verdict(Word.YES if holds else Word.NO, "", seeds)
 
 
 def terms_of(conditions: str) -> list[str]:

@@ -1,7 +1,5 @@
 """The verdicts on all claims of all papers: one table, the checklist, and a conclusion."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
@@ -20,11 +18,7 @@ CHECKED = {
 
 
 class WhatHolds:
-    """Verdicts on the claims of papers.
-
-    Args:
-        papers: whose claims.
-    """
+    """Verdicts on the claims of papers."""
 
     def __init__(self, papers: Iterable[Paper]) -> None:
         self.blocks = [Blocks(paper) for paper in papers]

@@ -1,7 +1,4 @@
-"""Commands of studies that belong to no paper.
-
-Annotations are read by typer, so they are ordinary objects here.
-"""
+"""Commands of studies that belong to no paper."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Blocks of docs/train_well.md, from the files of two studies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from research.publishing.pages import Makers

@@ -3,6 +3,7 @@
 Annotations are read by typer, so they are ordinary objects here.
 """
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,8 @@ from research.publishing.study_file import show
 from research.trust.calibration import Settings
 from research.trust.calibration import study as study_calibration
 from research.trust.cifar10_hmc import study as study_cifar10
+from research.trust.coverage import pieces
+from research.trust.coverage import study as study_coverage
 from research.trust.faults.study import Cases
 from research.trust.faults.study import study as study_faults
 from research.trust.fuzz import Budget
@@ -67,6 +70,18 @@ def mutants(
 ) -> None:
     """Plant small errors and run the tests; a second call tries survivors again."""
     study_mutants(settings, area or list(AREAS), out, show("verdict", "tests", "duration"))
+
+
+@app.command(epilog="Example: python -m research trust coverage --data runs/coverage")
+def coverage(
+    data: Annotated[Path, typer.Option(help="Folder of measured pieces; a stopped run resumes.")],
+    tests: Annotated[
+        list[str] | None, typer.Option(help="Folder or file of tests. May be repeated. All.")
+    ] = None,
+    out: Out = _TRUST / "coverage.json",
+) -> None:
+    """Count lines and branches that the suite runs; what runs in other processes is not seen."""
+    study_coverage(data, tests or pieces(), out, show("duration"))
 
 
 @app.command(epilog="Example: python -m research trust faults --cases 200")

@@ -11,8 +11,11 @@ from typing import Any
 from research.publishing.pages import Makers
 from research.publishing.paper import ROOT
 from research.publishing.tables import markdown_table
+from research.trust.cifar10_hmc import PUBLISHED
 
 Part = Mapping[str, Any]
+
+HMC_KEYS = ("agreement", "total_variation", "accuracy")
 
 
 def trust_makers() -> Makers:
@@ -27,6 +30,7 @@ def trust_makers() -> Makers:
         "properties": properties_table,
         "fuzz": fuzz_table,
         "cifar10-hmc": hmc_table,
+        "coverage": coverage_table,
     }
     return {kind: lambda name, make=make: make(_read(name)) for kind, make in makers.items()}  # type: ignore[misc]
 
@@ -132,13 +136,16 @@ def _recorded(study: Mapping[str, Any], parts: Iterable[Part]) -> str:
 
 
 def mutants_table(study: Mapping[str, Any]) -> str:
-    """Killed mutants per folder of the package."""
+    """Noticed errors per folder of the package; those that change nothing count apart."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for part in study.get("parts", {}).values():
-        counts[_folder(part["file"])][part["verdict"]] += 1
+        changes = not part.get("reason", "").startswith("equivalent")
+        verdict = part["verdict"] if changes or part["verdict"] == "killed" else "equivalent"
+        counts[_folder(part["file"])][verdict] += 1
     total = sum(counts.values(), Counter[str]())
     rows = [*sorted(counts.items()), ("all", total)]
-    header = ["folder", "planted", "noticed", "share (%)", "survived", "never called by its tests"]
+    header = ["folder", "planted", "noticed", "share (%)", "equivalent", "share of the others (%)",
+              "never called by its tests"]  # fmt: skip
     table = markdown_table(header, (_mutants_row(name, c) for name, c in rows), text=1)
     return f"{_recorded(study, study.get('runs', ()))}\n\n{table}"
 
@@ -149,9 +156,11 @@ def _folder(file: str) -> str:
 
 
 def _mutants_row(name: str, c: Counter[str]) -> list[str]:
-    valid = c["killed"] + c["survived"] + c["uncovered"]
-    share = f"{100 * c['killed'] / valid:.1f}" if valid else "–"
-    return [name, str(valid), str(c["killed"]), share, str(c["survived"]), str(c["uncovered"])]
+    others = c["killed"] + c["survived"] + c["uncovered"]
+    planted = others + c["equivalent"]
+    shares = [f"{100 * c['killed'] / of:.1f}" if of else "–" for of in (planted, others)]
+    noticed, same, unseen = (str(c[key]) for key in ("killed", "equivalent", "uncovered"))
+    return [name, str(planted), noticed, shares[0], same, shares[1], unseen]
 
 
 def survivors_table(study: Mapping[str, Any]) -> str:
@@ -172,6 +181,29 @@ def survivors_table(study: Mapping[str, Any]) -> str:
 def _cell(source: str) -> str:
     line = " ".join(source.split()).replace("|", "∣").replace("`", "'")
     return line if len(line) <= 60 else f"{line[:57]}…"
+
+
+def coverage_table(study: Mapping[str, Any]) -> str:
+    """Share of lines and branches that the suite runs, per folder of the package."""
+    if not study:
+        return "Coverage was not measured."
+    parts = study["parts"]
+    keys = ("num_statements", "missing_lines", "num_branches", "missing_branches")
+    every = {key: sum(part[key] for part in parts.values()) for key in keys}
+    core = {key: every[key] - parts.get("lab", {}).get(key, 0) for key in keys}
+    rows = [*sorted(parts.items()), ("all but lab", core), ("all", every)]
+    header = ["folder", "lines", "run (%)", "branches", "taken (%)"]
+    table = markdown_table(header, (_coverage_row(*row) for row in rows), text=1)
+    said = f"Measured in {study['duration'] / 60:.0f} minutes, revision {study['revision'][:7]}."
+    return f"{said}\n\n{table}"
+
+
+def _coverage_row(name: str, part: Part) -> list[str]:
+    row = [name]
+    for of, missed in (("num_statements", "missing_lines"), ("num_branches", "missing_branches")):
+        share = f"{100 - 100 * part[missed] / part[of]:.1f}" if part[of] else "–"
+        row += [f"{part[of]:,}", share]
+    return row
 
 
 def faults_table(study: Mapping[str, Any]) -> str:
@@ -233,12 +265,18 @@ def _fuzz_row(name: str, parts: list[Part]) -> list[str]:
 
 
 def hmc_table(study: Mapping[str, Any]) -> str:
-    """CIFAR-10 runs against HMC."""
-    if not study:
-        return (
-            "No CIFAR-10 run was compared yet: "
-            "`python -m research trust cifar10-hmc RUN` does it for finished runs."
-        )
-    keys = ("agreement", "total_variation", "accuracy")
-    rows = ([name, *(f"{part[k]:.3f}" for k in keys)] for name, part in study["parts"].items())
-    return markdown_table(["run", "agreement", "total variation", "accuracy"], rows, text=1)
+    """CIFAR-10 runs against HMC, beside published ones."""
+    parts = study.get("parts", {})
+    rows = [[name, *(f"{part[k]:.3f}" for k in HMC_KEYS)] for name, part in parts.items()]
+    rows += [
+        [f"{name} (Izmailov et al., 2021)", *(f"{value:.3f}" for value in values), "–"]
+        for name, values in PUBLISHED.items()
+    ]
+    table = markdown_table(["run", "agreement", "total variation", "accuracy"], rows, text=1)
+    if parts:
+        return table
+    return (
+        "No run of leanbayes was compared yet, since archived results have no predictions. "
+        "`python -m research trust cifar10-hmc RUN` needs the folder of a finished CIFAR-10 run "
+        f"with its checkpoint.\n\n{table}"
+    )

@@ -58,7 +58,7 @@ def register_estimator(estimator: E) -> E:
 
 @register_estimator
 def mean(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
-    """No noise: propagate the posterior mean (of each member).
+    """Return the posterior mean (of each member), without noise.
 
     Args:
         q: Distribution of the weights.
@@ -73,7 +73,7 @@ def mean(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
 
 @register_estimator
 def weights(q: WeightDistribution, op: LinearOp, usage: Usage) -> Map:
-    """Return one draw of the weights for the whole batch (one a member).
+    """Return one draw of the weights for the whole batch (one per member).
 
     Of a table only the entries that are looked up are drawn, if that is known.
 

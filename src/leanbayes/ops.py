@@ -2,7 +2,7 @@
 
 Every op turns a matrix ``a [rows, in]`` into a linear function with ``rows`` output channels, and
 it acts **row by row**: output channel ``i`` depends on row ``i`` alone. That one property makes
-structure cheap. With ``p`` the (never materialised) input patch,
+structure cheap. With ``p`` the (never materialized) input patch,
 
 * ``op(x, M)`` is the mean ``M p`` of a random output,
 * ``op(op.square(x), V)`` its variance when weights are independent with variances ``V``,
@@ -31,7 +31,7 @@ _TRANSPOSED: _Functions = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transp
 
 
 class Usage(NamedTuple):
-    """How a drawn map will be used.
+    """Intended use of a drawn map.
 
     Attributes:
         batch: the number of examples; ``None`` for a map that is kept and applied to any batch, or
@@ -48,7 +48,7 @@ class Usage(NamedTuple):
 
 
 class LinearOp(ABC):
-    """How a matrix ``a [rows, in]`` acts on an input; a value without parameters."""
+    """Action of a matrix ``a [rows, in]`` on an input; a value without parameters."""
 
     channel_dim: ClassVar[int]
     batch_dim: int = 0

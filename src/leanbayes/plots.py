@@ -20,7 +20,7 @@ from leanbayes.prediction.prediction import Prediction
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["coverage", "densities", "entropies", "rejection", "reliability", "spectra"]
+__all__ = ["coverage", "densities", "entropies", "rejection", "reliability", "spectra", "style"]
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 PALE = "#BBBBBB"
@@ -203,10 +203,20 @@ def _shares(value: Spectrum | Tensor, of: str) -> Tensor:
 
 
 def style(axes: Axes | None, xlabel: str, ylabel: str) -> Axes:
-    """Return an axis with names, a pale grid and no frame; a new one, if none is given."""
+    """Give axes the look of this module: its colors, labels, a pale grid and no frame.
+
+    Args:
+        axes: axes to change; ``None`` makes a new figure.
+        xlabel: label of x.
+        ylabel: label of y.
+
+    Returns:
+        The axes.
+    """
     if axes is None:
         axes = _new_axes()
     axes.set(xlabel=xlabel, ylabel=ylabel, axisbelow=True)
+    axes.set_prop_cycle(color=COLORS)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     return axes

@@ -55,6 +55,7 @@ def calls_compiled(module: nn.Module) -> bool:
     return module._compiled_call_impl is not None
 
 
+_TOP_HOOKS = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # torch 2.7
 _HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))
 
 
@@ -76,7 +77,13 @@ def schema_of(operation: Any) -> Any:
 
 def packs_saved_tensors() -> bool:
     """Return whether a block such as activation checkpointing packs what backward passes need."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    if _TOP_HOOKS is not None:
+        return _TOP_HOOKS(True) is not None
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks("in use"):
+            return False
+    except RuntimeError:
+        return True
 
 
 def is_in_backward() -> bool:

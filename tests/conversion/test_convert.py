@@ -312,9 +312,9 @@ def _hooked_head() -> nn.Module:
 
 
 UNPLANNED = {
-    "absent": (mlp, "that the model has not"),
-    "no longer shared": (_untied, "that the model has not"),
-    "not convertible": (lambda: nn.Sequential(nn.ReLU()), "that the model has not"),
+    "absent": (mlp, "that the model does not have"),
+    "no longer shared": (_untied, "that the model does not have"),
+    "not convertible": (lambda: nn.Sequential(nn.ReLU()), "that the model does not have"),
     "refused": (_hooked_head, "hook"),
 }
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.layers.affine import Affine
+from leanbayes.layers import Affine
 from research.measuring.harness import peak_memory
 
 

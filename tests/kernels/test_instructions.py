@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from divergences import k_tied_kl, relevance_kl, scaled_kl
+from k_tied_outputs import k_tied_local
 
 import leanbayes as lb
 from leanbayes.distributions import KTiedNormal
@@ -19,7 +20,6 @@ from leanbayes.kernels import (
     add_noise,
     draw_k_tied,
     draw_scaled,
-    k_tied_local,
     k_tied_samples,
     max_pool_moments,
     relu_moments,

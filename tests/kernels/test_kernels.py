@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from divergences import k_tied_kl, no_force, relevance_kl, scaled_kl
+from k_tied_outputs import k_tied_local
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
@@ -24,12 +25,11 @@ from leanbayes.kernels import (
     add_noise,
     draw_k_tied,
     draw_scaled,
-    k_tied_local,
     native,
     scaled_local,
     without_native,
 )
-from leanbayes.kernels.native import loaded, normals, threads
+from leanbayes.kernels.dispatch import loaded, normals, threads
 
 PROJECT = Path(__file__).parents[2]
 BATCH, IN, OUT = 37, 45, 70  # no multiples of a vector's width

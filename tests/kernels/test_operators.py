@@ -7,7 +7,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.kernels import EAGER, kernels, mode_of, without_native
-from leanbayes.kernels.native import normals
+from leanbayes.kernels.dispatch import normals
 
 pytestmark = [
     pytest.mark.skipif(not kernels().native, reason=f"no native kernels: {kernels().reason}"),

@@ -3,9 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from k_tied_outputs import k_tied_local
 from torch.utils.flop_counter import FlopCounterMode
 
-from leanbayes.kernels import k_tied_local, native, product, scaled_local, without_native
+from leanbayes.kernels import dispatch, product, scaled_local, without_native
 from leanbayes.kernels.divergence import sum_of_logs
 
 BATCH, IN, OUT = 650, 301, 257  # large enough for oneDNN, no multiples of a vector's width
@@ -68,15 +69,15 @@ def test_what_is_not_finite_stays(matrices, bad):
 
 @torch.no_grad()
 def test_onednn_is_called_for_large_products_unless_it_is_switched_off(matrices, monkeypatch):
-    if native._onednn() is None:
+    if dispatch._onednn() is None:
         pytest.skip("torch was built without MKL or oneDNN")
-    calls, linear = [], native._onednn()
+    calls, linear = [], dispatch._onednn()
 
     def counted(*given):
         calls.append(given)
         return linear(*given)
 
-    monkeypatch.setattr(native, "_onednn", lambda: counted)
+    monkeypatch.setattr(dispatch, "_onednn", lambda: counted)
     x, weight, bias = matrices
     product(x, weight, bias)
     assert len(calls) == 1

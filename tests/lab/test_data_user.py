@@ -196,16 +196,36 @@ def test_a_damaged_table_of_contents_is_one_sentence(tmp_path, flaw):
     assert "\n" not in str(caught.value)
 
 
-def test_an_open_bracket_in_the_header_of_an_array_is_one_sentence(tmp_path):
-    """NumPy reads headers of its first version as Python, which ends in an error of tokens."""
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"'shape': (9, 2), }", b"'shape': ((9, 2, ,"),  # an error of tokens
+        (b"'<f8'", b"',f8'"),  # an error of syntax
+        (b"(9, 2), }" + 24 * b" ", b"(" + 25 * b"9" + b", 2), }"),  # an overflow
+    ],
+)
+def test_any_damage_to_the_header_of_an_array_is_one_sentence(tmp_path, before, after):
+    """NumPy reads headers of its first version as Python, and raises what Python raises."""
     path, array = tmp_path / "t.npy", io.BytesIO()
     np.lib.format.write_array(array, np.zeros((9, 2)), version=(1, 0))
-    content = array.getvalue().replace(b"'shape': (9, 2), }", b"'shape': ((9, 2, ,")
+    content = array.getvalue().replace(before, after)
     with zipfile.ZipFile(path.with_suffix(".npz"), "w") as archive:
         archive.writestr("x.npy", content)
         archive.writestr("y.npy", content)
     with pytest.raises(ValueError, match="truncated or damaged") as caught:
         data.load_dataset(str(path.with_suffix(".npz")))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"no array"])
+def test_a_member_that_is_not_an_array_is_one_sentence(tmp_path, content):
+    """NumPy gives the bytes of a member whose first bytes are not those of an array."""
+    path = tmp_path / "t.npz"
+    np.savez(path, x=np.zeros((9, 2)))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("y.npy", content)
+    with pytest.raises(ValueError, match="member 'y' is not an array") as caught:
+        data.load_dataset(str(path))
     assert "\n" not in str(caught.value)
 
 

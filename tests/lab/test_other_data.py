@@ -26,7 +26,7 @@ def test_classes_are_compared_by_name_and_inputs_by_unit():
 
 
 def test_a_class_that_was_not_learned_is_refused():
-    with pytest.raises(ValueError, match=r"the class \['d'\], which the run has not learned"):
+    with pytest.raises(ValueError, match=r"the class \['d'\], which the run does not have"):
         as_learned(dataset(("a", "d")), dataset(("a", "b")))
 
 

@@ -122,6 +122,7 @@ def fork(folder, *arguments):
     def run():
         torch.set_num_threads(1)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup ignores this one
         with open(folder / "said", "w") as file, open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
             os.dup2(file.fileno(), 2)
@@ -416,7 +417,7 @@ def test_what_has_no_recipe_is_refused(reference, tmp_path, kept, resume):
     for path in folder.iterdir():
         if path.name != kept:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with pytest.raises(FileExistsError, match=r"no recipe\.yaml that says of what; put it back"):
+    with pytest.raises(FileExistsError, match=r"but no recipe\.yaml; put it back"):
         train(recipe(), folder, resume=resume, progress=False)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch_layers import LAYERS, POSTERIOR, PRIOR
 
 import leanbayes as lb
-from leanbayes.layers import KINDS, is_convertible
+from leanbayes.layers import KINDS, RandomMap, is_convertible
 from leanbayes.layers.forward_pass import Held, set_estimators
 
 BARE = [name for name in LAYERS if is_convertible(LAYERS[name].module())]
@@ -124,7 +124,7 @@ class CountsTwice(RandomGated):
     @classmethod
     def from_torch(cls, module, make):
         layer = super().from_torch(module, make)
-        layer.spare = make.map(module.kernel, lb.ops.Linear())
+        layer.spare = RandomMap(op := lb.ops.Linear(), *make.learned(module.kernel, op))
         return layer
 
 

@@ -276,7 +276,7 @@ def test_what_is_no_input_is_refused():
 
 
 def test_a_loader_that_shuffles_is_pointed_out():
-    with pytest.warns(UserWarning, match="nobody knows which prediction is whose"):
+    with pytest.warns(UserWarning, match="predictions cannot be matched to examples"):
         lb.predict(plain(), DataLoader(TensorDataset(X), 4, shuffle=True), samples=2)
 
 

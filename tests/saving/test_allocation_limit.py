@@ -38,7 +38,7 @@ ONE = torch.zeros(1)
     ],
 )
 def test_no_constructor_slips_past(make):
-    with pytest.raises(ValueError, match="elements are asked for"), AllocationLimit(1000):
+    with pytest.raises(ValueError, match="elements are requested"), AllocationLimit(1000):
         make()
 
 

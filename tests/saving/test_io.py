@@ -282,7 +282,7 @@ def test_a_description_that_asks_for_too_much(posterior, option, count, tmp_path
     layers[""][""]["posterior"][option] = count
     _unsealed(path, layers=layers)
     start = time.process_time()
-    with pytest.raises(LoadError, match=r"elements are asked for|another architecture"):
+    with pytest.raises(LoadError, match=r"elements are requested|another architecture"):
         lb.load(net, path)
     assert time.process_time() - start < 0.5
 

@@ -8,7 +8,7 @@ from torch import distributions as td
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.layers.affine import OuterProduct
+from leanbayes.layers.matrix_layers import OuterProduct
 from leanbayes.layers.transformers import TransposedLinear
 from leanbayes.ops import Conv, ConvTranspose, Lookup
 

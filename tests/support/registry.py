@@ -13,7 +13,7 @@ from torch import Tensor
 
 import leanbayes as lb
 from leanbayes.estimators import ESTIMATORS
-from leanbayes.layers.affine import OuterProduct
+from leanbayes.layers.matrix_layers import OuterProduct
 from leanbayes.layers.transformers import TransposedLinear
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp, Lookup
 

@@ -10,7 +10,7 @@ from torch.func import functional_call, jacrev, vmap
 import leanbayes as lb
 from leanbayes.prediction.linearized import linearized_samples
 from leanbayes.training.curvature import curvature
-from leanbayes.training.laplace import _widest, nearest_kronecker
+from leanbayes.training.laplace import _widest, damped, nearest_kronecker
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
@@ -108,6 +108,28 @@ def test_the_nearest_kronecker_product_is_a_minimum():
         assert divergence(*near) >= best
 
 
+@pytest.mark.parametrize("shape", [(1, 5), (4, 1)])
+def test_one_row_or_column_has_the_exact_variances(shape):
+    values = [torch.rand(size).double() for size in shape]
+    rows, columns = damped(*values, 0.3)
+    exact = 1 / (torch.outer(*values) + 0.3)
+    torch.testing.assert_close(torch.outer(rows, columns), exact)
+
+
+def test_the_prior_is_split_between_rows_and_columns():
+    """Exact where nothing is known, nearly so where all is, and never wider than exact."""
+    values = torch.tensor([0.0, 1e4]).double(), torch.tensor([0.0, 3e-2, 2e3]).double()
+    found = torch.outer(*damped(*values, 0.3))
+    exact = 1 / (torch.outer(*values) + 0.3)
+    assert found[0, 0] == pytest.approx(float(exact[0, 0]))
+    assert found[1, 2] == pytest.approx(float(exact[1, 2]), rel=1e-3)
+    assert (found <= exact * (1 + 1e-9)).all()
+    nothing = torch.outer(*damped(torch.zeros(2), torch.zeros(3), 4.0))
+    torch.testing.assert_close(nothing, torch.full((2, 3), 0.25))
+    scaled = torch.outer(*damped(100 * values[0], values[1] / 100, 0.3))
+    torch.testing.assert_close(scaled, found)
+
+
 def trained():
     torch.manual_seed(1)
     x = torch.randn(200, 4)
@@ -177,20 +199,54 @@ def test_models_without_a_known_curvature(net, sentence):
         lb.laplace(net, (torch.zeros(4, 2), torch.zeros(4).long()))
 
 
+def loader_of(x, y):
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=200)
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_factors_are_those_of_laplace_torch():
     laplace = pytest.importorskip("laplace")
-    from laplace.curvature import BackPackGGN
-
     net, x, y = trained()
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=200)
     sums, _ = curvature(net, {"0": net[0], "2": net[2]}, [(x, y)], CLASSES)
-    peer = laplace.Laplace(net, "classification", "all", "kron", backend=BackPackGGN)
-    peer.fit(loader)
-    factors = getattr(peer, "H_facs", peer.H).kfacs
-    for name, theirs in zip(("0", "2"), (factors[0], factors[2]), strict=True):
-        ours = torch.kron(*sums[name].kronecker).float()
-        torch.testing.assert_close(ours, torch.kron(*theirs), rtol=1e-4, atol=1e-4)
+    peer = laplace.Laplace(net, "classification", "all", "kron")
+    peer.fit(loader_of(x, y))
+    blocks = {len(block[0]): block for block in peer.H_facs.kfacs if len(block) == 2}
+    for layer in sums.values():
+        outputs, inputs = layer.kronecker
+        theirs = torch.kron(*blocks[len(outputs)])
+        ours = torch.kron(outputs, inputs).float()
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_predictions_are_not_behind_those_of_laplace_torch():
+    """Digits, and digits with shuffled pixels as OOD images; their draws of logits, our defaults.
+
+    Their default link, probit, also counts the variance that all logits share, which softmax
+    ignores.
+    """
+    laplace = pytest.importorskip("laplace")
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    x, y = torch.tensor(digits.data).float() / 16, torch.tensor(digits.target)
+    train, new = (x[:600], y[:600]), (x[600:], y[600:])
+    ood = new[0][:, torch.randperm(64)]
+    net = nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10))
+    lb.fit(net, train, epochs=60, lr=5e-3, progress=False)
+    peer = laplace.Laplace(net.eval(), "classification", "last_layer", "kron")
+    peer.fit(loader_of(*train))
+    peer.optimize_prior_precision(method="marglik")
+    options = {"link_approx": "mc", "n_samples": 500}
+    theirs, far = (lb.Prediction(peer(z, **options).detach().log()[None]) for z in (new[0], ood))
+    model = lb.laplace(net, train)
+    ours, ours_far = (lb.predict(model, z, samples=500, seed=0) for z in (new[0], ood))
+
+    def detected(known, unknown):
+        entropy = torch.cat([known.entropy, unknown.entropy])
+        return lb.metrics.auroc(entropy, torch.arange(len(entropy)) >= len(known)).value
+
+    nll, other = (-float(p.log_likelihood(new[1]).mean()) for p in (ours, theirs))
+    assert nll < other + 0.005
+    assert detected(ours, ours_far) > detected(theirs, far) - 0.02
 
 
 def test_a_temperature_is_found_again():

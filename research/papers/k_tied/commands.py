@@ -1,7 +1,4 @@
-"""Command of the k-tied paper.
-
-Annotations are read by typer, so they are ordinary objects here.
-"""
+"""Command of the k-tied paper."""
 
 from pathlib import Path
 from typing import Annotated

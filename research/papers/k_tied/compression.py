@@ -1,7 +1,5 @@
 """What a trained run loses when its standard deviations get a lower rank."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import partial

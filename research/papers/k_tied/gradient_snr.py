@@ -1,14 +1,12 @@
 """The signal-to-noise ratio of gradients over the last steps [k-tied, section 4]."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from leanbayes.errors import require, require_choice, require_count
+from leanbayes.errors import require, require_count
 from leanbayes.models.random_maps import random_maps
 
 Definition = Literal["gradient", "square"]
@@ -104,8 +102,6 @@ class GradientSNR:
                 is off get no gradient but that of the KL, which hardly varies: in a mean a few of
                 them outweigh all others, when pooled they count for what little they move.
         """
-        require_choice("definition", definition, ("gradient", "square"))
-        require_choice("average", average, ("mean", "median", "pooled"))
         return {name: self._ratio(p, definition, average) for name, p in self._layers.items()}
 
     def _ratio(

@@ -27,7 +27,6 @@ def truncate(
     *,
     floor: float = 1e-5,
     include: Sequence[str] = ("**",),
-    inplace: bool = False,
 ) -> M:
     """Replace standard deviations by the nearest matrices of a lower rank [k-tied, section 3].
 
@@ -45,7 +44,6 @@ def truncate(
         rank: how many singular values to keep.
         floor: no standard deviation falls below it.
         include: patterns of layer names, as in :func:`convert`.
-        inplace: change the model instead of a copy; make a new optimizer afterwards.
 
     Returns:
         The model with scales of low rank.
@@ -69,10 +67,10 @@ def truncate(
         scale = ((u[:, :rank] * s[:rank]) @ v[:rank]).clamp_min(floor)
         return with_scales(MeanField(), layer, scale=scale)
 
-    return _compressed(model, rank, truncated, include, inplace)
+    return _compressed(model, rank, truncated, include)
 
 
-def to_k_tied(model: M, rank: int, *, include: Sequence[str] = ("**",), inplace: bool = False) -> M:
+def to_k_tied(model: M, rank: int, *, include: Sequence[str] = ("**",)) -> M:
     """Replace standard deviations by k-tied ones, ``U Vᵀ`` with positive factors [k-tied, eq. 3].
 
     The means stay; the factors minimize ``KL(tied ‖ before)``
@@ -83,7 +81,6 @@ def to_k_tied(model: M, rank: int, *, include: Sequence[str] = ("**",), inplace:
         model: a converted model.
         rank: the number of rank-one terms.
         include: patterns of layer names, as in :func:`convert`.
-        inplace: change the model instead of a copy; make a new optimizer afterwards.
 
     Returns:
         The model with tied scales.
@@ -100,7 +97,7 @@ def to_k_tied(model: M, rank: int, *, include: Sequence[str] = ("**",), inplace:
         u, v = tied_factors(_scale(layer), rank)
         return with_scales(KTied(rank), layer, u=u, v=v)
 
-    return _compressed(model, rank, tied, include, inplace)
+    return _compressed(model, rank, tied, include)
 
 
 @torch.no_grad()
@@ -109,11 +106,10 @@ def _compressed(
     rank: int,
     change: Callable[[RandomMap], Learned[WeightDistribution]],
     include: Sequence[str],
-    inplace: bool,
 ) -> M:
     """Change every layer that can be, unless its scales are tied with that rank or a lower one."""
     require_count("rank", rank, 1)
-    model = model if inplace else copy.deepcopy(model)
+    model = copy.deepcopy(model)
     layers = {name: layer for name, layer in random_maps(model) if _has_free_scales(layer)}
     require(
         bool(layers),

@@ -1,7 +1,4 @@
-"""Commands of the matrix-normal paper.
-
-Annotations are read by typer, so they are ordinary objects here.
-"""
+"""Commands of the matrix-normal paper."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +7,6 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from leanbayes.lab.runs import Run
 from research.options import (
     Images,
     Out,
@@ -18,9 +14,10 @@ from research.options import (
     Overwrite,
     RunFolder,
     RunFolders,
+    SeedFile,
     Seeds,
     Threads,
-    out_file,
+    seed_file,
     with_settings,
 )
 from research.papers.matrix_normal.natural import NaturalSettings, compare_optimizers
@@ -39,9 +36,6 @@ from research.publishing.study_file import show, write_study
 app = typer.Typer()
 _RESULTS = RESULTS / "matrix_normal"
 Samples = Annotated[int, typer.Option(min=1, help="Number of samples in an average.")]
-SeedFile = Annotated[
-    Path | None, typer.Option(help="JSON file; NAME-seedSEED.json in the paper's results.")
-]
 
 
 @app.command(epilog="Example: python -m research papers natural --seeds 1")
@@ -66,7 +60,7 @@ def sparsity(
     overwrite: Overwrite = False,
 ) -> None:
     """Set to zero what has no relevance, threshold by threshold, and judge what is left."""
-    file = _file(run, SPARSITY, out, overwrite)
+    file = seed_file(run, _RESULTS / SPARSITY, out, overwrite)
     study = study_sparsity(run, samples=samples, images=images, progress=True)
     for point in study["sweep"]:
         left, of = point["weights"]
@@ -83,7 +77,7 @@ def compaction(
     overwrite: Overwrite = False,
 ) -> None:
     """Remove the rows and columns without relevance: multiply-adds and accuracy, and what stays."""
-    file = _file(run, COMPACTION, out, overwrite)
+    file = seed_file(run, _RESULTS / COMPACTION, out, overwrite)
     study = study_compaction(run, samples=samples, images=images, progress=True)
     for point in study["sweep"]:
         for kind in study["whole"]:
@@ -91,12 +85,6 @@ def compaction(
             accuracy = _accuracy(point[kind])
             print(f"log α < {point['log_alpha']:g}, {kind}: multiply-adds {sizes}{accuracy}")
     print(f"Written to {write_study(file, study)}")
-
-
-def _file(run: Path, folder: str, out: Path | None, overwrite: bool) -> Path:
-    recipe = Run(run).recipe
-    name = f"{recipe.name}-seed{recipe.seed}.json"
-    return out_file(out or _RESULTS / folder / name, overwrite)
 
 
 def _accuracy(found: dict[str, Any]) -> str:

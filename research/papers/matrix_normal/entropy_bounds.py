@@ -1,7 +1,5 @@
 """How far the bounds of a matrix normal plus a diagonal are from the exact entropy."""
 
-from __future__ import annotations
-
 import torch
 from torch.distributions import MultivariateNormal
 
@@ -18,11 +16,6 @@ def gaps(shape: tuple[int, int], spread: float, draws: int = _DRAWS) -> tuple[fl
 
     Means over random factors with unit diagonals and standard normal numbers below, over √n, and
     over random diagonals whose log standard deviations have the given spread.
-
-    Args:
-        shape: of the matrix.
-        spread: standard deviation of the log standard deviations of the diagonal.
-        draws: how many.
 
     Example:
         >>> minkowski, pivots = gaps((3, 4), 1.0)

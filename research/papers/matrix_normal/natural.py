@@ -1,7 +1,5 @@
 """Adam against the natural gradient: the same network, batches and noise, −ELBO over time."""
 
-from __future__ import annotations
-
 import io
 import time
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from leanbayes.errors import require, require_count, require_positive
+from leanbayes.errors import require
 from leanbayes.lab.checkpoints import read_checkpoint
 from leanbayes.lab.data import Batches
 from leanbayes.lab.files import write_bytes
@@ -65,20 +63,6 @@ class NaturalSettings:
     measured: int = 2000
     points: int = 4
 
-    def __post_init__(self) -> None:
-        for name in ("epochs", "measured", "points"):
-            require_count(name, getattr(self, name), 1)
-        for name in ("natural_epochs", "shorter"):
-            for epochs in getattr(self, name):
-                require_count(name, epochs, 1)
-        require(bool(self.natural_epochs), "natural_epochs is empty; give the epochs of a run")
-        if self.images is not None:
-            require_count("images", self.images, 1)
-        require(bool(self.adam), "there is no rate of Adam to compare with; give one or more")
-        for rate in (*self.adam, *self.whole_kl):
-            require_positive(adam=rate)
-        require_positive(natural=self.natural, trust=self.trust, warmup=self.warmup)
-
 
 def recipes_of(settings: NaturalSettings, seed: int) -> dict[str, Recipe]:
     """Return the recipe of every run of a seed, by the name of its optimizer."""
@@ -117,7 +101,6 @@ def compare_optimizers(
 
     A run that was stopped goes on from its last epoch, whose state lies beside the file.
     """
-    require_count("seeds", seeds, 1)
     common = {name: value for name, value in asdict(settings).items() if name not in _RUNS}
     file = StudyFile(out, "natural gradients", common)
 

@@ -1,23 +1,15 @@
 """Matrix-normal posteriors and sparsity [matrix normal]: citation, claims and checklist."""
 
-from pathlib import Path
-
 from research.papers.matrix_normal.natural_blocks import natural_blocks
 from research.papers.matrix_normal.sparse.blocks import sparse_blocks
 from research.papers.matrix_normal.vae.blocks import vae_blocks
 from research.papers.matrix_normal.vae.latent_use import latent_use_blocks
-from research.publishing.paper import Paper, Work, read_checklist, read_claims
-from research.publishing.paper_blocks import where_run
+from research.publishing.paper import Paper, Work
 
-_HERE = Path(__file__).parent
-
-
-PAPER = Paper(
-    name="matrix_normal",
+PAPER = Paper.of(
+    __file__,
     short="matrix normal",
     subject="Matrix normal",
-    claims=read_claims(_HERE / "claims.md"),
-    checklist=read_checklist(_HERE / "checklist.md"),
     works=(
         Work(
             "matrix normal",
@@ -27,5 +19,5 @@ PAPER = Paper(
             "Preprint",
         ),
     ),
-    blocks=tuple(map(where_run, (natural_blocks, sparse_blocks, vae_blocks, latent_use_blocks))),
+    blocks=(natural_blocks, sparse_blocks, vae_blocks, latent_use_blocks),
 )

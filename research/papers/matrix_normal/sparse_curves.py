@@ -3,8 +3,6 @@
 The figures of the matrix-normal paper show accuracy, ELBO and compression over the training.
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import nn
@@ -22,8 +20,6 @@ from leanbayes.likelihoods import Likelihood
 from leanbayes.metrics import average
 from leanbayes.models.random_maps import kl
 from leanbayes.prediction.predict import predict
-
-__all__ = ["SparseCurves", "relevant_shares", "sparse_curves"]
 
 _GROUPS: dict[Groups, str] = {"weight": "weights", "row": "rows", "column": "columns"}
 
@@ -86,15 +82,6 @@ def sparse_curves(
 
     The −ELBO is per example: the average NLL of the samples, and the whole KL by the number of
     training examples. The global generator is left as it was.
-
-    Args:
-        model: a converted classifier.
-        examples: where it is judged; the first ``spec.examples`` of them.
-        likelihood: what its outputs mean.
-        spec: how many examples and samples.
-        data_size: how many training examples there are.
-        seed: of the noise.
-        batch_size: how many examples run at once.
 
     Example:
         >>> import leanbayes as lb

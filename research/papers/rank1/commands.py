@@ -1,7 +1,4 @@
-"""Commands of the rank-1 paper.
-
-Annotations are read by typer, so they are ordinary objects here.
-"""
+"""Commands of the rank-1 paper."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a training step and a prediction of every network of the table cost, in turns."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Which prior of weights factors induce: ``w = z r s`` with normal z [rank-1, eq. 3, figure 1]."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,20 +1,13 @@
 """Rank-1 Bayesian neural networks [rank-1]: citation, claims and checklist."""
 
-from pathlib import Path
-
 from research.papers.rank1.blocks import rank1_blocks
 from research.papers.rank1.records import records_blocks
-from research.publishing.paper import Paper, Work, read_checklist, read_claims
-from research.publishing.paper_blocks import where_run
+from research.publishing.paper import Paper, Work
 
-_HERE = Path(__file__).parent
-
-PAPER = Paper(
-    name="rank1",
+PAPER = Paper.of(
+    __file__,
     short="rank-1",
     subject="Rank-1 factors",
-    claims=read_claims(_HERE / "claims.md"),
-    checklist=read_checklist(_HERE / "checklist.md"),
     works=(
         Work(
             "rank-1",
@@ -25,5 +18,5 @@ PAPER = Paper(
             "ICML 2020, PMLR 119, with appendices A to E",
         ),
     ),
-    blocks=tuple(map(where_run, (rank1_blocks, records_blocks))),
+    blocks=(rank1_blocks, records_blocks),
 )

@@ -1,8 +1,5 @@
 """Health records: trained runs beside the true risk of a generated cohort, which none can beat."""
 
-from __future__ import annotations
-
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +16,7 @@ from leanbayes.likelihoods import Bernoulli
 from leanbayes.metrics import Score, average
 from leanbayes.prediction.predict import predict
 from research.papers.rank1.health import Cohort, generate_cohort
-from research.publishing.cells import Cell, averaged, seeds_of
+from research.publishing.cells import Cell, about_equal, averaged, seeds_of
 from research.publishing.paper_blocks import OwnBlocks
 from research.publishing.study_file import StudyFile, Tell, read_study
 from research.publishing.tables import markdown_table
@@ -145,17 +142,11 @@ def records_summary(study: Study) -> str:
     for column, what in (("excess", COLUMNS["excess"]), ("ece", "ECE")):
         cells = {row: _cell(parts, column) for row, parts in networks.items()}
         first, *others = sorted(cells, key=lambda row: cells[row].ours or 0.0)
-        level = [row for row in others if _level(cells[first], cells[row])]
+        level = [row for row in others if about_equal(cells[first], cells[row])]
         named = [f"{_words(row)} ({cells[row]})" for row in level]
         same = f"within two standard errors of it: {', '.join(named)}" if named else "clearly so"
         sentences.append(f"Lowest {what}: {_words(first)} ({cells[first]}), {same}.")
     return " ".join(sentences)
-
-
-def _level(first: Cell, second: Cell) -> bool:
-    """Return whether two means differ by at most two standard errors of their difference."""
-    spread = math.hypot(first.error or 0.0, second.error or 0.0)
-    return abs((first.ours or 0.0) - (second.ours or 0.0)) <= 2 * spread
 
 
 def _words(row: str) -> str:

@@ -1,7 +1,5 @@
 """Numbers of studied runs, averaged over seeds, as cells of tables and sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,12 +34,7 @@ def read_runs(results: Path, name: str) -> list[Mapping[str, Any]]:
 
 
 class Found:
-    """What the runs of one recipe came to.
-
-    Args:
-        name: of the recipe.
-        studies: of its seeds.
-    """
+    """What the runs of one recipe came to."""
 
     def __init__(self, name: str, studies: Sequence[Mapping[str, Any]]) -> None:
         self.name = name

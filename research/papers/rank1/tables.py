@@ -1,8 +1,6 @@
 """Tables of the rank-1 page, from studied runs."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -64,15 +62,13 @@ def _other_samples(runs: Runs) -> str:
 def medians_table(runs: Runs) -> str:
     """Return medians over corruptions at every severity [rank-1, Figures 10 to 12]."""
     header = ["network", "run", "median of", *(f"severity {severity}" for severity in SEVERITIES)]
-    lines = []
-    for title, found in runs.items():
-        if found is None:
-            lines.append([title, NOT_RUN, *["–"] * (1 + len(SEVERITIES))])
-            continue
+
+    def lines(found: Found) -> Iterator[list[str]]:
         for column in ("cnll", "ca", "cece"):
             cells = [_shown(found, f"median.{severity}.{column}") for severity in SEVERITIES]
-            lines.append([title, seeds_of(found.seeds), SHOWN[column], *cells])
-    return _with_errors(markdown_table(header, lines), runs)
+            yield [seeds_of(found.seeds), SHOWN[column], *cells]
+
+    return _with_errors(_lines(header, runs, lines), runs)
 
 
 def ablation_table(runs: Runs) -> str:
@@ -81,15 +77,22 @@ def ablation_table(runs: Runs) -> str:
 
 
 def _table(runs: Runs, columns: Sequence[str]) -> str:
-    lines = []
-    for title, found in runs.items():
-        if found is None:
-            lines.append([title, NOT_RUN, *["–"] * len(columns)])
-            continue
-        cells = [_shown(found, column) for column in columns]
-        lines.append([title, seeds_of(found.seeds), *cells])
+    def lines(found: Found) -> Iterator[list[str]]:
+        yield [seeds_of(found.seeds), *(_shown(found, column) for column in columns)]
+
     header = ["network", "run", *(SHOWN[column] for column in columns)]
-    return _with_errors(markdown_table(header, lines), runs)
+    return _with_errors(_lines(header, runs, lines), runs)
+
+
+def _lines(header: Sequence[str], runs: Runs, lines: Callable[[Found], Iterator[list[str]]]) -> str:
+    """Return a table with the lines of every network, or one that says that it was not run."""
+    not_run = [NOT_RUN, *["–"] * (len(header) - 2)]
+    every = (
+        [title, *line]
+        for title, found in runs.items()
+        for line in ([not_run] if found is None else lines(found))
+    )
+    return markdown_table(header, every)
 
 
 def _with_errors(table: str, runs: Runs) -> str:
@@ -107,18 +110,17 @@ def _shown(found: Found, column: str) -> str:
 
 def samples_table(runs: Runs) -> str:
     """More samples of every member, on clean and on damaged images."""
-    lines = []
-    for title, found in runs.items():
-        if found is None:
-            lines.append([title, "–", *["–"] * len(COLUMNS)])
-            continue
+
+    def lines(found: Found) -> Iterator[list[str]]:
         counts = [c.split(".")[1] for c in found.columns if c.startswith("samples.")]
         for count in dict.fromkeys(counts):
             names = [f"samples.{count}.{metric}" for metric in COLUMNS[:3]]
             names += [f"few.{count}.{metric}" for metric in COLUMNS[3:]]
             beside = dict(zip(names, FEW_SAMPLES.get(int(count), ()), strict=False))
-            lines.append([title, count, *(_of_samples(found, n, beside) for n in names)])
-    return markdown_table(["network", "samples", *(SHOWN[column] for column in COLUMNS)], lines)
+            yield [count, *(_of_samples(found, name, beside) for name in names)]
+
+    header = ["network", "samples", *(SHOWN[column] for column in COLUMNS)]
+    return _lines(header, runs, lines)
 
 
 def _of_samples(found: Found, column: str, beside: Mapping[str, float]) -> str:
@@ -152,11 +154,13 @@ def cost_table(runs: Runs, costs: Mapping[str, Any] | None) -> str:
 def printed_table(table: Mapping[str, tuple[float, ...]]) -> str:
     """Return what the paper prints."""
     lines = [
-        [name, *(f"{100 * v:.1f}" if c in _SHARES else f"{v:g}" for c, v in _pairs(row))]
+        [
+            name,
+            *(
+                f"{100 * v:.1f}" if c in _SHARES else f"{v:g}"
+                for c, v in zip(COLUMNS, row, strict=True)
+            ),
+        ]
         for name, row in table.items()
     ]
     return markdown_table(["network", *(SHOWN[column] for column in COLUMNS)], lines)
-
-
-def _pairs(row: Sequence[float]) -> list[tuple[str, float]]:
-    return list(zip(COLUMNS, row, strict=True))

@@ -1,7 +1,5 @@
 """Settings that were chosen before the table was trained, by their validation images."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

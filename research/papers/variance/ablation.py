@@ -20,7 +20,7 @@ from research.papers.scales import with_scales
 M = TypeVar("M", bound=nn.Module)
 
 
-def zero_means(model: M, *, include: Sequence[str] = ("**",), inplace: bool = False) -> M:
+def zero_means(model: M, *, include: Sequence[str] = ("**",)) -> M:
     """Return the zero-mean approximation: every mean is zero, noise stays as it is [variance, 4.3].
 
     A layer that predicts as well without its means has become a variance layer
@@ -31,7 +31,6 @@ def zero_means(model: M, *, include: Sequence[str] = ("**",), inplace: bool = Fa
     Args:
         model: a converted model.
         include: patterns of layer names, as in :func:`~leanbayes.convert`.
-        inplace: change the model instead of a copy; make a new optimizer afterwards.
 
     Returns:
         The model without means.
@@ -46,12 +45,10 @@ def zero_means(model: M, *, include: Sequence[str] = ("**",), inplace: bool = Fa
         >>> torch.allclose(zero.posterior().variance, model.posterior().variance)
         True
     """
-    return _changed(model, include, inplace, lambda name, layer: _without_means(layer))
+    return _changed(model, include, lambda name, layer: _without_means(layer))
 
 
-def permute_scales(
-    model: M, *, seed: int = 0, include: Sequence[str] = ("**",), inplace: bool = False
-) -> M:
+def permute_scales(model: M, *, seed: int = 0, include: Sequence[str] = ("**",)) -> M:
     """Shuffle the standard deviations within every layer; means are unchanged.
 
     A control: what a model loses by it is what its standard deviations knew. A shuffled layer
@@ -62,7 +59,6 @@ def permute_scales(
         model: a converted model with independent weights.
         seed: of the shuffle; the global generator is left as it was.
         include: patterns of layer names, as in :func:`~leanbayes.convert`.
-        inplace: change the model instead of a copy; make a new optimizer afterwards.
 
     Returns:
         The model with shuffled scales.
@@ -78,17 +74,16 @@ def permute_scales(
         True
     """
     generator = torch.Generator().manual_seed(seed)
-    return _changed(model, include, inplace, lambda name, layer: _shuffled(name, layer, generator))
+    return _changed(model, include, lambda name, layer: _shuffled(name, layer, generator))
 
 
 @torch.no_grad()
 def _changed(
     model: M,
     include: Sequence[str],
-    inplace: bool,
     change: Callable[[str, RandomMap], Learned[WeightDistribution]],
 ) -> M:
-    model = model if inplace else copy.deepcopy(model)
+    model = copy.deepcopy(model)
     changed = {name: change(name, layer) for name, layer in scaled_layers(model, include).items()}
     return map_posteriors(model, lambda name, old: changed.get(name, old), inplace=True)
 

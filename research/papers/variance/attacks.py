@@ -1,7 +1,5 @@
 """Targeted attacks on plain, dropped-out, ensembled and variance networks [variance, 6.3]."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.errors import require, require_count, require_positive
+from leanbayes.errors import require
 from leanbayes.lab import plots
 from leanbayes.lab.data import Dataset, Scaling
 from leanbayes.lab.provenance import environment_facts
@@ -52,11 +50,6 @@ class AttackSettings:
     draws: int = 10
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        for name in ("images", "iterations", "draws"):
-            require_count(name, getattr(self, name), 1)
-        require_positive(step=self.step)
-
 
 class _Network(NamedTuple):
     """Models that answer together, and how many draws each of them gives."""
@@ -64,6 +57,12 @@ class _Network(NamedTuple):
     models: Sequence[nn.Module]
     samples: int
     dropout: bool = False
+
+    @property
+    def gradients(self) -> tuple[Gradient, ...]:
+        """With a single draw the two gradients are the same."""
+        single = self.samples == 1 and len(self.models) == 1
+        return GRADIENTS[:1] if single else GRADIENTS
 
     def labels(self, x: Tensor, seed: int) -> Tensor:
         """Return what the network takes inputs for, by the mean over models and draws."""
@@ -79,26 +78,8 @@ class _Network(NamedTuple):
             return torch.stack([model(x).softmax(-1) for _ in range(self.samples)]).mean(0)
 
 
-class _Data:
-    """The data sets of several runs, each loaded once."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[str, Dataset] = {}
-
-    def of(self, run: Run) -> Dataset:
-        key = repr(run.recipe.data)
-        if key not in self._loaded:
-            self._loaded[key] = run.dataset
-        return self._loaded[key]
-
-
 class _FromPixels(nn.Module):
-    """A network that takes pixels as they are stored, so that a step means the same for all.
-
-    Args:
-        model: takes scaled inputs.
-        scaling: of the data that it learned from.
-    """
+    """A network that takes pixels as they are stored, so that a step means the same for all."""
 
     def __init__(self, model: nn.Module, scaling: Scaling) -> None:
         super().__init__()
@@ -125,13 +106,13 @@ def attack_runs(
     by_role = _by_role([Run(folder) for folder in runs])
     described = {role: [_described(run) for run in group] for role, group in by_role.items()}
     file = StudyFile(out, "attacks", {**asdict(settings), "runs": described})
-    data = _Data()
+    data = next(iter(by_role.values()))[0].dataset
     networks = _networks(by_role, data, settings.draws)
-    images = _images(data.of(next(iter(by_role.values()))[0]), networks, settings)
+    images = _images(data, networks, settings)
     parts = {
         f"{name}, {gradient}": partial(_attacked, network, gradient, images, settings)
         for name, network in networks.items()
-        for gradient in _gradients(network)
+        for gradient in network.gradients
     }
     return file.fill(parts, tell, progress=progress)
 
@@ -153,8 +134,8 @@ def _by_role(runs: Sequence[Run]) -> dict[str, list[Run]]:
         )
         by_role[role].append(run)
     require(any(by_role.values()), "there is no run to attack; give run folders")
-    found = {run.recipe.data.name for group in by_role.values() for run in group}
-    require(len(found) == 1, f"the runs learned {' and '.join(sorted(found))}; give runs of one")
+    data = {repr(run.recipe.data) for group in by_role.values() for run in group}
+    require(len(data) == 1, f"the runs learned {' and '.join(sorted(data))}; give runs of one")
     return {role: group for role, group in by_role.items() if group}
 
 
@@ -164,9 +145,11 @@ def _described(run: Run) -> dict[str, Any]:
     return {"recipe": run.recipe.name, "seed": run.recipe.seed, "accuracy": accuracy}
 
 
-def _networks(by_role: Mapping[str, Sequence[Run]], data: _Data, draws: int) -> dict[str, _Network]:
+def _networks(
+    by_role: Mapping[str, Sequence[Run]], data: Dataset, draws: int
+) -> dict[str, _Network]:
     """Return what is attacked, by name; the members of an ensemble share the draws."""
-    models = {role: [_loaded(run, data.of(run)) for run in runs] for role, runs in by_role.items()}
+    models = {role: [_loaded(run, data) for run in runs] for role, runs in by_role.items()}
     networks = {}
     for role, ensemble in (("deterministic", "deep ensemble"), ("variance", "variance ensemble")):
         found = models.get(role, [])
@@ -186,12 +169,6 @@ def _loaded(run: Run, data: Dataset) -> nn.Module:
             f"{run.folder} learned {data.name}, which has no pixels; give runs on images"
         )
     return _FromPixels(run.load()[0], data.scaling).eval()
-
-
-def _gradients(network: _Network) -> tuple[Gradient, ...]:
-    """With a single draw the two gradients are the same."""
-    single = network.samples == 1 and len(network.models) == 1
-    return GRADIENTS[:1] if single else GRADIENTS
 
 
 class _Images(NamedTuple):
@@ -262,30 +239,21 @@ def _attacked(
     }
 
 
-def draw_attacks(study: Mapping[str, Any], gradient: Gradient = "averaged") -> bytes:
-    """Return the share of images taken for their target over iterations, with one standard error.
-
-    Args:
-        study: what :func:`attack_runs` gives.
-        gradient: whose attack; a network that gives one draw has one for both.
-    """
+def draw_attacks(study: Mapping[str, Any], gradient: str = "averaged") -> bytes:
+    """Return the share of images taken for their target over iterations ± one standard error."""
     lines, bands = {}, {}
     for name in NETWORKS:
-        part = _part(study, name, gradient)
-        if part is None:
-            continue
-        pairs = list(zip(part["success"], part["error"], strict=True))
-        lines[name] = [100 * value for value, _ in pairs]
-        bands[name] = (
-            [100 * (value - error) for value, error in pairs],
-            [100 * (value + error) for value, error in pairs],
-        )
+        if part := _part(study, name, gradient):
+            pairs = list(zip(part["success"], part["error"], strict=True))
+            lines[name] = [100 * value for value, _ in pairs]
+            lows, highs = ([100 * (v + sign * e) for v, e in pairs] for sign in (-1, 1))
+            bands[name] = lows, highs
     x = range(len(next(iter(lines.values()))))
     label = "taken for the target, %"
     return plots.curves(x, lines, label, xlabel="iteration", bands=bands)
 
 
-def _part(study: Mapping[str, Any], name: str, gradient: Gradient) -> Mapping[str, Any] | None:
+def _part(study: Mapping[str, Any], name: str, gradient: str) -> Mapping[str, Any] | None:
     parts: Mapping[str, Any] = study["parts"]
     return parts.get(f"{name}, {gradient}", parts.get(f"{name}, {GRADIENTS[0]}"))
 
@@ -299,21 +267,20 @@ def attacks_table(study: Mapping[str, Any]) -> str:
     half = last // 2
     header = ["network", "accuracy", f"after {half}", f"after {last}"]
     header += [f"after {last}, gradient of the average", "mean", "rank", "rank in the paper"]
-    lines = []
-    for name, part in found.items():
-        other = study["parts"].get(f"{name}, of_average")
-        lines.append(
-            [
-                name,
-                _accuracy(study, name),
-                _success(part, half),
-                _success(part, last),
-                _success(other, last) if other else "–",
-                f"{100 * means[name]:.1f}%",
-                str(ranks[name]),
-                PUBLISHED.get(name, "3–5"),
-            ]
-        )
+    of_average = {name: study["parts"].get(f"{name}, of_average") for name in found}
+    lines = (
+        [
+            name,
+            _accuracy(study, name),
+            _success(part, half),
+            _success(part, last),
+            _success(of_average[name], last),
+            f"{100 * means[name]:.1f}%",
+            str(ranks[name]),
+            PUBLISHED.get(name, "3–5"),
+        ]
+        for name, part in found.items()
+    )
     return "\n\n".join((markdown_table(header, lines, text=len(header)), _commands(study)))
 
 
@@ -330,7 +297,9 @@ def _commands(study: Mapping[str, Any]) -> str:
     return folded([*lines, attack])
 
 
-def _success(part: Mapping[str, Any], iteration: int) -> str:
+def _success(part: Mapping[str, Any] | None, iteration: int) -> str:
+    if part is None:
+        return "–"
     success, error = 100 * part["success"][iteration], 100 * part["error"][iteration]
     return f"{with_error(success, error, 1)}%"
 

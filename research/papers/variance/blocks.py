@@ -1,11 +1,8 @@
 """Blocks of pages that show the toy of four classes, the attacks and the policies."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
 
 from leanbayes.errors import choose
 from research.papers.variance.attacks import attacks_table, draw_attacks
@@ -18,6 +15,7 @@ from research.papers.variance.four_classes import (
     spreads_of,
 )
 from research.papers.variance.policies import (
+    Study,
     commands_of_policies,
     curves_of_policies,
     read_policy,
@@ -26,11 +24,6 @@ from research.papers.variance.policies import (
 from research.publishing.cells import Cell, averaged
 from research.publishing.paper_blocks import OwnBlocks, Picture
 from research.publishing.study_file import read_study
-
-_GRADIENTS: Mapping[str, Literal["averaged", "of_average"]] = {
-    "averaged": "averaged",
-    "of_average": "of_average",
-}
 
 
 def study_blocks(results: Path) -> OwnBlocks:
@@ -41,79 +34,57 @@ def study_blocks(results: Path) -> OwnBlocks:
     ``attack/NETWORK GRADIENT``. Of the toy it names ``toy/accuracy KIND``, and by
     ``toy/kind orthogonal-codes`` how many seeds found a solution of a kind.
     """
-    of = _Studies(results)
+
+    def study(name: str) -> Study:
+        return read_study(results / "studies" / f"{name}.json", f"papers {name}")
+
+    def policies(names: str) -> list[Study]:
+        return [read_policy(results / "policies" / f"{name}.json") for name in names.split(", ")]
+
+    def policies_table(names: str) -> str:
+        studies = policies(names)
+        return "\n\n".join((table_of_policies(studies), commands_of_policies(studies)))
+
+    def attack_curves(gradient: str) -> Iterator[Picture]:
+        yield Picture(f"attack-{gradient}", draw_attacks(study("attack"), gradient))
+
+    def policy_curves(names: str) -> Iterator[Picture]:
+        studies = policies(names)
+        yield Picture(f"policies-{studies[0]['environment']}", curves_of_policies(studies))
+
+    def policy_cell(name: str, column: str) -> Cell:
+        (found,) = policies(name)
+        last = found[column]
+        return Cell(last["value"], last["error"], seeds=len(found["runs"]))
+
+    def attack_cell(network: str, gradient: str) -> Cell:
+        part = choose("attack", f"{network}, {gradient}", study("attack")["parts"])
+        return Cell(part["success"][-1], part["error"][-1], seeds=1)
+
     return OwnBlocks(
         tables={
-            "toy": lambda _: seeds_table(of.study("toy")),
-            "attacks": lambda _: attacks_table(of.study("attack")),
-            "policies": of.policies_table,
+            "toy": lambda _: seeds_table(study("toy")),
+            "attacks": lambda _: attacks_table(study("attack")),
+            "policies": policies_table,
         },
         pictures={
-            "toy-clouds": of.clouds,
-            "attack-curves": of.attack_curves,
-            "policy-curves": of.policy_curves,
+            "toy-clouds": lambda _: [Picture("toy", draw_activations(study("toy")))],
+            "attack-curves": attack_curves,
+            "policy-curves": policy_curves,
         },
-        cells={"policy": of.policy_cell, "attack": of.attack_cell, "toy": of.toy_cell},
+        cells={
+            "policy": policy_cell,
+            "attack": attack_cell,
+            "toy": lambda what, column: _toy_cell(study("toy"), what, column),
+        },
     )
 
 
-class _Studies:
-    """The studies in a folder of results."""
-
-    def __init__(self, results: Path) -> None:
-        self.results = results
-
-    def study(self, name: str) -> Mapping[str, Any]:
-        return read_study(self.results / "studies" / f"{name}.json", f"papers {name}")
-
-    def policies(self, names: str) -> list[Mapping[str, Any]]:
-        return [self._policy(name) for name in names.split(", ")]
-
-    def policies_table(self, names: str) -> str:
-        studies = self.policies(names)
-        return "\n\n".join((table_of_policies(studies), commands_of_policies(studies)))
-
-    def _policy(self, name: str) -> Mapping[str, Any]:
-        return read_policy(self.results / "policies" / f"{name}.json")
-
-    def clouds(self, argument: str) -> Iterator[Picture]:
-        """``toy | caption``: activations of one seed of each kind."""
-        _, _, caption = argument.partition(" | ")
-        yield Picture("toy", caption, draw_activations(self.study("toy")))
-
-    def attack_curves(self, argument: str) -> Iterator[Picture]:
-        """``GRADIENT | caption``: the share of successes over steps."""
-        name, _, caption = argument.partition(" | ")
-        gradient = choose("gradient", name, _GRADIENTS)
-        yield Picture(f"attack-{name}", caption, draw_attacks(self.study("attack"), gradient))
-
-    def policy_curves(self, argument: str) -> Iterator[Picture]:
-        """``NAME, … | caption``: returns over episodes."""
-        names, _, caption = argument.partition(" | ")
-        studies = self.policies(names)
-        file = f"policies-{studies[0]['environment']}"
-        yield Picture(file, caption, curves_of_policies(studies))
-
-    def policy_cell(self, name: str, column: str) -> Cell:
-        study = self._policy(name)
-        seeds = [run["last_100"]["value"] for run in study["runs"]]
-        last = study["last_100"]
-        cells = {
-            "last_100": Cell(last["value"], last["error"]),
-            "worst": Cell(min(seeds)),
-            "best": Cell(max(seeds)),
-        }
-        return replace(choose("number", column, cells), seeds=len(seeds))
-
-    def toy_cell(self, what: str, column: str) -> Cell:
-        parts = list(self.study("toy")["parts"].values())
-        if what == "accuracy":
-            shares = [choose("accuracy", column, part["accuracy"]) for part in parts]
-            return replace(averaged(shares, [None] * len(parts)), seeds=len(parts))
-        kinds = [kind_of(spreads_of(part)) for part in parts]
-        counts = {kind.replace(" ", "-"): kinds.count(kind) for kind in (DUPLICATED, ORTHOGONAL)}
-        return Cell(choose("kind", column, counts), seeds=len(parts))
-
-    def attack_cell(self, network: str, gradient: str) -> Cell:
-        part = choose("attack", f"{network}, {gradient}", self.study("attack")["parts"])
-        return Cell(part["success"][-1], part["error"][-1], seeds=1)
+def _toy_cell(study: Study, what: str, column: str) -> Cell:
+    parts = list(study["parts"].values())
+    if what == "accuracy":
+        shares = [choose("accuracy", column, part["accuracy"]) for part in parts]
+        return replace(averaged(shares, [None] * len(parts)), seeds=len(parts))
+    kinds = [kind_of(spreads_of(part)) for part in parts]
+    counts = {kind.replace(" ", "-"): kinds.count(kind) for kind in (DUPLICATED, ORTHOGONAL)}
+    return Cell(choose("kind", column, counts), seeds=len(parts))

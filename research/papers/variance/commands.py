@@ -1,7 +1,4 @@
-"""Commands of the variance paper.
-
-Annotations are read by typer, so they are ordinary objects here.
-"""
+"""Commands of the variance paper."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,19 +6,19 @@ from typing import Annotated
 import torch
 import typer
 
-from leanbayes.lab.runs import Run
 from research.options import (
     Images,
     Out,
     Overwrite,
     RunFolder,
     RunFolders,
+    SeedFile,
     Seeds,
-    out_file,
+    seed_file,
     with_settings,
 )
 from research.papers.variance.attacks import AttackSettings, attack_runs
-from research.papers.variance.explore_commands import add_explore
+from research.papers.variance.explore import add_explore
 from research.papers.variance.four_classes import FourClasses, four_classes, tell_seed
 from research.papers.variance.policies import keep_policy
 from research.papers.variance.trained_blocks import FOLDER
@@ -69,16 +66,11 @@ def variance(
     samples: Annotated[int, typer.Option(min=1, help="Number of samples in an average.")] = 20,
     draws: Annotated[int, typer.Option(min=1, help="Single draws of the histogram.")] = 200,
     images: Images = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="JSON file; after/NAME-seedSEED.json in results."),
-    ] = None,
+    out: SeedFile = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Measure what a trained variance network has in its means, its noise and its scales."""
-    recipe = Run(run).recipe
-    name = f"{recipe.name}-seed{recipe.seed}.json"
-    file = out_file(out or _RESULTS / FOLDER / name, overwrite)
+    file = seed_file(run, _RESULTS / FOLDER, out, overwrite)
     study = study_run(run, samples=samples, draws=draws, images=images, progress=True)
     for title, score in study["accuracy"].items():
         print(f"{title:<8} {score['value']:.4f} ± {score['error']:.4f}")

@@ -1,7 +1,5 @@
 """Densities of a variance layer's outputs, class by class [variance, appendix D]."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

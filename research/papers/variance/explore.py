@@ -1,31 +1,63 @@
 """Train a policy with several seeds, into one file that a stopped study goes on with."""
 
-from __future__ import annotations
-
-import json
-import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from statistics import fmean, stdev
+from typing import Annotated, Any
 
 import torch
+import typer
 
-from leanbayes.lab.files import read_object, write_text
+from leanbayes.lab.files import read_object
 from leanbayes.lab.provenance import environment_facts
-from leanbayes.metrics import Score
+from leanbayes_cli.errors import console, in_a_sentence
+from leanbayes_cli.options import output
+from research.options import Seeds, with_settings
 from research.papers.variance.reinforce import Episodes, PolicyGradient, Reinforce
+from research.publishing.study_file import refuse_changes, write_study
 
-__all__ = ["explore"]
 
-_NUMBERS = re.compile(r"\[[\s\d.,eE+-]*\]")
+def add_explore(application: typer.Typer) -> None:
+    """Add the command to an application."""
+    example = "python -m research.lab explore CartPole-v0 --policy variance --seeds 9"
+    command = application.command(epilog=f"Example: {example}", rich_help_panel="Research")
+    command(in_a_sentence(with_settings(PolicyGradient)(explore)))
 
 
 def explore(
+    settings: PolicyGradient,
+    environment: Annotated[str, typer.Argument(help="A name that gymnasium knows.")],
+    seeds: Seeds = 9,
+    out: Annotated[
+        Path | None, output("JSON file; runs/ENVIRONMENT-POLICY.json if not given.", dir_okay=False)
+    ] = None,
+) -> None:
+    """Train a policy by REINFORCE, its weights drawn once an episode, with several seeds.
+
+    The file is written after every seed; a stopped study goes on with the same command.
+    """
+    torch.set_num_threads(1)  # matrices this small are slower on two
+    path = out or Path("runs") / f"{environment.replace('/', '-')}-{settings.policy}.json"
+    done = train_seeds(environment, settings, path, seeds=seeds, tell=_show_seed)
+    mean, count = done["last_100"], len(done["runs"])
+    told = f"mean over {count} seeds {mean['value']:.1f} ± {mean['error']:.1f}: {path}"
+    console().print(told, soft_wrap=True)
+
+
+def _show_seed(run: Mapping[str, Any]) -> None:
+    score, episodes = run["last_100"], len(run["returns"])
+    console().print(
+        f"seed {run['seed']}: return {score['value']:.1f} ± {score['error']:.1f} over the last "
+        f"{min(100, episodes)} of {episodes} episodes, {run['seconds']:.0f} s",
+        soft_wrap=True,
+    )
+
+
+def train_seeds(
     environment: str,
     settings: PolicyGradient,
-    out: str | Path,
+    out: Path,
     *,
     seeds: int = 9,
     tell: Callable[[Mapping[str, Any]], object] | None = None,
@@ -33,51 +65,30 @@ def explore(
     """Train a policy with the seeds 0, 1, … and write what came out after each.
 
     Seeds that the file has already are not trained again. After Ctrl-C it also holds the episodes
-    of the seed that was stopped, which the next call begins anew.
-
-    Args:
-        environment: a name that gymnasium knows.
-        settings: how to train.
-        out: the JSON file.
-        seeds: how many.
-        tell: is called with what the file holds about a seed, old or new.
+    of the seed that was stopped, which the next call starts from the beginning.
 
     Returns:
         What the file holds.
     """
-    out = Path(out)
-    study = _begun(out, {"environment": environment, "settings": asdict(settings)})
-    study["runs"] = [run for run in study["runs"] if run["finished"]]
-    kept = {run["seed"]: run for run in study["runs"]}
-    with _one_thread():
-        for seed in range(seeds):
-            if seed not in kept:
-                learner = Reinforce(environment, settings, seed=seed)
-                try:
-                    learner.run()
-                finally:
-                    kept[seed] = _described(learner.result)
-                    study["runs"] = [kept[number] for number in sorted(kept)]
-                    study["last_100"] = _over_seeds(study["runs"])
-                    _write(out, study)
-            if tell is not None:
-                tell(kept[seed])
-    return study
-
-
-def _begun(out: Path, started: dict[str, Any]) -> dict[str, Any]:
-    """Return what a file holds of the same study; an empty one if there is no file."""
-    if not out.exists():
-        return {**started, "last_100": None, "runs": []}
-    keys = {*started, "last_100", "runs"}
-    study = read_object(out, keys, "a study of a policy", "choose another --output")
-    before, now = ({"environment": s["environment"], **s["settings"]} for s in (study, started))
-    for key, value in now.items():
-        if before.get(key) != value:
-            raise ValueError(
-                f"{out} holds a study with another {key}: it was {before.get(key)!r} and is now "
-                f"{value!r}; undo the change, or choose another --output"
-            )
+    chosen = {"environment": environment, "settings": asdict(settings)}
+    study: dict[str, Any] = {**chosen, "last_100": None, "runs": []}
+    if out.exists():
+        study = read_object(out, study.keys(), "a study of a policy", "choose another --output")
+        before = {"environment": study["environment"], **study["settings"]}
+        refuse_changes(out, before, {"environment": environment, **asdict(settings)})
+    runs = {run["seed"]: run for run in study["runs"] if run["finished"]}
+    for seed in range(seeds):
+        if seed not in runs:
+            learner = Reinforce(environment, settings, seed=seed)
+            try:
+                learner.run()
+            finally:
+                runs[seed] = _described(learner.result)
+                study["runs"] = [runs[number] for number in sorted(runs)]
+                study["last_100"] = _over_seeds(study["runs"])
+                write_study(out, study)
+        if tell is not None:
+            tell(runs[seed])
     return study
 
 
@@ -94,26 +105,8 @@ def _described(episodes: Episodes) -> dict[str, Any]:
 
 def _over_seeds(runs: list[dict[str, Any]]) -> dict[str, float] | None:
     """Return the mean over finished seeds, and its standard error over them."""
-    finished = [run["last_100"]["value"] for run in runs if run["finished"]]
-    values = torch.tensor(finished, dtype=torch.float64)
-    if not len(values):
+    values = [run["last_100"]["value"] for run in runs if run["finished"]]
+    if not values:
         return None
-    spread = float(values.std()) if len(values) > 1 else 0.0
-    return Score(float(values.mean()), spread / len(values) ** 0.5)._asdict()
-
-
-def _write(out: Path, study: Mapping[str, Any]) -> None:
-    """Readable JSON, with lists of numbers on one line."""
-    text = json.dumps(study, indent=2, ensure_ascii=False)
-    write_text(out, _NUMBERS.sub(lambda numbers: " ".join(numbers[0].split()), text) + "\n")
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Matrices this small are slower on two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    spread = stdev(values) if len(values) > 1 else 0.0
+    return {"value": fmean(values), "error": spread / len(values) ** 0.5}

@@ -1,7 +1,5 @@
 """Four classes through two variance neurons: two kinds of solutions [variance, section 3.2]."""
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -17,7 +15,6 @@ from rich.progress import track
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.errors import require_count, require_positive
 from leanbayes.lab.provenance import environment_facts
 from research.publishing.plots import clouds
 from research.publishing.rounding import rounded
@@ -56,11 +53,6 @@ class FourClasses:
     shown: int = 200
     data_seed: int = 0
 
-    def __post_init__(self) -> None:
-        for name in ("iterations", "examples", "hidden", "draws", "shown"):
-            require_count(name, getattr(self, name), 1)
-        require_positive(rate=self.rate)
-
 
 def four_classes(
     settings: FourClasses,
@@ -71,7 +63,6 @@ def four_classes(
     tell: Tell | None = None,
 ) -> dict[str, Any]:
     """Train the network with the seeds 0, 1, … that the file lacks, and judge it."""
-    require_count("seeds", seeds, 1)
     parts = {str(seed): partial(_one_seed, settings, seed, progress) for seed in range(seeds)}
     return StudyFile(out, "four classes", asdict(settings)).fill(parts, tell)
 

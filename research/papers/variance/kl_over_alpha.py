@@ -1,9 +1,7 @@
 """KL of one weight N(μ, α μ²) from three priors, over α [variance, section 4.3]."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -11,7 +9,6 @@ from torch.distributions import Normal, StudentT, kl_divergence
 
 from leanbayes.distributions import LocationScale, LogUniformDensity, RelevanceNormal
 from leanbayes.lab import plots
-from research.publishing.paper_blocks import Picture
 
 _DF = 1e-16
 _BELOW, _ABOVE, _POINTS = 60.0, 40.0, 20_001
@@ -48,10 +45,8 @@ def _student_t(mean: float, scale: Tensor) -> Tensor:
     return -torch.trapezoid(terms, logs) - q.entropy()
 
 
-def draw_kls(caption: str) -> Iterator[Picture]:
+def draw_kls() -> bytes:
     """Draw the KL over log α, on a logarithmic axis."""
     log_alphas = [0.25 * i for i in range(-32, 41)]
-    png = plots.curves(
-        log_alphas, kls_over_alpha(log_alphas), "KL of one weight, nats", xlabel="log α", log=True
-    )
-    yield Picture("kl-over-alpha", caption, png)
+    kls = kls_over_alpha(log_alphas)
+    return plots.curves(log_alphas, kls, "KL of one weight, nats", xlabel="log α", log=True)

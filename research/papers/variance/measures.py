@@ -1,7 +1,5 @@
 """What is measured of one trained classifier, each by a function of its own."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
@@ -235,11 +233,7 @@ def _mirrored(trained: Trained, rest: nn.Module) -> dict[str, float]:
 
 
 class _WithMirror(nn.Module):
-    """Outputs ``[batch, 2, classes]`` of a draw and of its mirror image, ``2 E[y] − y``.
-
-    Args:
-        rest: layers that follow one another, of which the first alone draws.
-    """
+    """Outputs ``[batch, 2, classes]`` of a draw and of its mirror image, ``2 E[y] − y``."""
 
     def __init__(self, rest: nn.Module) -> None:
         super().__init__()

@@ -1,19 +1,13 @@
 """Variance networks [variance]: citation, claims and checklist."""
 
-from pathlib import Path
-
 from research.papers.variance.blocks import study_blocks
 from research.papers.variance.trained_blocks import after_blocks
-from research.publishing.paper import Paper, Work, read_checklist, read_claims
+from research.publishing.paper import Paper, Work
 
-_HERE = Path(__file__).parent
-
-PAPER = Paper(
-    name="variance",
+PAPER = Paper.of(
+    __file__,
     short="variance",
     subject="Variance networks",
-    claims=read_claims(_HERE / "claims.md"),
-    checklist=read_checklist(_HERE / "checklist.md"),
     works=(
         Work(
             "variance",

@@ -4,8 +4,6 @@ Over the training the accuracy of the means falls to chance while that of the ze
 approximation rises: a layer becomes a variance layer [variance, figure 3].
 """
 
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -21,8 +19,6 @@ from leanbayes.lab.measurements.base import (
 from leanbayes.models.random_maps import using
 from leanbayes.prediction.predict import predict
 from research.papers.variance.ablation import zero_means
-
-__all__ = ["Phases", "four_accuracies"]
 
 
 @register_measurement("phases")
@@ -50,13 +46,6 @@ def four_accuracies(
     """Accuracies of the means, of one sample, of averaged samples, and of averages without means.
 
     The global generator is left as it was.
-
-    Args:
-        model: a converted classifier.
-        examples: where accuracies are taken; the first ``spec.examples`` of them.
-        spec: how many examples and samples.
-        seed: of the noise.
-        batch_size: how many examples run at once.
 
     Example:
         >>> import leanbayes as lb

@@ -1,7 +1,5 @@
 """Pictures of a study, from its file alone, as PNG bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

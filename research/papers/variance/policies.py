@@ -1,7 +1,5 @@
 """Policies of several kinds on several seeds: kept small, as a table, and as curves with bands."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,12 +24,7 @@ Study = Mapping[str, Any]
 
 
 def keep_policy(file: Path, out: Path) -> Path:
-    """Keep what ``python -m research.lab explore`` wrote, with averages over blocks of episodes.
-
-    Args:
-        file: what the command wrote, all of whose seeds are finished.
-        out: the folder of such files; the file is ``ENVIRONMENT-POLICY.json``.
-    """
+    """Keep what ``python -m research.lab explore`` wrote, with averages over blocks of episodes."""
     study = read_object(file, _KEYS, "a study of a policy", "run explore again")
     for run in study["runs"]:
         require(
@@ -62,15 +55,15 @@ def read_policy(file: Path) -> Study:
 def table_of_policies(studies: Sequence[Study]) -> str:
     """Return the return over the last hundred episodes: mean, error and range over seeds."""
     header = ["environment", "policy", "return of the last 100", "worst seed", "best seed", "seeds"]
-    return markdown_table(header, map(_line, studies))
-
-
-def _line(study: Study) -> list[str]:
-    last, seeds = study["last_100"], [run["last_100"]["value"] for run in study["runs"]]
-    mean = with_error(last["value"], last["error"], 1)
-    numbers = mean, f"{min(seeds):.1f}", f"{max(seeds):.1f}"
-    signed = (number.replace("-", "−") for number in numbers)
-    return [study["environment"], study["settings"]["policy"], *signed, str(len(seeds))]
+    lines = []
+    for study in studies:
+        last, seeds = study["last_100"], [run["last_100"]["value"] for run in study["runs"]]
+        mean = with_error(last["value"], last["error"], 1)
+        numbers = (mean, f"{min(seeds):.1f}", f"{max(seeds):.1f}")
+        signed = (number.replace("-", "−") for number in numbers)
+        policy = study["settings"]["policy"]
+        lines.append([study["environment"], policy, *signed, str(len(seeds))])
+    return markdown_table(header, lines)
 
 
 def commands_of_policies(studies: Sequence[Study]) -> str:

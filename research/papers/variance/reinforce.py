@@ -3,11 +3,8 @@
 The package needs the extra ``rl``; gymnasium is imported when an environment is made.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -17,7 +14,7 @@ from torch import Tensor, nn
 
 from leanbayes.conversion.convert import convert
 from leanbayes.distributions import Map, WeightDistribution
-from leanbayes.errors import require, require_choice, require_count, require_positive, unknown
+from leanbayes.errors import require, require_choice, require_count, unknown
 from leanbayes.estimators import Estimator
 from leanbayes.metrics import Score, average
 from leanbayes.models.random_maps import held
@@ -25,8 +22,6 @@ from leanbayes.ops import LinearOp, Usage
 from leanbayes.posteriors import MeanField, Posterior, ZeroMean
 from leanbayes.prediction.eval_mode import noise_by
 from leanbayes.priors import Flat
-
-__all__ = ["Episodes", "PolicyGradient", "Reinforce", "make_environments", "policy_network"]
 
 _POSTERIORS: dict[str, Posterior | None] = {
     "deterministic": None,
@@ -64,13 +59,7 @@ class PolicyGradient:
 
     def __post_init__(self) -> None:
         require_choice("policy", self.policy, _POSTERIORS)
-        require_count("episodes", self.episodes, 1)
         require_count("environments", self.environments, 2)  # the others are the baseline
-        require_count("hidden", self.hidden, 1)
-        require_positive(lr=self.lr, discount=self.discount)
-        require(self.discount <= 1, f"discount is {self.discount}; it must be at most 1")
-        if self.steps is not None:
-            require_count("steps", self.steps, 1)
 
 
 @dataclass(frozen=True)
@@ -98,8 +87,6 @@ class Episodes:
 
     def last(self, count: int = 100) -> Score:
         """Return the average return of the last episodes, with its standard error over them."""
-        require_count("count", count, 1)
-        require(bool(self.returns), "no episode was finished; run the training first")
         return average(torch.tensor(self.returns[-count:]))
 
     def __str__(self) -> str:
@@ -180,7 +167,6 @@ class Reinforce:
     def __init__(
         self, environment: str, settings: PolicyGradient | None = None, *, seed: int = 0
     ) -> None:
-        require_count("seed", seed, 0)
         self.environment, self.seed = environment, seed
         self.settings = settings or PolicyGradient()
         with closing(make_environments(environment, 1)) as example:
@@ -201,20 +187,13 @@ class Reinforce:
         returns = tuple(self._returns[: self.settings.episodes])
         return Episodes(self.environment, self.settings, self.seed, returns, self._seconds)
 
-    def run(self, tell: Callable[[Episodes], object] | None = None) -> Episodes:
-        """Play and learn until all episodes are played.
-
-        Args:
-            tell: is called after every update with what is done.
-        """
+    def run(self) -> Episodes:
+        """Play and learn until all episodes are played."""
         with closing(make_environments(self.environment, self.settings.environments)) as played:
             while not self.result.finished:
                 start = time.perf_counter()
-                returns = self._update(played)
-                self._returns += returns
+                self._returns += self._update(played)
                 self._seconds += time.perf_counter() - start
-                if tell is not None:
-                    tell(self.result)
         return self.result
 
     def _update(self, environments: Any) -> list[float]:

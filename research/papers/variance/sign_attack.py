@@ -1,7 +1,5 @@
 """Targeted adversarial attacks by signs of gradients, on networks that may be random."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -19,8 +17,6 @@ from leanbayes.metrics import Score, average
 from leanbayes.models.random_maps import members, tile
 from leanbayes.prediction.eval_mode import evaluating, is_compiled, noise_by
 from leanbayes.prediction.predict import shared_layers
-
-__all__ = ["Attack", "fast_sign_attack"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,78 +90,47 @@ def fast_sign_attack(
         5
     """
     require_choice("gradient", gradient, ("averaged", "of_average"))
-    rule = _Rule(step, iterations, bound, clip)
-    victims = _Victims(model, samples, dropout, batch_size)
-    wanted = torch.as_tensor(target, device=x.device).expand(len(x))
-    return _attack(victims, rule, x.detach(), wanted, labels, gradient, seed)
-
-
-@dataclass(frozen=True)
-class _Rule:
-    """How far an iteration goes, and where it must stay."""
-
-    step: float
-    iterations: int
-    bound: float | None
-    clip: tuple[float, float] | None
-
-    def __post_init__(self) -> None:
-        require_positive(step=self.step)
-        require_count("iterations", self.iterations, 1)
-        if self.bound is not None:
-            require_positive(bound=self.bound)
-        if self.clip is not None:
-            low, high = self.clip
-            require(low < high, f"clip is {self.clip}; give the lowest and the highest valid input")
-
-    def check(self, x: Tensor) -> None:
-        """Refuse inputs that the first step would change by clipping them."""
-        if self.clip is None or not x.numel():
-            return
+    require_positive(step=step)
+    require_count("iterations", iterations, 1)
+    models = [model] if not isinstance(model, Sequence | nn.ModuleList) else list(model)
+    victims = _Victims(nn.ModuleList(models), samples, dropout, batch_size)
+    target, original = torch.as_tensor(target, device=x.device).expand(len(x)), x.detach()
+    if clip is not None:
         low, high = (float(end) for end in x.aminmax())
         require(
-            self.clip[0] <= low and high <= self.clip[1],
-            f"x has values from {low:.4g} to {high:.4g} and clip is {self.clip}; give the range of "
+            clip[0] <= low and high <= clip[1],
+            f"x has values from {low:.4g} to {high:.4g} and clip is {clip}; give the range of "
             "your inputs as clip, or None",
         )
-
-    def moved(self, x: Tensor, gradient: Tensor, original: Tensor) -> Tensor:
-        x = x + self.step * gradient.sign()
-        if self.bound is not None:
-            x = torch.clamp(x, original - self.bound, original + self.bound)
-        return x if self.clip is None else x.clamp(*self.clip)
+    seeds = _seeds(seed, 2 * iterations + 1)
+    before = victims.log_probs(original, next(seeds))
+    known = before.argmax(-1) if labels is None else labels
+    require(not bool((target == known).any()), "a target is the class already; give another one")
+    x, hits = original, [before.argmax(-1) == target]
+    for iteration in range(iterations):
+        g = victims.gradient(x, target, gradient == "of_average", next(seeds))
+        require(
+            bool(g.isfinite().all()),
+            f"the gradient is not finite in iteration {iteration + 1}; look at the inputs and at "
+            "the model's outputs",
+        )
+        x = x + step * g.sign()
+        if bound is not None:
+            x = torch.clamp(x, original - bound, original + bound)
+        x = x if clip is None else x.clamp(*clip)
+        hits.append(victims.log_probs(x, next(seeds)).argmax(-1) == target)
+    return Attack(x, original, target, torch.stack(hits))
 
 
 class _Victims:
-    """One model or several, of which every draw and member has the same say.
-
-    Args:
-        model: the model or models.
-        samples: draws of each.
-        dropout: whether dropout layers draw.
-        batch_size: how many examples run at once.
-    """
+    """One model or several, of which every draw and member has the same say."""
 
     def __init__(
-        self,
-        model: nn.Module | Sequence[nn.Module],
-        samples: int,
-        dropout: bool,
-        batch_size: int | None,
+        self, models: nn.ModuleList, samples: int, dropout: bool, batch_size: int | None
     ) -> None:
-        if isinstance(model, nn.ModuleList):
-            models = list(model)
-        else:
-            models = [model] if isinstance(model, nn.Module) else list(model)
-        require(
-            bool(models) and all(isinstance(each, nn.Module) for each in models),
-            "model is neither a module nor a sequence of modules; give one or the other",
-        )
         require_count("samples", samples, 1)
-        if batch_size is not None:
-            require_count("batch_size", batch_size, 1)
-        self.models = nn.ModuleList(models)
-        self.samples, self.dropout, self.batch_size = samples, dropout, batch_size
+        self.models, self.samples, self.dropout = models, samples, dropout
+        self.batch_size = batch_size
         self._shared: dict[nn.Module, frozenset[nn.Module]] = {}
 
     def log_probs(self, x: Tensor, seed: int | None) -> Tensor:
@@ -204,22 +169,15 @@ class _Victims:
         """The tiled batch and the log probabilities of one draw, ``[members, batch, classes]``."""
         count = members(model)
         batch = tile(x, count).requires_grad_(torch.is_grad_enabled())
-        with forward_pass(len(batch), self._shared_layers(model, batch.detach())):
-            logits = model(batch)
-        given = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        require(
-            isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(batch),
-            f"the model gives {given} for {len(batch)} examples; an attack needs logits "
-            "[batch, classes]",
-        )
-        return batch, F.log_softmax(logits, -1).unflatten(0, (count, len(x)))
-
-    def _shared_layers(self, model: nn.Module, batch: Tensor) -> frozenset[nn.Module]:
         if model not in self._shared:
             self._shared[model] = (
-                frozenset() if is_compiled(model) else shared_layers(model, batch, rows=len(batch))
+                frozenset()
+                if is_compiled(model)
+                else shared_layers(model, batch.detach(), rows=len(batch))
             )
-        return self._shared[model]
+        with forward_pass(len(batch), self._shared[model]):
+            logits = model(batch)
+        return batch, F.log_softmax(logits, -1).unflatten(0, (count, len(x)))
 
     def _each_draw(self) -> Iterator[nn.Module]:
         for _ in range(self.samples):
@@ -249,33 +207,6 @@ def dropping_out(model: nn.Module) -> Iterator[None]:
     finally:
         for layer, mode in before.items():
             layer.training = mode
-
-
-def _attack(
-    victims: _Victims,
-    rule: _Rule,
-    original: Tensor,
-    target: Tensor,
-    labels: Tensor | None,
-    gradient: str,
-    seed: int | None,
-) -> Attack:
-    rule.check(original)
-    seeds = _seeds(seed, 2 * rule.iterations + 1)
-    before = victims.log_probs(original, next(seeds))
-    known = before.argmax(-1) if labels is None else labels
-    require(not bool((target == known).any()), "a target is the class already; give another one")
-    x, hits = original, [before.argmax(-1) == target]
-    for iteration in range(rule.iterations):
-        g = victims.gradient(x, target, gradient == "of_average", next(seeds))
-        require(
-            bool(g.isfinite().all()),
-            f"the gradient is not finite in iteration {iteration + 1}; look at the inputs and at "
-            "the model's outputs",
-        )
-        x = rule.moved(x, g, original)
-        hits.append(victims.log_probs(x, next(seeds)).argmax(-1) == target)
-    return Attack(x, original, target, torch.stack(hits))
 
 
 def _seeds(seed: int | None, count: int) -> Iterator[int | None]:

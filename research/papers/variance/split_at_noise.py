@@ -1,7 +1,5 @@
 """Cut a network where its noise begins, so that what comes before is computed once."""
 
-from __future__ import annotations
-
 import copy
 from collections import OrderedDict
 from typing import NamedTuple

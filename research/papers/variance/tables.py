@@ -1,8 +1,6 @@
 """Tables of studies in Markdown, with what the paper prints in brackets."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +19,7 @@ _ACCURACY = {
     "accuracy.mean": "means",
     "accuracy.ensemble": "averaged",
 }
+_KINDS = ("sample", "mean", "ensemble")
 
 
 def numbers(study: Study) -> dict[str, Cell]:
@@ -102,26 +101,63 @@ def _share(kept: float) -> str:
     return f"{float(f'{100 * kept:.2g}'):g}"
 
 
-def table_1(studies: Studies) -> str:
-    """ELBO of the training set, its parts, and accuracies in per cent [variance, Table 1]."""
-    header = ["network", "run", "ELBO", "data term", "KL", "means", "averaged"]
-    elbo, accuracy = (
-        ("elbo.elbo", "elbo.data", "elbo.kl"),
-        ("accuracy.mean", "accuracy.ensemble"),
-    )
-    return markdown_table(
-        header,
-        (
-            [*_begin(name, study), *_plain(cells, elbo), *_percent(cells, accuracy)]
-            for name, study, cells in _rows(studies, TABLE_1)
-        ),
-    )
+def _table(
+    columns: Mapping[str, str], printed: Mapping[str, Mapping[str, float]]
+) -> Callable[[Studies], str]:
+    """Return what makes a table of some numbers: accuracies in per cent, ELBOs in nats."""
+    header = ["network", "run", *columns.values()]
+
+    def table(studies: Studies) -> str:
+        lines = (
+            [*_begin(name, study), *(_shown(c, cells.get(c, Cell())) for c in columns)]
+            for name, study, cells in _rows(studies, printed)
+        )
+        return markdown_table(header, lines)
+
+    return table
+
+
+def _shown(column: str, cell: Cell) -> str:
+    """A tenth of a nat is enough of an ELBO, and nothing is left of rounding errors."""
+    if not column.startswith("elbo."):
+        return str(cell.percent(_DIGITS))
+    value = None if cell.ours is None else round(cell.ours, 1) + 0.0
+    return _signed(str(Cell(value, None, cell.published)))
+
+
+table_1 = _table(
+    {
+        "elbo.elbo": "ELBO",
+        "elbo.data": "data term",
+        "elbo.kl": "KL",
+        "accuracy.mean": "means",
+        "accuracy.ensemble": "averaged",
+    },
+    TABLE_1,
+)
+"""ELBO of the training set, its parts, and accuracies in per cent [variance, Table 1]."""
+
+_accuracies = _table({kind: f"{title}, %" for kind, title in _ACCURACY.items()}, TABLE_2)
+
+table_3 = _table(
+    {kind: f"{_ACCURACY[kind]}, %" for kind in ("accuracy.sample", "accuracy.ensemble")}, TABLE_3
+)
+"""Accuracies of tanh networks [variance, Table 3]."""
+
+controls = _table(
+    {
+        "accuracy.ensemble": "as trained, %",
+        "controls.zero_means": "means zero, %",
+        "controls.permuted": "σ permuted, %",
+    },
+    {},
+)
+"""Averaged samples as trained, without means, and with σ that changed places."""
 
 
 def table_2(studies: Studies) -> str:
     """Return accuracies of one sample, of means and of averaged samples [variance, Table 2]."""
-    table = _accuracy_table(studies, TABLE_2, tuple(_ACCURACY))
-    return "\n\n".join(filter(None, (table, _of_few_classes(studies))))
+    return "\n\n".join(filter(None, (_accuracies(studies), _of_few_classes(studies))))
 
 
 def _of_few_classes(studies: Studies) -> str:
@@ -149,23 +185,6 @@ def errors_of(studies: Studies) -> str:
     return errors_note(1 + len(study.get("others", ())) for study in studies.values() if study)
 
 
-def table_3(studies: Studies) -> str:
-    """Return accuracies of tanh networks [variance, Table 3]."""
-    return _accuracy_table(studies, TABLE_3, ("accuracy.sample", "accuracy.ensemble"))
-
-
-def _accuracy_table(
-    studies: Studies, table: Mapping[str, Mapping[str, float]], columns: tuple[str, ...]
-) -> str:
-    return markdown_table(
-        ["network", "run", *(f"{_ACCURACY[column]}, %" for column in columns)],
-        (
-            [*_begin(name, study), *_percent(cells, columns)]
-            for name, study, cells in _rows(studies, table)
-        ),
-    )
-
-
 def _rows(
     studies: Studies, table: Mapping[str, Mapping[str, float]]
 ) -> Iterator[tuple[str, Study | None, dict[str, Cell]]]:
@@ -189,20 +208,6 @@ def _begin(name: str, study: Study | None) -> list[str]:
     return [published.get("row", name), f"{study.get('epochs')} epochs, {seeds_of(seeds)}"]
 
 
-def _percent(cells: Mapping[str, Cell], columns: tuple[str, ...]) -> list[str]:
-    return [str(cells.get(column, Cell()).percent(_DIGITS)) for column in columns]
-
-
-def _plain(cells: Mapping[str, Cell], columns: tuple[str, ...]) -> list[str]:
-    found = (cells.get(column, Cell()) for column in columns)
-    return [_signed(str(Cell(_settled(cell.ours), None, cell.published))) for cell in found]
-
-
-def _settled(value: float | None) -> float | None:
-    """A tenth of a nat is enough, and nothing is left of rounding errors."""
-    return None if value is None else round(value, 1) + 0.0
-
-
 def _signed(text: str) -> str:
     return text.replace("-", "−")
 
@@ -222,17 +227,12 @@ def batch_statistics(studies: Studies) -> str:
     """Accuracies in eval mode and with normalization in training mode, as the code has it."""
     modes = {"accuracy": "running averages", "published": "statistics of the batch"}
     lines = (
-        [*_begin(name, study), mode, *_percent(numbers(study), _columns(part))]
+        [*_begin(name, study), mode, *_bare(study, *(f"{part}.{kind}" for kind in _KINDS))]
         for name, study in _known(studies, "batch_statistics", "batch normalization")
         for part, mode in modes.items()
     )
-    bare = (line[:3] + [cell.partition(" (")[0] for cell in line[3:]] for line in lines)
     head = ["network", "run", "normalized by", *(f"{title}, %" for title in _ACCURACY.values())]
-    return markdown_table(head, bare)
-
-
-def _columns(part: str) -> tuple[str, ...]:
-    return tuple(f"{part}.{kind}" for kind in ("sample", "mean", "ensemble"))
+    return markdown_table(head, lines)
 
 
 def alphas(studies: Studies) -> str:
@@ -262,19 +262,7 @@ def _number(value: float | None, form: str = ".3g") -> str:
     return "–" if value is None else format(value, form)
 
 
-def controls(studies: Studies) -> str:
-    """Return averaged samples as trained, without means, and with σ that changed places."""
-    columns = ("accuracy.ensemble", "controls.zero_means", "controls.permuted")
-    lines = (
-        [*_begin(name, study), *_bare(study, columns)]
-        for name, study in _known(studies, "controls", "standard deviations")
-    )
-    return markdown_table(
-        ["network", "run", "as trained, %", "means zero, %", "σ permuted, %"], lines
-    )
-
-
-def _bare(study: Study, columns: tuple[str, ...]) -> list[str]:
+def _bare(study: Study, *columns: str) -> list[str]:
     """Return numbers of ours alone, in per cent."""
     cells = _over_seeds(study)
     return [str(cells[column].percent(_DIGITS)) for column in columns]
@@ -302,41 +290,19 @@ def antithetic(studies: Studies) -> str:
     header = ["network", "run", "one sample, %", "both ε and −ε", "one of them", "none"]
     lines = []
     for name, study in studies.items():
-        shares = study and study.get("antithetic")
+        begin, shares = _begin(name, study), study and study.get("antithetic")
         if not study or not shares:
-            lines.append([*_begin(name, study), *["–"] * 4])
+            lines.append([*begin, *["–"] * 4])
             continue
-        lines.append(
-            [
-                *_begin(name, study),
-                *_bare(study, ("accuracy.sample",)),
-                *(f"{100 * shares[kind]:.3g}" for kind in ("both", "one", "none")),
-            ]
-        )
-        lines.append(
-            [
-                f"{_begin(name, study)[0]}, running means set to zero",
-                *("the same", f"{_sample_of(shares['centered']):.4g}"),
-                *(f"{100 * shares['centered'][kind]:.3g}" for kind in ("both", "one", "none")),
-            ]
-        )
+        centered = shares["centered"]
+        sample = 100 * (centered["both"] + 0.5 * centered["one"])
+        title = f"{begin[0]}, running means set to zero"
+        lines += [
+            [*begin, *_bare(study, "accuracy.sample"), *_pairs(shares)],
+            [title, "the same", f"{sample:.4g}", *_pairs(centered)],
+        ]
     return markdown_table(header, lines)
 
 
-def _sample_of(shares: Mapping[str, float]) -> float:
-    """Return the accuracy of one sample, from those of pairs."""
-    return 100 * (shares["both"] + 0.5 * shares["one"])
-
-
-def levels(study: Study) -> str:
-    """Return the standard deviations of a layer's neurons, class by class."""
-    ((_, known),) = _known({study["name"]: study}, "densities", "dense layer with noise")
-    neurons = known["densities"]["neurons"]
-    classes = range(max((len(neuron["std"]) for neuron in neurons.values()), default=0))
-    return markdown_table(
-        ["neuron", *(f"class {c}" for c in classes)],
-        (
-            [number, *(f"{value:.3g}" for value in neuron["std"])]
-            for number, neuron in neurons.items()
-        ),
-    )
+def _pairs(shares: Mapping[str, float]) -> list[str]:
+    return [f"{100 * shares[kind]:.3g}" for kind in ("both", "one", "none")]

@@ -1,7 +1,5 @@
 """Blocks of pages that show studies of trained variance networks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,19 @@ from research.publishing.paper_blocks import OwnBlocks, Picture
 
 FOLDER = "after"
 """Where studies are, in the folder of results."""
-
-
-_WITHOUT_ERRORS = ("alphas",)
 _KEYS = {"name", "noise", "images", "accuracy", "elbo", "histogram", "seed"}
+_TABLES: Mapping[str, tuple[Callable[[tables.Studies], str], Mapping[str, Any]]] = {
+    "variance-table-1": (tables.table_1, TABLE_1),
+    "variance-table-2": (tables.table_2, TABLE_2),
+    "variance-table-3": (tables.table_3, TABLE_3),
+    "batch-statistics": (tables.batch_statistics, {}),
+    "alphas": (tables.alphas, {}),
+    "controls": (tables.controls, {}),
+    "pruned": (tables.pruned, {}),
+    "antithetic": (tables.antithetic, {}),
+}
+"""How a table is made, and what ``all`` stands for."""
+_WITHOUT_ERRORS = ("alphas",)
 
 
 def read_trained(path: Path) -> tables.Study:
@@ -31,47 +38,23 @@ def read_trained(path: Path) -> tables.Study:
 def after_blocks(results: Path) -> OwnBlocks:
     """Return what makes blocks of studies, each ``NAME, NAME, …`` or ``all`` of a printed table.
 
-    Captions of pictures come after ``|``. A claim names a number of a study by ``after/NAME
-    COLUMN``; see :func:`research.papers.variance.tables.numbers`. It names one of a training whose
-    phases were recorded by ``phases/NAME COLUMN``: ``mean.most`` or ``mean.last`` for the accuracy
-    of the means, ``zero_mean.last`` and so on, and ``dense1.log_alpha`` for the last log α.
+    A claim names a number of a study by ``after/NAME COLUMN``; see
+    :func:`research.papers.variance.tables.numbers`. It names one of a training whose phases were
+    recorded by ``phases/NAME COLUMN``: ``mean.most`` or ``mean.last`` for the accuracy of the
+    means, ``zero_mean.last`` and so on, and ``dense1.log_alpha`` for the last log α.
     """
     of = _Studies(results)
-    listed: dict[str, tuple[Callable[[tables.Studies], str], Mapping[str, Any]]] = {
-        "variance-table-1": (tables.table_1, TABLE_1),
-        "variance-table-2": (tables.table_2, TABLE_2),
-        "variance-table-3": (tables.table_3, TABLE_3),
-        "batch-statistics": (tables.batch_statistics, {}),
-        "alphas": (tables.alphas, {}),
-        "controls": (tables.controls, {}),
-        "pruned": (tables.pruned, {}),
-        "antithetic": (tables.antithetic, {}),
-    }
-
-    def table(kind: str) -> Callable[[str], str]:
-        make, names = listed[kind]
-
-        def made(argument: str) -> str:
-            studies = of.named(argument, names)
-            note = "" if kind in _WITHOUT_ERRORS else tables.errors_of(studies)
-            return "\n\n".join(filter(None, (make(studies), note)))
-
-        return made
-
     return OwnBlocks(
-        tables={
-            **{kind: table(kind) for kind in listed},
-            "levels": lambda name: tables.levels(of.whole(name, "densities")),
-        },
+        tables={kind: lambda argument, kind=kind: of.table(kind, argument) for kind in _TABLES},  # type: ignore[misc]
         pictures={
             "histogram": of.histogram,
             "pruning": of.pruning,
             "densities": of.densities,
             "phases": of.phases,
-            "kl-over-alpha": draw_kls,
+            "kl-over-alpha": lambda _: [Picture("kl-over-alpha", draw_kls())],
         },
         cells={FOLDER: of.cell, "phases": of.phase_cell},
-        studies=dict.fromkeys(listed, "variance"),
+        studies=dict.fromkeys(_TABLES, "variance"),
     )
 
 
@@ -81,10 +64,12 @@ class _Studies:
     def __init__(self, results: Path) -> None:
         self.results = results
 
-    def named(self, argument: str, every: Mapping[str, Any]) -> tables.Studies:
-        """Return ``NAME, NAME, …``; for ``all``, those of a printed table."""
+    def table(self, kind: str, argument: str) -> str:
+        make, every = _TABLES[kind]
         names = every if argument == "all" and every else argument.split(", ")
-        return {name: self._study(name) for name in names}
+        studies = {name: self._study(name) for name in names}
+        note = "" if kind in _WITHOUT_ERRORS else tables.errors_of(studies)
+        return "\n\n".join(filter(None, (make(studies), note)))
 
     def _study(self, name: str) -> tables.Study | None:
         """Return the study of the first seed, with those of the others; ``None`` without any."""
@@ -92,56 +77,43 @@ class _Studies:
         studies = sorted(map(read_trained, files), key=lambda study: -study["seed"])
         return {**studies[0], "others": studies[1:]} if studies else None
 
-    def _studied(self, name: str) -> tables.Study:
+    def _with(self, name: str, part: str = "accuracy") -> tables.Study:
+        """Return a study that has a part; where several seeds have it, that of the first."""
         study = self._study(name)
         if study is None:
             raise FileNotFoundError(f"{self.results / FOLDER} has no study of {name}")
-        return study
-
-    def whole(self, name: str, part: str) -> tables.Study:
-        """Return a study that has a part; where several seeds have it, that of the first."""
-        study = self._studied(name)
         if not study.get(part):
             raise ValueError(f"the study of {name} has no {part}: no layer has standard deviations")
         return study
 
     def cell(self, name: str, column: str) -> Cell:
-        """Return a number that a sentence names."""
-        return choose("number", column, tables.numbers(self._studied(name)))
+        return choose("number", column, tables.numbers(self._with(name)))
 
     def phase_cell(self, name: str, column: str) -> Cell:
         """Return the most or the last of an accuracy, or the last log α of a layer, over seeds."""
         by_seed = [_of_phases(history) for history in self._histories(name)]
         return averaged([choose("number", column, known) for known in by_seed])
 
-    def histogram(self, argument: str) -> Iterator[Picture]:
-        """``NAME | caption``: accuracies of single draws, and of all averaged."""
-        name, _, caption = argument.partition(" | ")
-        study = self.whole(name, "histogram")
-        yield Picture(f"histogram-{name}", caption, pictures.draw_histogram(study))
+    def histogram(self, name: str) -> Iterator[Picture]:
+        """Accuracies of single draws, and of all averaged."""
+        yield Picture(f"histogram-{name}", pictures.draw_histogram(self._with(name, "histogram")))
 
-    def pruning(self, argument: str) -> Iterator[Picture]:
-        """``NAME, … | caption``: accuracies of pruned layers."""
-        names, _, caption = argument.partition(" | ")
-        studies = [self.whole(name, "pruning") for name in names.split(", ")]
+    def pruning(self, names: str) -> Iterator[Picture]:
+        """``NAME, …``: accuracies of pruned layers."""
+        studies = [self._with(name, "pruning") for name in names.split(", ")]
         titles = differences([study["recipe"] for study in studies])
-        file = f"pruning-{names.replace(', ', '-')}"
         png = pictures.draw_pruning(dict(zip(titles, studies, strict=True)))
-        yield Picture(file, caption, png)
+        yield Picture(f"pruning-{names.replace(', ', '-')}", png)
 
-    def densities(self, argument: str) -> Iterator[Picture]:
-        """``NAME | caption``: outputs of single neurons by class."""
-        name, _, caption = argument.partition(" | ")
-        study = self.whole(name, "densities")
-        yield Picture(f"densities-{name}", caption, pictures.draw_densities(study))
+    def densities(self, name: str) -> Iterator[Picture]:
+        """Outputs of single neurons by class."""
+        yield Picture(f"densities-{name}", pictures.draw_densities(self._with(name, "densities")))
 
-    def phases(self, argument: str) -> Iterator[Picture]:
-        """``NAME, … | caption``: four accuracies and log α over epochs, a picture a run."""
-        names, _, caption = argument.partition(" | ")
+    def phases(self, names: str) -> Iterator[Picture]:
+        """``NAME, …``: four accuracies and log α over epochs, a picture a run."""
         for name in names.split(", "):
-            history = self._histories(name)[0]
-            png = pictures.draw_phases(history)
-            yield Picture(f"phases-{name}", f"{caption} {name}." if "," in names else caption, png)
+            png = pictures.draw_phases(self._histories(name)[0])
+            yield Picture(f"phases-{name}", png, f" {name}." if "," in names else "")
 
     def _histories(self, name: str) -> list[Mapping[str, list[float | None]]]:
         """Return the curves of every seed."""
@@ -151,14 +123,7 @@ class _Studies:
                 f"{self.results} has no run of {name}; run and archive it first"
             )
         again = "an archived run", "archive it again"
-        histories = [read_object(file, {"history"}, *again)["history"] for file in files]
-        for file, history in zip(files, histories, strict=True):
-            if "accuracy/mean" not in history:
-                raise ValueError(
-                    f"{file} has no column accuracy/mean; train its recipe with the accuracies of "
-                    "every epoch recorded, and archive it again"
-                )
-        return histories
+        return [read_object(file, {"history"}, *again)["history"] for file in files]
 
 
 def _of_phases(history: Mapping[str, list[float | None]]) -> dict[str, float]:

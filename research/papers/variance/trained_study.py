@@ -1,7 +1,5 @@
 """The study of one trained run, part after part, as one value that can be written to a file."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial
@@ -35,13 +33,6 @@ def study_run(
     progress: bool = False,
 ) -> dict[str, Any]:
     """Measure what a trained classifier knows by its means, its noise and its scales.
-
-    Args:
-        run: a finished run folder; of variance layers, of MC dropout, or of neither.
-        samples: number of samples in an average.
-        draws: single draws of the histogram.
-        images: number of test images; all if not given.
-        progress: show a progress bar.
 
     Returns:
         ``accuracy``, ``batch_statistics`` (the same with normalization in training mode, as the

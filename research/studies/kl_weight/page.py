@@ -1,7 +1,5 @@
 """Writes docs/kl_weight.md and its picture from the files in results/kl_weight."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +12,7 @@ from leanbayes.lab import plots
 from leanbayes.saving.files import replace_file
 from leanbayes.training import recommended_kl_weight
 from research.publishing.cells import averaged, with_error
+from research.publishing.pages import page_of
 from research.publishing.tables import markdown_table
 from research.studies.kl_weight.study import network
 
@@ -105,16 +104,24 @@ def conclusions(found: Cells) -> Iterator[str]:
 
 def text(found: Cells, files: Sequence[Mapping[str, Any]]) -> str:
     """Return the whole page."""
-    parts = [
-        "# The weight of the KL",
-        "[Train well](train_well.md) has the recommended KL weight; this page has measurements of "
-        "fixed weights, with learned prior scales instead of the prior of `lb.convert(net)`.",
-        "\n".join(f"- {line}" for line in (recommended(found, files), *conclusions(found))),
-        "![Negative log likelihood over the weight.](kl_weight/nll.png)",
-    ]
-    for name, by_weight in found.items():
-        parts += [f"## {NAMES[name]}", _table(by_weight)]
-    return "\n\n".join([*parts, "## Setup", _how(files)]) + "\n"
+    sizes = {f["data"]: f["config"] for f in files}
+    said = (recommended(found, files), *conclusions(found))
+    tables = (f"## {NAMES[name]}\n\n{_table(by_weight)}" for name, by_weight in found.items())
+    each = (
+        f"{NAMES[name]}: {c['examples']:,} examples, one hidden layer of {c['hidden']}; "
+        f"{c['steps']:,} steps of Adam in batches of {c['batch']}; learning rate {c['lr']:g} with "
+        f"cosine decay; KL warm-up over {100 * c['warmup']:.0f}% of the steps"
+        for name, c in sizes.items()
+    )
+    return page_of(
+        __file__,
+        conclusions="\n".join(f"- {line}" for line in said),
+        tables="\n\n".join(tables),
+        sizes=f"{'. '.join(each)}.",
+        samples=files[0]["config"]["samples"],
+        seeds="; ".join(f"{NAMES[name]} {c['seeds']}" for name, c in sizes.items()),
+        minutes=sum(f["seconds"] for f in files) / 60,
+    )
 
 
 def _table(by_weight: Mapping[float, Mapping[str, tuple[float, float]]]) -> str:
@@ -124,32 +131,6 @@ def _table(by_weight: Mapping[float, Mapping[str, tuple[float, float]]]) -> str:
         for weight, found in by_weight.items()
     ]
     return markdown_table(["weight", *(TITLES.get(metric, metric) for metric in metrics)], rows)
-
-
-def _how(files: Sequence[Mapping[str, Any]]) -> str:
-    sizes = {f["data"]: f["config"] for f in files}
-    each = ". ".join(
-        f"{NAMES[name]}: {c['examples']:,} examples, one hidden layer of {c['hidden']}; "
-        f"{c['steps']:,} steps of Adam in batches of {c['batch']}; learning rate {c['lr']:g} with "
-        f"cosine decay; KL warm-up over {100 * c['warmup']:.0f}% of the steps"
-        for name, c in sizes.items()
-    )
-    seeds = "; ".join(f"{NAMES[name]} {c['seeds']}" for name, c in sizes.items())
-    minutes = sum(f["seconds"] for f in files) / 60
-    return (
-        f"{each}.\n\nPosteriors are k-tied of rank 2, priors are normal with a learned scale per "
-        f"layer, and predictions average {files[0]['config']['samples']} samples. Errors are "
-        f"standard errors over seeds ({seeds}). Seeds change the split of concrete and the "
-        "training images.\n\n"
-        "- **Regression.** The calibration error is the mean gap between nominal and observed "
-        "coverage of central intervals. OOD rows are test rows with permuted columns, detected by "
-        "predictive variance.\n"
-        "- **Classes.** Coverage is the share of examples whose class is among the most probable "
-        "classes that together reach 90%. OOD images are those of the other data set, detected by "
-        "entropy.\n\n"
-        "`python -m research studies kl-weight` measures it again, in "
-        f"{minutes:.0f} minutes of one core."
-    )
 
 
 def picture(found: Cells) -> bytes:

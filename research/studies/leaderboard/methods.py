@@ -208,12 +208,17 @@ def _converted(
     return Trained(sampled(job, model, likelihood, samples, **options), count(model), passes)
 
 
-def laplace(kind: Kind, job: Job) -> Trained:
-    """Return ``lb.laplace`` of the plain network, with linearized predictions."""
+def laplace(kind: Kind, job: Job, *, calibrated: bool = False) -> Trained:
+    """Return ``lb.laplace`` of the plain network; linearized if every layer is random.
+
+    If calibrated, held-out rows fit a softmax temperature, or the scale of the noise.
+    """
     model, likelihood = trained_plain(job)
-    pair = (job.rows.x, job.rows.y)
-    bayesian = lb.laplace(model, pair, kind, likelihood=likelihood)
-    predict = sampled(job, bayesian, likelihood, linearized=True)
+    bayesian = lb.laplace(model, (job.rows.x, job.rows.y), kind, likelihood=likelihood)
+    if calibrated:
+        held_out = (job.rows.validation_x, job.rows.validation_y)
+        likelihood = lb.calibrate(bayesian, held_out, likelihood=likelihood, seed=job.seed)
+    predict = sampled(job, bayesian, likelihood, linearized=kind != "last-layer")
     return Trained(predict, count(bayesian), SAMPLES)
 
 
@@ -225,5 +230,6 @@ METHODS: dict[str, Callable[[Job], Trained]] = {
     "rank-1 mixture": rank1,
     "lb.laplace": partial(laplace, "kfac"),
     "lb.laplace, last layer": partial(laplace, "last-layer"),
+    "lb.laplace, calibrated": partial(laplace, "last-layer", calibrated=True),
     "ensemble of 5": ensemble,
 }

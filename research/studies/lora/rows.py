@@ -1,7 +1,5 @@
 """The rows of the table: what is made random in a fine-tuned network, and how it predicts."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The study: train every row with every seed, judge it on reviews and on foreign texts."""
 
-from __future__ import annotations
-
 import platform
 import time
 from collections.abc import Mapping
@@ -17,7 +15,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 import leanbayes as lb
-from leanbayes.errors import require, require_count, require_positive
+from leanbayes.errors import require
 from leanbayes.lab.files import write_bytes
 from leanbayes.lab.path_names import path_name
 from leanbayes.lab.provenance import environment_facts
@@ -60,12 +58,6 @@ class LoraSettings:
     kl_weight: float = 0.02
     samples: int = 8
 
-    def __post_init__(self) -> None:
-        for name in ("length", "last", "rank", "epochs", "batch"):
-            require_count(name, getattr(self, name), 1)
-        require_count("samples", self.samples, 2)
-        require_positive(rate=self.rate, scale_rate=self.scale_rate, kl_weight=self.kl_weight)
-
 
 def study_lora(
     settings: LoraSettings,
@@ -76,17 +68,7 @@ def study_lora(
     progress: bool = False,
     tell: Tell | None = None,
 ) -> dict[str, Any]:
-    """Train and judge every row with every seed that the file lacks.
-
-    Args:
-        settings: what the numbers depend on.
-        out: the JSON file.
-        states: the folder of trained adapters, which rows share and a stopped study resumes with.
-        seeds: how many; texts are the same for all of them.
-        progress: show bars.
-        tell: called with every part, old or new.
-    """
-    require_count("seeds", seeds, 1)
+    """Train and judge every row with every seed that the file lacks."""
     file = StudyFile(out, "Bayesian LoRA", asdict(settings))
     bench = cache(lambda: _Bench(settings, Path(states), progress))
 

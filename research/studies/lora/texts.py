@@ -1,7 +1,5 @@
 """What the study reads: film reviews, docstrings of Python's library, reviews without order."""
 
-from __future__ import annotations
-
 import ast
 import random
 import sys

@@ -1,14 +1,13 @@
 """Writes docs/one_pass.md from results/one_pass.json and results/bench/one_pass.json."""
 
-from __future__ import annotations
-
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from leanbayes.saving.files import replace_file
+from research.publishing.cells import mean_with_error
+from research.publishing.pages import page_of
 from research.publishing.tables import markdown_table
 from research.studies.one_pass.study import ONE_PASS, REFERENCE, SUQ, TASKS
 
@@ -54,17 +53,6 @@ def differences(methods: Mapping[str, Mapping[int, Part]], metric: str) -> list[
     return [(a - b) / abs(b) if metric == "nll" else a - b for a, b in pairs]
 
 
-def _with_error(values: Sequence[float], digits: int, factor: float = 1.0) -> str:
-    mean = factor * fmean(values)
-    sign = "−" if mean < 0 else ""
-    if len(values) < 2:
-        return f"{sign}{abs(mean):.{digits}f}"
-    error = factor * stdev(values) / math.sqrt(len(values))
-    least = 10.0**-digits
-    shown = f"± {error:.{digits}f}" if error >= least / 2 else f"± <{least:.{digits}f}"
-    return f"{sign}{abs(mean):.{digits}f} {shown}"
-
-
 def _mean(methods: Mapping[str, Mapping[int, Part]], method: str, metric: str) -> str:
     return f"{fmean(part[metric] for part in methods[method].values()):.4f}"
 
@@ -74,8 +62,8 @@ def _table(rows: Rows) -> str:
     for (task, posterior), methods in rows.items():
         numbers = [_mean(methods, name, "nll") for name in ("mean weights", REFERENCE, ONE_PASS)]
         apart = [
-            _with_error(differences(methods, "nll"), 2, 100),
-            *(_with_error(differences(methods, metric), 4) for metric in ("ece", "auroc")),
+            mean_with_error(differences(methods, metric), digits, factor).replace("-", "−")
+            for metric, digits, factor in (("nll", 2, 100), ("ece", 4, 1), ("auroc", 4, 1))
         ]
         seeds = str(len(methods[REFERENCE]))
         lines.append([TASKS[task].title, posterior, seeds, *numbers, *apart])
@@ -103,24 +91,15 @@ def _verdicts(rows: Rows) -> str:
     return "\n".join(lines)
 
 
-def _beside(rows: Rows) -> list[str]:
-    """Return the rows of the package suq, if it was installed."""
+def _beside(rows: Rows) -> str:
+    """Return the rows of the package suq, where it was installed."""
     lines = []
     for (task, _), methods in rows.items():
         for method in (REFERENCE, ONE_PASS, SUQ) if SUQ in methods else ():
             numbers = [_mean(methods, method, metric) for metric in BOUNDS]
             lines.append([TASKS[task].title, method, str(len(methods[method])), *numbers])
-    if not lines:
-        return []
     titles = [title for title, _ in BOUNDS.values()]
-    return [
-        "## Another implementation",
-        "SUQ (Li and others, 2025; the package `suq`) propagates variances through tangents of "
-        "activations and has a probit approximation of the softmax. It reads perceptrons and "
-        "vision transformers with independent weights. Below are the mean-field perceptrons, with "
-        "the same means and variances.",
-        markdown_table(["network", "prediction", "seeds", *titles], lines, text=2),
-    ]
+    return markdown_table(["network", "prediction", "seeds", *titles], lines, text=2)
 
 
 def _claim(bench: Mapping[str, Any] | None) -> str:
@@ -141,18 +120,11 @@ def _claim(bench: Mapping[str, Any] | None) -> str:
     )
 
 
-def _default(rows: Rows) -> str:
-    """Return which method is the default of ``predict``, and the figures behind it."""
-    within = [
-        row
-        for row, methods in rows.items()
-        if all(abs(fmean(differences(methods, m))) <= limit for m, (_, limit) in BOUNDS.items())
-    ]
-    return (
-        '`lb.predict` draws samples unless `method="moments"` is given. One pass is within all '
-        f"three bounds in {len(within)} of {len(rows)} rows, and drops the correlations below. "
-        "Samples are exact in the limit, run every model and give joint draws. Choose one pass "
-        "where cost, small files or repeatable answers matter."
+def _within(rows: Rows) -> int:
+    """Return how many rows are within all bounds."""
+    return sum(
+        all(abs(fmean(differences(methods, m))) <= limit for m, (_, limit) in BOUNDS.items())
+        for methods in rows.values()
     )
 
 
@@ -174,46 +146,16 @@ def _costs(bench: Mapping[str, Any]) -> str:
 
 def text(study: Mapping[str, Any], bench: Mapping[str, Any] | None) -> str:
     """Return the whole page."""
-    rows, settings = rows_of(study), study["settings"]
-    minutes = sum(part["duration"] for part in study["parts"].values()) / 60
-    parts = [
-        "# One pass against samples",
-        '**`lb.predict(model, x, method="moments")` propagates means and variances once. '
-        "This page compares it with 200 samples of the same trained networks.**",
-        "\n".join(filter(None, (_verdicts(rows), _claim(bench)))),
-        _default(rows),
-        _table(rows),
-        "Δ is one pass minus 200 samples, seed by seed, with the standard error over seeds. AUROC "
-        "is that of entropy, or of the predictive variance of numbers, for OOD rows.",
-        *_beside(rows),
-        "## Cost",
-        _costs(bench) if bench else "`python -m research bench run --only one_pass` measures it.",
-        "## Dropped correlations",
-        _DROPPED,
-        "## Setup",
-        f"Images: {settings['images']:,} training images, {settings['epochs']} epochs of "
-        f"`lb.fit`, {settings['test']:,} test images and as many OOD images of the other data set. "
-        f"Concrete: a standard split per seed, {settings['rows_epochs']} epochs; OOD rows are test "
-        "rows whose columns are shuffled separately. k-tied and mean field have the defaults of "
-        "`lb.convert`. The variance layer is a hidden dense layer with `ZeroMean()`; all other "
-        "layers are plain. ECE of numbers is the mean gap between nominal and observed coverage. "
-        f"`python -m research studies one-pass` measures it again, in {minutes:.0f} minutes of CPU "
-        "time here.",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-_DROPPED = """\
-- Positions of a convolution share one draw of their kernel. Averages over positions get too small \
-a variance.
-- Numbers of a max-pooling window count as moving together, since positions share a kernel.
-- Units of a layer read the same random inputs. From the second layer on their correlation is left \
-out.
-- Outputs of one example, such as class logits, read the same hidden units. Up to 32 outputs of a \
-dense layer are drawn with the correlation that the noise of its inputs gives them. Other outputs \
-are drawn independently.
-- Both branches of a residual sum come from the same activations; their variances are added.
-- Steps of a recurrent network share their weights; every step counts as a new draw.
-- Scores of attention share queries and keys; they count as independent.
-- MC dropout of whole channels counts as dropout of single numbers.
-- Normalization by statistics of an example uses their expectation."""
+    rows = rows_of(study)
+    measured = "`python -m research bench run --only one_pass` measures it."
+    return page_of(
+        __file__,
+        summary="\n".join(filter(None, (_verdicts(rows), _claim(bench)))),
+        within=_within(rows),
+        rows=len(rows),
+        table=_table(rows),
+        beside=_beside(rows),
+        costs=_costs(bench) if bench else measured,
+        settings=study["settings"],
+        minutes=sum(part["duration"] for part in study["parts"].values()) / 60,
+    )

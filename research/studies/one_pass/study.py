@@ -1,12 +1,10 @@
 """Predict with the same trained networks by samples and by one pass."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -16,12 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.errors import require_count
-from leanbayes.lab.data import load_dataset
-from leanbayes.lab.evaluation import foreign_auroc
 from leanbayes.lab.provenance import environment_facts
 from research.publishing.study_file import StudyFile, Tell
+from research.studies import small_tasks
 from research.studies.leaderboard.networks import cnn, mlp
+from research.studies.small_tasks import Rows, concrete, judge, likelihood_of
 
 METHODS = ("mean weights", "20 samples", "200 samples", "one pass")
 SUQ = "SUQ 0.1.0"
@@ -47,42 +44,10 @@ class Settings:
     test: int = 1500
     batch: int = 128
 
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            require_count(name, value, 1)
-
-
-class Rows(NamedTuple):
-    """Training, test and OOD rows."""
-
-    x: Tensor
-    y: Tensor
-    test_x: Tensor
-    test_y: Tensor
-    ood_x: Tensor
-
-
-@cache
-def _loaded(name: str) -> Any:
-    return load_dataset(name, download=False, scaling="channel")
-
 
 def images(name: str, ood: str, seed: int, settings: Settings) -> Rows:
-    """Return training images, which depend on the seed; OOD images are of another data set."""
-    data, other = _loaded(name), _loaded(ood)
-    order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(seed))
-    x, y = data.train.take(order[: settings.images])
-    test, away = data.test[: settings.test], other.test[: settings.test]
-    return Rows(x.float(), y, test.x.float(), test.y, away.x.float())
-
-
-def concrete(seed: int, settings: Settings) -> Rows:
-    """Return a standard split; OOD rows have the columns of test rows, shuffled separately."""
-    data = load_dataset("concrete", download=False, split=seed)
-    test = data.test.x.float()
-    order = torch.rand(test.shape, generator=torch.Generator().manual_seed(seed)).argsort(0)
-    train = data.train.x.float(), data.train.y.float()
-    return Rows(*train, test, data.test.y.float(), test.gather(0, order))
+    """Return images in the scale of each channel."""
+    return small_tasks.images(name, ood, "channel", seed, settings.images, settings.test)
 
 
 def table(inputs: int) -> nn.Module:
@@ -120,7 +85,7 @@ TASKS = {
     "mnist-mlp": Task(
         "MNIST, MLP", partial(images, "mnist", "fashion-mnist"), partial(mlp, 400, 784, 0), "4"
     ),
-    "concrete": Task("UCI concrete, MLP", concrete, partial(table, 8), "2"),
+    "concrete": Task("UCI concrete, MLP", lambda seed, _: concrete(seed), partial(table, 8), "2"),
 }
 
 POSTERIORS: dict[str, Callable[[nn.Module, str], nn.Module]] = {
@@ -139,10 +104,7 @@ def trained(
     """Train by the recommended recipe."""
     torch.manual_seed(seed)
     model = POSTERIORS[posterior](task.network(), task.hidden)
-    is_table = rows.y.is_floating_point()
-    likelihood = (
-        lb.likelihoods.Gaussian(0.5, "learned") if is_table else lb.likelihoods.Categorical()
-    )
+    is_table, likelihood = rows.y.is_floating_point(), likelihood_of(rows)
     lb.fit(
         model,
         (rows.x, rows.y),
@@ -195,23 +157,6 @@ def by_suq(model: nn.Module) -> Callable[[Tensor], lb.Prediction]:
     return predict
 
 
-def judge(predict: Callable[[Tensor], lb.Prediction], rows: Rows) -> dict[str, float]:
-    """Measure NLL, calibration, and AUROC of entropy or predictive variance for OOD rows."""
-    own, ood = predict(rows.test_x), predict(rows.ood_x)
-    scores = own.metrics(rows.test_y)
-    found = {"nll": scores["nll"].value}
-    if own.has_classes:
-        found |= {"ece": scores["ece"].value, "accuracy": scores["accuracy"].value}
-        doubts = own.entropy, ood.entropy
-    else:
-        curve: Any = own.calibration(rows.test_y)
-        found["ece"] = float((curve.observed - curve.nominal).abs().mean())
-        found |= {"rmse": scores["rmse"].value, "coverage": scores["coverage_90"].value}
-        doubts = own.variance.flatten(), ood.variance.flatten()
-    found["auroc"] = foreign_auroc(*doubts)
-    return found
-
-
 def _network(
     name: str, posterior: str, seed: int, settings: Settings, states: Path
 ) -> tuple[nn.Module, lb.likelihoods.Likelihood]:
@@ -234,8 +179,7 @@ def _part(
     model, likelihood = _network(name, posterior, seed, settings, states)
     options: dict[str, Any] = {"method": method, "likelihood": likelihood, "seed": seed}
     predict = by_suq(model) if method == SUQ else partial(predicted, model, **options)
-    with torch.no_grad():
-        scores = judge(predict, TASKS[name].read(seed, settings))
+    scores = judge(predict, TASKS[name].read(seed, settings))
     cell = {"task": name, "posterior": posterior, "seed": seed, "method": method}
     duration = round(time.process_time() - begin, 1)
     return {**cell, **scores, "duration": duration, **environment_facts()}

@@ -1,20 +1,18 @@
 """The first screen of the README, from the file of the study: a table and a picture."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from leanbayes import plots as draw
 from leanbayes.errors import require
 from leanbayes.lab.files import write_bytes
-from research.publishing.cells import with_error
+from research.publishing.cells import mean_with_error
 from research.publishing.pages import Makers, refresh
-from research.publishing.plots import side_by_side
+from research.publishing.plots import one_panel
 from research.publishing.study_file import read_study
 from research.publishing.tables import markdown_table
 from research.studies.overview.study import CHOICES, COSTS, METHODS
@@ -63,10 +61,10 @@ def table(study: Mapping[str, Any]) -> str:
         (
             [
                 name,
-                _mean(found, "auroc", 100, 1),
-                _mean(found, "nll", 1, 3),
-                _mean(found, "ece", 100, 1),
-                _mean(found, "accuracy", 100, 1),
+                mean_with_error([part["auroc"] for part in found], 1, 100),
+                mean_with_error([part["nll"] for part in found], 3, 1),
+                mean_with_error([part["ece"] for part in found], 1, 100),
+                mean_with_error([part["accuracy"] for part in found], 1, 100),
                 f"× {found[0]['parameters'] / plain:.2f}",
                 f"× {steps[name]['median']:.2f}" if name in steps else "× 1.00",
             ]
@@ -121,13 +119,6 @@ def claim(study: Mapping[str, Any]) -> str:
     )
 
 
-def _mean(parts: list[Mapping[str, Any]], name: str, factor: float, digits: int) -> str:
-    values = [factor * part[name] for part in parts]
-    if len(values) == 1:
-        return f"{values[0]:.{digits}f}"
-    return with_error(fmean(values), stdev(values) / math.sqrt(len(values)), digits)
-
-
 def picture(study: Mapping[str, Any]) -> bytes:
     """Return share of OOD images accepted over the largest entropy that is accepted, by method."""
     parts = _parts(study)
@@ -141,7 +132,7 @@ def picture(study: Mapping[str, Any]) -> bytes:
             axes.plot(edges, [100 * share for share in shares], linewidth=2, **line)
         draw.add_legend(axes, len(_SHOWN))
 
-    return side_by_side({"OOD digits accepted": drawn})
+    return one_panel("OOD digits accepted", drawn)
 
 
 def accepted(histograms: Sequence[Sequence[float]]) -> list[float]:

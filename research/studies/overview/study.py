@@ -1,7 +1,5 @@
 """One network in six ways on Fashion-MNIST, with digits of MNIST as OOD images."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.errors import require_count, require_positive
 from leanbayes.lab.evaluation import foreign_auroc
 from leanbayes.lab.provenance import environment_facts
 from research.data import load_dataset
 from research.measuring.harness import as_json, measure
 from research.measuring.machine import facts
 from research.publishing.study_file import StudyFile, Tell
+from research.studies.small_tasks import Rows
 
 CHOICES, COSTS = "choices", "costs"
 """The parts of a study that say which settings were chosen, and what a step costs."""
@@ -52,11 +50,6 @@ class Settings:
     hidden: int = 400
     held_out: float = 0.25
 
-    def __post_init__(self) -> None:
-        for name in ("images", "epochs", "batch", "samples", "hidden"):
-            require_count(name, getattr(self, name), 1)
-        require_positive(rate=self.rate, warmup=self.warmup)
-
 
 def network(settings: Settings, dropout: float = 0.0) -> nn.Sequential:
     """Return the network of the README."""
@@ -67,16 +60,9 @@ def network(settings: Settings, dropout: float = 0.0) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(settings.hidden, 10))
 
 
-def _plain(settings: Settings, choice: float) -> nn.Module:
-    return network(settings)
-
-
-def _bayesian(posterior: lb.posteriors.Posterior, settings: Settings, choice: float) -> nn.Module:
-    return lb.convert(network(settings), posterior, lb.priors.Normal(0.2, learn="layer"))
-
-
-def _recommended(settings: Settings, choice: float) -> nn.Module:
-    return lb.convert(network(settings))
+def _bayesian(posterior: lb.posteriors.Posterior) -> Callable[[Settings, float], nn.Module]:
+    prior = lb.priors.Normal(0.2, learn="layer")
+    return lambda settings, _: lb.convert(network(settings), posterior, prior)
 
 
 class Method(NamedTuple):
@@ -98,35 +84,27 @@ class Method(NamedTuple):
 
 _WEIGHTS = (1.0, 0.3, 0.1, 0.03, 0.01)
 METHODS = {
-    "plain network": Method(_plain),
-    "ensemble of 5": Method(_plain, networks=5),
+    "plain network": Method(lambda settings, _: network(settings)),
+    "ensemble of 5": Method(lambda settings, _: network(settings), networks=5),
     "MC dropout": Method(network, choices=(0.05, 0.1, 0.2, 0.3, 0.5)),
-    "mean field": Method(partial(_bayesian, lb.MeanField()), bayesian=True, choices=_WEIGHTS),
-    "k-tied": Method(partial(_bayesian, lb.KTied(2)), bayesian=True, choices=_WEIGHTS),
-    "k-tied, nothing tuned": Method(_recommended, bayesian=True),
+    "mean field": Method(_bayesian(lb.MeanField()), bayesian=True, choices=_WEIGHTS),
+    "k-tied": Method(_bayesian(lb.KTied(2)), bayesian=True, choices=_WEIGHTS),
+    "k-tied, nothing tuned": Method(
+        lambda settings, _: lb.convert(network(settings)), bayesian=True
+    ),
 }
 
 
-class Images(NamedTuple):
-    """Images and their classes; those of another kind have none."""
-
-    x: Tensor
-    y: Tensor
-    test_x: Tensor
-    test_y: Tensor
-    foreign: Tensor
-
-
-def read_images(settings: Settings) -> Images:
+def read_images(settings: Settings) -> Rows:
     """Return the first training images of Fashion-MNIST, its test images, and those of MNIST."""
     own, other = (
         load_dataset(name, download=False, scaling="unit") for name in ("fashion-mnist", "mnist")
     )
     train = own.train[: settings.images]
-    return Images(train.x, train.y, own.test.x, own.test.y, other.test.x)
+    return Rows(train.x, train.y, own.test.x, own.test.y, other.test.x)
 
 
-def train(model: nn.Module, images: Images, settings: Settings, kl_weight: float = 0) -> nn.Module:
+def train(model: nn.Module, images: Rows, settings: Settings, kl_weight: float = 0) -> nn.Module:
     """Return Adam on the cross-entropy, plus a KL that comes in if it has a weight."""
     lb.fit(
         model,
@@ -142,7 +120,7 @@ def train(model: nn.Module, images: Images, settings: Settings, kl_weight: float
     return model.eval()
 
 
-def _trained(method: Method, images: Images, settings: Settings, choice: float) -> nn.Module:
+def _trained(method: Method, images: Rows, settings: Settings, choice: float) -> nn.Module:
     networks = []
     for _ in range(method.networks):
         model = method.build(settings, choice)
@@ -156,7 +134,7 @@ def _trained(method: Method, images: Images, settings: Settings, choice: float) 
     return lb.mc_dropout(networks[0]) if drops else networks[0]
 
 
-def _chosen(method: Method, images: Images, settings: Settings) -> dict[str, float]:
+def _chosen(method: Method, images: Rows, settings: Settings) -> dict[str, float]:
     """Return the NLL of held-out training images by each choice of a method."""
     kept = round((1 - settings.held_out) * len(images.x))
     x, y = images.x[kept:], images.y[kept:]
@@ -170,12 +148,12 @@ def _chosen(method: Method, images: Images, settings: Settings) -> dict[str, flo
     return found
 
 
-def _judged(model: nn.Module, images: Images, settings: Settings, seed: int) -> dict[str, Any]:
+def _judged(model: nn.Module, images: Rows, settings: Settings, seed: int) -> dict[str, Any]:
     """Return scores of the test images, how well foreign ones are told, and entropies of both."""
     counted = 1 if isinstance(model, lb.DeepEnsemble) else settings.samples
     own, foreign = (
         lb.predict(model, x, samples=counted, seed=seed, batch_size=1000)
-        for x in (images.test_x, images.foreign)
+        for x in (images.test_x, images.ood_x)
     )
     scores = own.metrics(images.test_y)
     return {
@@ -197,7 +175,6 @@ def study_methods(
     settings: Settings, out: str | Path, *, seeds: int = 3, tell: Tell | None = None
 ) -> dict[str, Any]:
     """Choose every method's setting, then train and judge it with every seed the file lacks."""
-    require_count("seeds", seeds, 1)
     file = StudyFile(out, "overview", asdict(settings))
     images = read_images(settings)
     choices = file.parts.get(CHOICES, {})
@@ -214,9 +191,7 @@ def study_methods(
     return file.fill(parts, tell)
 
 
-def _part(
-    name: str, choice: float, images: Images, settings: Settings, seed: int
-) -> dict[str, Any]:
+def _part(name: str, choice: float, images: Rows, settings: Settings, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     began = time.monotonic()
     model = _trained(METHODS[name], images, settings, choice)

@@ -1,7 +1,5 @@
 """Fit an estimator to the standard splits of a set, and score it on the rows held out."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass

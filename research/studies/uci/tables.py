@@ -4,15 +4,49 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from research.publishing.cells import Cell
+from leanbayes.lab.files import read_object
+from research.publishing.cells import Cell, averaged
 from research.publishing.tables import markdown_table
 from research.studies.uci.published import DROPOUT, HMC, KFAC, LOG_LIKELIHOOD, RMSE, SETS, Printed
-from research.studies.uci.scores import Measured
-from research.studies.uci.trials import trials_table
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Scores of one estimator on one set, by split.
+
+    Args:
+        splits: from the number of a split to its scores.
+    """
+
+    splits: Mapping[int, Mapping[str, float]]
+
+    def cell(self, score: str) -> Cell:
+        """Return mean and standard error over splits.
+
+        Example:
+            >>> str(Measured({0: {"rmse": 1.0}, 1: {"rmse": 3.0}}).cell("rmse"))
+            '2.0 ± 1.0'
+        """
+        return averaged([part[score] for part in self.splits.values()])
+
+    def minus(self, other: Measured, score: str) -> Cell:
+        """Return the mean difference on the splits that both have, paired.
+
+        Example:
+            >>> a = Measured({0: {"rmse": 1.0}, 1: {"rmse": 3.0}})
+            >>> b = Measured({0: {"rmse": 0.5}, 1: {"rmse": 2.0}})
+            >>> str(a.minus(b, "rmse"))
+            '0.75 ± 0.25'
+        """
+        both = sorted(self.splits.keys() & other.splits.keys())
+        return averaged([self.splits[i][score] - other.splits[i][score] for i in both])
+
 
 Key = tuple[str, str]
 """A posterior and its noise."""
@@ -36,11 +70,15 @@ def makers(folder: Path) -> dict[str, Callable[[str], str]]:
     return {
         "uci-likelihood": lambda noise: _beside(rows, LOG_LIKELIHOOD, "log_likelihood", noise),
         "uci-rmse": lambda noise: _beside(rows, RMSE, "rmse", noise),
-        "uci-intervals": lambda noise: _intervals(rows, noise),
+        "uci-intervals": lambda noise: _per_set(
+            rows, noise, lambda found: str(found.cell("coverage").percent())
+        ),
         "uci-differences": lambda pair: _differences(rows, *pair.split(" − ")),
         "uci-ranks": lambda noise: _ranks(rows, noise),
         "uci-says": lambda noise: _says(rows, noise),
-        "uci-seconds": lambda noise: _table(rows, "duration", noise),
+        "uci-seconds": lambda noise: _per_set(
+            rows, noise, lambda found: str(found.cell("duration"))
+        ),
         "uci-trials": lambda name: trials_table(folder.parent / name),
     }
 
@@ -53,13 +91,16 @@ def _ours(
             yield posterior, sets
 
 
-def _line(sets: Mapping[str, Measured], score: str) -> list[str]:
-    return [str(sets[name].cell(score)) if name in sets else "–" for name in SETS]
-
-
-def _table(rows: Mapping[Key, Mapping[str, Measured]], score: str, noise: str) -> str:
-    lines = [[name, *_line(sets, score)] for name, sets in _ours(rows, noise)]
+def _per_set(
+    rows: Mapping[Key, Mapping[str, Measured]], noise: str, shown: Callable[[Measured], str]
+) -> str:
+    """Return a line for each of ours, a number for each set."""
+    lines = [[name, *_line(sets, shown)] for name, sets in _ours(rows, noise)]
     return markdown_table(["", *SETS], lines) if lines else "Not measured yet."
+
+
+def _line(sets: Mapping[str, Measured], shown: Callable[[Measured], str]) -> list[str]:
+    return [shown(sets[name]) if name in sets else "–" for name in SETS]
 
 
 def _beside(
@@ -69,22 +110,16 @@ def _beside(
     noise: str,
 ) -> str:
     """Return ours in bold, then what others printed."""
-    lines = [[f"**{name}**", *_line(sets, score)] for name, sets in _ours(rows, noise)]
+    lines = [
+        [f"**{name}**", *_line(sets, lambda found: str(found.cell(score)))]
+        for name, sets in _ours(rows, noise)
+    ]
     for name, row in printed.items():
         if row.noise == noise:
             errors = row.errors or {}
             cells = (Cell(row.means.get(data), errors.get(data)) for data in SETS)
             lines.append([f"{name} ({row.source})", *map(str, cells)])
     return markdown_table(["", *SETS], lines)
-
-
-def _intervals(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
-    """Return shares of test targets inside, in percent."""
-    lines = [
-        [name, *(str(sets[d].cell("coverage").percent()) if d in sets else "–" for d in SETS)]
-        for name, sets in _ours(rows, noise)
-    ]
-    return markdown_table(["", *SETS], lines) if lines else "Not measured yet."
 
 
 def _differences(rows: Mapping[Key, Mapping[str, Measured]], first: str, second: str) -> str:
@@ -96,7 +131,7 @@ def _differences(rows: Mapping[Key, Mapping[str, Measured]], first: str, second:
                 for d in SETS]  # fmt: skip
         if any(cell != "–" for cell in both):
             lines.append([f"{noise} noise", *both])
-    return markdown_table(["", *SETS], lines) if lines else "Not measured yet."
+    return markdown_table(["", *SETS], lines)
 
 
 def _ranks(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
@@ -110,7 +145,7 @@ def _ranks(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
         mine = fmean(1.0 if data in ahead else 2.0 for data in known)
         lines.append([name, f"{mine:.2f}", f"{3 - mine:.2f}", ", ".join(ahead) or "none"])
     header = ["", "mean rank", f"mean rank of {DROPOUT}", "ahead on"]
-    return markdown_table(header, lines) if lines else "Not measured yet."
+    return markdown_table(header, lines)
 
 
 def _says(rows: Mapping[Key, Mapping[str, Measured]], noise: str) -> str:
@@ -159,3 +194,38 @@ def _not_below(sets: Mapping[str, Measured], bar: Printed) -> Iterator[str]:
         error = math.hypot(cell.error or 0.0, (bar.errors or {}).get(data, 0.0))
         if cell.ours is not None and cell.ours > bar.means[data] - error:
             yield data
+
+
+def trials_table(file: Path) -> str:
+    """Log likelihoods of every trial minus those of what it was tried against, split by split."""
+    study = read_object(file, {"against", "trials"}, "trials", "restore the file")
+    against: Mapping[str, str] = study["against"]
+    trials = _by_name(study["trials"])
+    tried = [data for data in SETS if any(data in sets for sets in trials.values())]
+    lines = [
+        [name, against[name], *(_difference(trials, (name, against[name]), d) for d in tried)]
+        for name in trials
+        if name in against
+    ]
+    return markdown_table(["", "against", *tried], lines)
+
+
+def _by_name(trials: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Measured]]:
+    splits: dict[str, dict[str, dict[int, Mapping[str, float]]]] = {}
+    for trial in trials:
+        sets = splits.setdefault(trial["what"], {})
+        sets.setdefault(trial["data"], {})[trial["split"]] = trial
+    return {
+        name: {data: Measured(found) for data, found in sets.items()}
+        for name, sets in splits.items()
+    }
+
+
+def _difference(
+    trials: Mapping[str, Mapping[str, Measured]], pair: tuple[str, str], data: str
+) -> str:
+    first, second = (trials[name].get(data) for name in pair)
+    if first is None or second is None or not first.splits.keys() & second.splits.keys():
+        return "–"
+    both = len(first.splits.keys() & second.splits.keys())
+    return f"{first.minus(second, 'log_likelihood')} ({both})"

@@ -30,6 +30,8 @@ _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 _SPOKEN = {"require", "require_choice", "require_count", "require_positive", "warn", "check_usage"}
 """Calls that only refuse or warn: their sentences are not mutated."""
 
+_SYMMETRIC = {"max", "min", "torch.maximum", "torch.minimum"}
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -71,11 +73,12 @@ class Mutant:
             code = self.code()
         except (LookupError, SyntaxError):
             return False
-        for function in living_functions().get(self.key, []):
-            if len(function.__code__.co_freevars) != len(code.co_freevars):
-                return False
+        living = living_functions().get(self.key, [])
+        if any(len(f.__code__.co_freevars) != len(code.co_freevars) for f in living):
+            return False
+        for function in living:
             function.__code__ = code
-        return True
+        return bool(living)
 
     def code(self) -> CodeType:
         """The code of the changed function."""
@@ -187,7 +190,11 @@ def _within(node: ast.AST) -> Iterator[Change]:
         value = _other_constant(node.value)
         if value is not None:
             yield _set("constant", node, "value", value)
-    elif isinstance(node, ast.Call) and len(node.args) >= 2:
+    elif (
+        isinstance(node, ast.Call)
+        and len(node.args) >= 2
+        and ast.unparse(node.func) not in _SYMMETRIC
+    ):
         first, second = node.args[:2]
         if not isinstance(first, ast.Starred) and not isinstance(second, ast.Starred):
             yield _set("swapped arguments", node, "args", [second, first, *node.args[2:]])

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from leanbayes.kernels import native
+from leanbayes.kernels import dispatch, native
 from research.trust.mutation.mutants import SOURCE
 
-FILES = ("kernels/kernels.cpp", "kernels/rank1_kernels.h")
+FILES = tuple(f"kernels/{name}" for name in ("kernels.cpp", "rank1_kernels.h", "window_kernels.h"))
 _START = {FILES[0]: "namespace INSTRUCTIONS {"}
 """Where the kernels begin; before it are instruction sets and exported names."""
 
@@ -49,7 +49,7 @@ class NativeMutant:
     @property
     def key(self) -> tuple[str, int]:
         """The function that every caller of a kernel calls."""
-        code = native.library.__code__
+        code = dispatch.library.__code__
         return Path(code.co_filename).relative_to(SOURCE).as_posix(), code.co_firstlineno
 
     def install(self) -> bool:
@@ -71,7 +71,7 @@ def load_kernels(changes: dict[str, dict[int, str]] | None = None) -> bool:
         if subprocess.run(command, capture_output=True).returncode:
             return False
         native.LIBRARY = library
-        native._STATE._load()
+        native.STATE._load()
         return native.is_native()
 
 

@@ -1,19 +1,20 @@
 """Run tests on mutants: collect once, then one forked process per mutant.
 
 A first pass notes which functions every test calls. A mutant is tried by the tests that call its
-function, quickest first: the code of the function is replaced in a fork, so nothing is imported
-again.
+function, one case of each at first, the quickest before the others: the code of the function is
+replaced in a fork, so nothing is imported again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
-import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,14 +25,12 @@ import pytest
 import torch
 
 from research.publishing.paper import ROOT
+from research.trust.few_cases import few_of_each
 from research.trust.mutation.mutants import SOURCE, Mutant, living_functions
 from research.trust.mutation.native import NativeMutant
 
 _BUDGET, _GRACE = 8.0, 4.0
 """CPU seconds of all tests of a mutant; of one test beyond ten times what it takes."""
-
-_CASES = 12
-"""Cases of a parametrized test that are kept, drawn by a fixed seed."""
 
 Key = tuple[str, int]
 AnyMutant = Mutant | NativeMutant
@@ -89,12 +88,14 @@ class MutantRunner:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try every mutant on the collected tests."""
-        items = {item.nodeid: item for item in _few_of_each(session.items)}
+        items = {item.nodeid: item for item in few_of_each(session.items)}
         calls = self._watched(list(items.values()))
+        gc.unfreeze()
+        living_functions.cache_clear()  # an earlier folder may have imported less
         living_functions()
         gc.freeze()
         for mutant in self.mutants:
-            names = sorted(calls.tests.get(mutant.key, []), key=calls.seconds.__getitem__)
+            names = promising_first(calls.tests.get(mutant.key, []), calls.seconds)
             started = time.monotonic()
             verdict = "uncovered"
             test = ""
@@ -145,7 +146,8 @@ class MutantRunner:
                 text = self._tried(mutant, items, calls, writer)
             except BaseException as error:  # of pytest itself, from a mutant it cannot survive
                 text = f"killed\t{type(error).__name__}"
-            os.write(writer, f"\n{text}".encode())
+            with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+                os.write(writer, f"\n{text}".encode())
             os._exit(0)
         os.close(writer)
         with os.fdopen(reader) as lines:
@@ -174,13 +176,15 @@ class MutantRunner:
         return "survived\t"
 
 
-def _few_of_each(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """At most so many cases of every parametrized test."""
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    draw = random.Random(0)
-    return [i for all_ in cases.values() for i in draw.sample(all_, min(_CASES, len(all_)))]
+def promising_first(names: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
+    """The quickest first: one case of every test, then a second one, and so on."""
+    seen: Counter[str] = Counter()
+    ranked = []
+    for name in sorted(names, key=seconds.__getitem__):
+        test = name.partition("[")[0]
+        ranked.append((seen[test], seconds[name], name))
+        seen[test] += 1
+    return [name for *_, name in sorted(ranked)]
 
 
 def try_mutants(

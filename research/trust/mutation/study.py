@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leanbayes.lab.provenance import environment_facts, sources_hash
-from research.publishing.study_file import StudyFile, Tell
+from research.publishing.study_file import StudyFile, Tell, write_study
 from research.trust.mutation.mutants import chosen
 from research.trust.mutation.native import chosen_native, load_kernels
 from research.trust.mutation.run import AnyMutant, try_mutants
@@ -32,7 +32,7 @@ AREAS: dict[str, list[str]] = {
 }
 """Folders of the package, and the tests that should notice errors there."""
 
-_ROUND = 30
+_ROUND = 60
 """Mutants of a folder that are tried before those of the next one."""
 
 
@@ -42,10 +42,12 @@ class Choice:
 
     Args:
         mutants: Number of mutants per folder of the package.
+        native: Number of mutants of the C++ kernels, which are compiled for each.
         seed: Random seed.
     """
 
-    mutants: int = 60
+    mutants: int = 45
+    native: int = 20
     seed: int = 0
 
 
@@ -61,7 +63,9 @@ def study(settings: Choice, areas: list[str], out: Path, tell: Tell) -> dict[str
         started = time.monotonic()
 
         def keep(mutant: AnyMutant, found: Mapping[str, Any]) -> None:
-            file.keep(mutant.name, found)
+            known = file.parts.get(mutant.name, {})
+            reason = {"reason": known["reason"]} if "reason" in known else {}
+            file.keep(mutant.name, {**found, **(reason if _is_open(found) else {})})
             tell(mutant.name, found)
 
         if left:
@@ -71,13 +75,13 @@ def study(settings: Choice, areas: list[str], out: Path, tell: Tell) -> dict[str
             try_mutants(left, tests, place, keep, prepare)
             facts = {**environment_facts(), "duration": time.monotonic() - started}
             file.study.setdefault("runs", []).append({"area": area, "tried": len(left), **facts})
-            file.keep(left[-1].name, file.parts[left[-1].name])
+            write_study(out, file.study)
     return file.study
 
 
 def _chosen(area: str, settings: Choice) -> Sequence[AnyMutant]:
     if area == NATIVE:
-        return chosen_native(settings.mutants, settings.seed)
+        return chosen_native(settings.native, settings.seed)
     return chosen(area, settings.mutants, settings.seed)
 
 

@@ -82,7 +82,7 @@ def quartiles(values: Tensor) -> Quartiles:
 
 
 class LayerAlpha(NamedTuple):
-    """What the ratios ``α = σ² / μ²`` of one layer say.
+    """Summary of the ratios ``α = σ² / μ²`` of one layer.
 
     ``None`` stands where a number has no closed form: correlated weights that are pruned or have a
     diagonal added, and noise that is not normal around means that are not zero.

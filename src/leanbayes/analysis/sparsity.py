@@ -12,7 +12,7 @@ from leanbayes.display import DisplayTable, shown_as_table
 from leanbayes.errors import choose, require
 from leanbayes.estimators import mean
 from leanbayes.layers import Affine, RandomMap
-from leanbayes.layers.affine import Convolution, TransposedConvolution
+from leanbayes.layers.matrix_layers import Convolution, TransposedConvolution
 from leanbayes.models.random_maps import using
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp
 from leanbayes.prediction.eval_mode import evaluating
@@ -70,7 +70,7 @@ class SparseLayer(NamedTuple):
 @shown_as_table
 @dataclass(frozen=True)
 class SparsityReport:
-    """What is left of every layer, in the network's order; ``print`` shows a table.
+    """Remaining weights of every layer, in the network's order; ``print`` shows a table.
 
     Attributes:
         layers: one entry per weight matrix.

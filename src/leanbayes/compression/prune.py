@@ -291,7 +291,7 @@ def _above(
     require(
         best >= cut and best > -math.inf,
         f"threshold {threshold:g} would prune every weight: the {side} {criterion.name} is "
-        f"{criterion.signed(best):.4g}; choose one that keeps some, or say keep= instead",
+        f"{criterion.signed(best):.4g}; choose one that keeps some, or give keep= instead",
     )
     return {name: (score >= cut) & (score > -math.inf) for name, score in scores.items()}
 

@@ -102,8 +102,8 @@ class Plan:
             for name in names:
                 require(
                     name in modules and modules[name] is modules[names[0]],
-                    f"the plan has a layer {name!r} ({kind}) that the model has not; make a plan "
-                    "of this model",
+                    f"the plan has a layer {name!r} ({kind}) that the model does not have; make a "
+                    "plan of this model",
                 )
             with _naming(names[0], modules[names[0]]):
                 check_convertible(modules[names[0]])
@@ -258,7 +258,9 @@ def convert(
         names = [name for layer in planned.layers for name in layer.names]
         given = [p for name in names for p in model.get_submodule(name).parameters()]
         model = copy_model(model, names, "make it a method, or pass inplace=True", shared=given)
-    converted = with_own_saving(planned.apply_checked(model))
+    converted = planned.apply_checked(model)
+    if hasattr(type(converted), "save_pretrained"):
+        with_own_saving(converted)
     if not inplace:
         separate(converted, given)
     return _freeze_rest(converted) if freeze else converted
@@ -343,7 +345,8 @@ def _exchange(model: M, layers: Sequence[tuple[Sequence[str], nn.Module]]) -> M:
         assert stray.put is not None
         stray.put(before[stray.value][1])
     for owner in owners:
-        settle_fused_path(owner)
+        if isinstance(owner, nn.TransformerEncoder | nn.TransformerEncoderLayer):
+            settle_fused_path(owner)
     return model
 
 

@@ -97,7 +97,10 @@ class FreshNoise(NoiseSource):
         y = law.mean
         if law.variance is not None:
             drawn = dispatch("noise", self, None, y, law.variance)
-            y = _around(y, law.variance) if drawn is None else drawn
+            if drawn is None:
+                e = torch.randn_like(law.variance)
+                drawn = torch.addcmul(y, safe_sqrt(law.variance), e)
+            y = drawn
         if law.common is not None and law.rows is not None:
             std = safe_sqrt(law.common).movedim(op.channel_dim, -1)
             e = torch.randn(*std.shape[:-1], law.rows.width, dtype=std.dtype, device=std.device)
@@ -109,10 +112,6 @@ class FreshNoise(NoiseSource):
 
     def seen(self, drawn: Map, op: LinearOp) -> Map:
         return drawn
-
-
-def _around(mean: Tensor, variance: Tensor) -> Tensor:
-    return torch.addcmul(mean, safe_sqrt(variance), torch.randn_like(variance))
 
 
 FRESH = FreshNoise()
@@ -277,7 +276,7 @@ class WeightDistribution(Distribution, ABC):
         """Return the law of ``op(x, W)`` at each position (the local reparameterization)."""
         if not self.independent:
             raise ValueError(
-                f"{type(self).__name__} has no closed law of its outputs; use "
+                f"{type(self).__name__} has no closed-form distribution of its outputs; use "
                 f"estimator=lb.estimators.weights"
             )
         return Moments(op(x, self.mean), self.output_variance(op.square(x), op))
@@ -297,7 +296,7 @@ class WeightDistribution(Distribution, ABC):
         return FixedMap(op, self.mean)
 
     def weight_map(self, op: LinearOp) -> Map:
-        """Return the map of one draw of the weights (one a member), for batches of any size."""
+        """Return the map of one draw of the weights (one per member), for batches of any size."""
         return FixedMap(op, self.rsample())
 
     def local_map(self, op: LinearOp, batch: int | None, noise: NoiseSource = FRESH) -> Map:

@@ -16,18 +16,10 @@ _SMALLEST_WEIGHT = 1e-8  # a dropout weight at zero keeps a scale, and so a fini
 NoiseName = Literal["normal", "bernoulli", "uniform"]
 
 
-def _rademacher(like: Tensor) -> Tensor:
-    return torch.randint_like(like, 2) * 2 - 1
-
-
-def _uniform(like: Tensor) -> Tensor:
-    return (torch.rand_like(like) * 2 - 1) * math.sqrt(3)
-
-
 _DRAW: dict[str, Callable[[Tensor], Tensor]] = {
     "normal": torch.randn_like,
-    "uniform": _uniform,
-    "bernoulli": _rademacher,
+    "uniform": lambda like: (torch.rand_like(like) * 2 - 1) * math.sqrt(3),
+    "bernoulli": lambda like: torch.randint_like(like, 2) * 2 - 1,
 }
 _ENTROPY = {"normal": ENTROPY_OF_UNIT_NORMAL, "uniform": math.log(2 * math.sqrt(3))}
 

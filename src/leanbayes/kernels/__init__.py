@@ -5,19 +5,17 @@ branches: torch's own operations with a gradient in closed form, and a native ke
 a CPU where the library was built. :func:`kernels` returns which is used.
 """
 
-from leanbayes.kernels.dispatch import EAGER, FORMULA, GRAPH, Kernels, kernel, kernels, mode_of
-from leanbayes.kernels.divergence import KLTerm
+from leanbayes.kernels.dispatch import EAGER, FORMULA, GRAPH, kernel, mode_of, product
+from leanbayes.kernels.divergence import KLTerm, ScaledFromNormal, TiedFromNormal
 from leanbayes.kernels.entries import DrawnEntries
 from leanbayes.kernels.independent import (
     FromRelevance,
     NoForce,
-    ScaledFromNormal,
     draw_scaled,
     scaled_local,
     scaled_samples,
 )
-from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_local, k_tied_samples
-from leanbayes.kernels.k_tied_kl import TiedFromNormal
+from leanbayes.kernels.k_tied import add_mixed_noise, draw_k_tied, k_tied_samples
 from leanbayes.kernels.lstm import factored_lstm
 from leanbayes.kernels.moments import (
     add_k_tied_variance,
@@ -25,9 +23,10 @@ from leanbayes.kernels.moments import (
     relu_moments,
     sigmoid_moments,
 )
-from leanbayes.kernels.native import product, without_native
+from leanbayes.kernels.native import without_native
 from leanbayes.kernels.noise import Sharing, add_noise, shared_noise, windows
 from leanbayes.kernels.rank1 import NormalFactor
+from leanbayes.kernels.report import Kernels, kernels
 from leanbayes.kernels.triangular import (
     PackedTriangular,
     from_packed,

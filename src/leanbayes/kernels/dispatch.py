@@ -1,4 +1,4 @@
-"""The table of kernels, their autograd function, and a report of those that a model uses.
+"""How a kernel is called: the table, the library with its seeds and threads, the gradient.
 
 A kernel is registered for a *question* (``draw``: a weight matrix; ``local``: outputs; ``samples``:
 outputs of all samples of a prediction; ``entries`` of a table; ``kl``; and ``noise`` of given
@@ -6,23 +6,29 @@ variances), a *family*, an op or prior, and a *mode*. Where the table has none, 
 distribution is used.
 """
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import cache
 from types import NoneType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import Function
 from torch.jit import is_tracing  # type: ignore[attr-defined]
 
-from leanbayes.display import DisplayTable
-from leanbayes.distributions import WeightDistribution
 from leanbayes.distributions.base import STAND_INS
-from leanbayes.kernels.native import is_native, library, native_state, normals
+from leanbayes.kernels.native import STATE, is_native
 from leanbayes.precision import full_precision
-from leanbayes.torch_private import forward_level, is_transformed, transforms_active
+from leanbayes.torch_private import (
+    forward_level,
+    is_observed,
+    is_transformed,
+    onednn_linear,
+    transforms_active,
+)
 
 Mode = Literal["eager", "graph", "formula"]
 EAGER: Mode = "eager"
@@ -32,8 +38,9 @@ FORMULA: Mode = "formula"
 PLAIN = (nn.Parameter, Tensor)
 """Classes of tensors that no other library has wrapped."""
 STRIDED = torch.strided
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # since torch 2.7
 
-F = TypeVar("F", bound=Callable[..., Any])
+K = TypeVar("K", bound=Callable[..., Any])
 Key = tuple[str, type, type]
 
 TABLE: dict[Key, dict[Mode, Callable[..., Any]]] = {}
@@ -60,7 +67,7 @@ def mode_of(*arguments: Any) -> Mode:
 
 
 def _fit_graph(arguments: Sequence[Any]) -> bool:
-    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+    if not torch.compiler.is_dynamo_compiling() or _is_exporting():
         return False
     if not is_native() or transforms_active():
         return False
@@ -74,7 +81,7 @@ def _fit_graph(arguments: Sequence[Any]) -> bool:
 
 def kernel(
     question: str, kind: type, other: type = NoneType, *, mode: Mode = EAGER
-) -> Callable[[F], F]:
+) -> Callable[[K], K]:
     """Register a function ``(q, other, *arguments)`` that returns ``None`` where it does not apply.
 
     Args:
@@ -84,7 +91,7 @@ def kernel(
         mode: :data:`EAGER` or :data:`GRAPH`.
     """
 
-    def register(function: F) -> F:
+    def register(function: K) -> K:
         modes = TABLE.setdefault((question, kind, other), {})
         modes[mode] = function
 
@@ -97,6 +104,74 @@ def kernel(
         return function
 
     return register
+
+
+_WORTH_THREADS = 2**13
+
+
+def library(*tensors: Tensor | None) -> Any:
+    """Return the library if it can compute with these tensors, else ``None``."""
+    found = STATE.library
+    if found is None:
+        return None
+    for t in tensors:
+        if t is not None and not (t.dtype is torch.float32 and t.is_cpu and t.is_contiguous()):
+            return None
+    return found
+
+
+def loaded() -> Any:
+    """Return the library, for noise that it has drawn, even if it is switched off since."""
+    return STATE.loaded
+
+
+def pointer(tensor: Tensor | None) -> int | None:
+    """Return the address of the first number of a tensor."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def native_logs(log_unit: float | None) -> tuple[bool, float]:
+    """Return whether factors are logarithms, and the logarithm of their unit."""
+    return log_unit is not None, log_unit or 0.0
+
+
+def normals(shape: Sequence[int], by: int) -> Tensor:
+    """Return the normals of a seed: a stream for each row of the first dimension."""
+    e = torch.empty(tuple(shape))
+    loaded().normals(e.data_ptr(), *as_rows(e), by, threads(e.numel()))
+    return e
+
+
+def as_rows(t: Tensor) -> tuple[int, int]:
+    """Return how many rows of how many numbers a tensor is to a kernel; a vector is one row."""
+    rows = t.shape[0] if t.ndim > 1 else 1
+    return rows, t.numel() // max(rows, 1)
+
+
+class _Room(threading.local):
+    """A number for the seeds of each thread: to make one takes longer than to draw it."""
+
+    def __init__(self) -> None:
+        with torch.inference_mode(False):
+            self.number = torch.empty((), dtype=torch.int64)
+
+
+_ROOM = _Room()
+
+
+def seed() -> int:
+    """Return a seed for one block of noise, from torch's generator."""
+    return int(_ROOM.number.random_())
+
+
+def graph_seed() -> Tensor:
+    """Draw a seed by torch's operator: a compiler would merge two equal calls of ours."""
+    return torch.randint(2**62, ())
+
+
+def threads(numbers: int) -> int:
+    """Return how many threads so many numbers are worth, of those that torch may use."""
+    return 1 if numbers < _WORTH_THREADS else torch.get_num_threads()
 
 
 Tensors = tuple[Tensor | None, ...]
@@ -171,112 +246,53 @@ run: Callable[..., Any] = super(Function, _Computed).apply
 """``run(computation, *tensors)``, without what :func:`mode_of` has asked of the tensors already."""
 
 
-_QUESTIONS = ("draw", "local", "samples", "kl")
+_NARROW = 16
+"""With fewer rows, inputs or outputs oneDNN may be slower."""
+_LARGE = 4 * 10**6
+"""With fewer multiplications it gains nothing."""
 
 
-@dataclass(frozen=True)
-class KernelRow:
-    """The kernel of one random map for one question.
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x weightᵀ + bias``, for use where no gradient is recorded.
 
-    Attributes:
-        layer: name of the random map.
-        question: ``draw`` (weights), ``local`` (outputs), ``samples`` (outputs of all samples of a
-            prediction) or ``kl``.
-        kernel: ``"native"``; ``"torch"`` for closed-form gradients by torch's own operations;
-            ``None`` for the plain formula.
-        reason: the kernel, or the reason for having none.
-    """
-
-    layer: str
-    question: str
-    kernel: str | None
-    reason: str
-
-
-@dataclass(frozen=True, repr=False)
-class Kernels:
-    """The kernels that compute noise and KLs; ``print`` shows a sentence, and a table of a model.
-
-    Attributes:
-        native: whether native kernels are used, for float32 on a CPU.
-        reason: the instructions they use; or why they are not used.
-        rows: one for every random map of a model and every question.
-    """
-
-    native: bool
-    reason: str
-    rows: tuple[KernelRow, ...] = ()
-
-    def __str__(self) -> str:
-        return self.table().text() if self.rows else self._sentence()
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return self.table().html() if self.rows else self._sentence()
-
-    def _sentence(self) -> str:
-        if not self.native:
-            return f"torch's own operations: {self.reason}"
-        return f"native kernels with {self.reason} (LEANBAYES_NATIVE=0 switches them off)"
-
-    def table(self) -> DisplayTable:
-        """Return one row for every random map and question."""
-        head = ("layer", "question", "kernel", "reason")
-        rows = [(r.layer, r.question, r.kernel or "–", r.reason) for r in self.rows]
-        return DisplayTable(head, rows, self._sentence(), left=(0, 1, 2, 3))
-
-
-def kernels(model: nn.Module | None = None) -> Kernels:
-    """Return which kernels compute noise and KLs, for a model layer by layer.
+    Where torch has MKL, oneDNN takes large products, for which it needs less time.
 
     Args:
-        model: a converted model, whose random maps are listed.
-
-    Returns:
-        A report that prints as a table.
-
-    Example:
-        >>> import leanbayes as lb
-        >>> lb.kernels().native == str(lb.kernels()).startswith("native")
-        True
-        >>> model = lb.convert(nn.Linear(3, 2), lb.posteriors.MatrixNormal(), lb.priors.Normal(1.0))
-        >>> lb.kernels(model).rows[0].reason
-        'formula: no kernel for KroneckerNormal'
+        x: ``[batch, in]``.
+        weight: ``[out, in]``; the transpose of a contiguous matrix is as good.
+        bias: ``[out]``.
     """
-    return Kernels(*native_state(), () if model is None else tuple(_rows(model)))
+    single = x.dtype == weight.dtype == torch.float32 and x.is_cpu and weight.is_cpu
+    linear = _onednn() if single and _is_large(len(x), weight) and _may_differ() else None
+    if linear is None:
+        return F.linear(x, weight, bias)
+    if not weight.t().is_contiguous():
+        weight = weight.contiguous()
+    return linear(x.contiguous(), weight, bias, "none", [], "")
 
 
-def _rows(model: nn.Module) -> Iterator[KernelRow]:
-    for name, module in model.named_modules():
-        posterior, op = getattr(module, "posterior", None), getattr(module, "op", None)
-        if isinstance(posterior, nn.Module) and op is not None:
-            q, p = posterior(), module.get_submodule("prior")()
-            for question in _QUESTIONS:
-                about = {"draw": None, "kl": p}.get(question, op)
-                yield KernelRow(name, question, *_kernel(question, q, about))
+def products(rows: int, weight: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return :func:`product` with one float32 matrix, for contiguous inputs of so many rows."""
+    weight = weight.contiguous()
+    linear = _onednn() if _is_large(rows, weight) and _may_differ() else None
+    if linear is None:
+        return lambda x: F.linear(x, weight)
+    return lambda x: linear(x, weight, None, "none", [], "")
 
 
-def _kernel(question: str, q: WeightDistribution, about: Any) -> tuple[str | None, str]:
-    """Return the kernel of a question, and the reason."""
-    kind, families = type(q), {family for _, family, _ in TABLE}
-    if kind not in families:
-        bases = [base.__name__ for base in kind.__mro__ if base in families]
-        subclass = f", a subclass of {bases[0]}" if bases else ""
-        return None, f"formula: no kernel for {kind.__name__}{subclass}"
-    if (question, kind, type(about)) not in TABLE:
-        pair = "" if about is None else f" with {type(about).__name__}"
-        return None, f"formula: no kernel for {kind.__name__}{pair}"
-    noise = getattr(q, "noise", "normal")
-    if noise != "normal":
-        return None, f"formula: no kernel for {noise} noise"
-    tensors = [t.detach() for t in vars(q).values() if isinstance(t, Tensor)]
-    if mode_of(*tensors) != EAGER:
-        return None, "formula: the tensors are traced, mapped or wrapped"
-    native, reason = native_state()
-    if not native:
-        return "torch", reason
-    if library(*(t.contiguous() for t in tensors)) is None:
-        given = ", ".join(sorted({f"{t.dtype} on {t.device}" for t in tensors}))
-        return "torch", f"native kernels need torch.float32 on cpu, got {given}"
-    return "native", reason
+def _is_large(rows: int, weight: Tensor) -> bool:
+    return rows * weight.numel() >= _LARGE and min(rows, *weight.shape) >= _NARROW
+
+
+def _may_differ() -> bool:
+    """Whether nobody asks what oneDNN does not answer (gradients, FLOPs), or forbids its use."""
+    seen = torch.is_grad_enabled() or is_observed()
+    return not seen and bool(torch.backends.mkldnn.enabled)
+
+
+@cache
+def _onednn() -> Callable[..., Tensor] | None:
+    """Return ``linear`` of oneDNN, if torch was built with both libraries."""
+    if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
+        return None
+    return onednn_linear()

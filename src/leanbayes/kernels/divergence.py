@@ -13,8 +13,27 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 from torch.distributions import Normal
+from torch.library import custom_op
 
-from leanbayes.kernels.dispatch import Computation, Saved, Tensors, Value, run
+from leanbayes.distributions import (
+    KTiedNormal,
+    LocationScale,
+)
+from leanbayes.kernels.dispatch import (
+    GRAPH,
+    Computation,
+    Saved,
+    Tensors,
+    Value,
+    kernel,
+    library,
+    native_logs,
+    pointer,
+    run,
+    threads,
+)
+from leanbayes.kernels.k_tied import factors_of
+from leanbayes.kernels.native import LARGEST_RANK
 
 _BLOCK = 6 * 2**15
 _TOGETHER = 6
@@ -182,3 +201,185 @@ def sum_of_logs(w: Tensor) -> float:
         d, rest = block.abs().double(), len(block) % _TOGETHER
         total += float(d[rest:].view(_TOGETHER, -1).prod(0).log_().sum() + d[:rest].log().sum())
     return total
+
+
+# ---- independent weights
+
+
+class ScaledFromNormal(FromNormal):
+    """Independent normal weights ``(loc, scale, prior)`` from one normal.
+
+    With a ``log_unit``, ``scale`` has the logarithms of the standard deviations in that unit.
+    """
+
+    def value(
+        self, loc: Tensor | None, scale: Tensor, prior: Tensor | None = None
+    ) -> tuple[float, Tensors]:
+        loc = None if loc is None else in_memory_order(loc)
+        native, count = library(loc, scale), scale.numel()
+        if native is not None:
+            slope, totals = torch.empty_like(scale), torch.empty(2, dtype=torch.float64)
+            rows = scale.shape[0]
+            sizes = rows, count // max(rows, 1), *native_logs(self.log_unit), self.loc, self.scale
+            tensors = map(pointer, (loc, scale, slope, totals))
+            native.scale_kl(*tensors, *sizes, threads(count))
+            square, logs = totals.tolist()
+            return self.from_totals(square, logs, count), (slope,)
+        scale = self._scale_of(scale)
+        distance = count * self.loc**2 if loc is None else squares(loc, self.loc)
+        return self.from_totals(squares(scale) + distance, sum_of_logs(scale), count), (None,)
+
+    def slopes(self, tensors: Any, kept: Any, g: float, needed: Sequence[bool]) -> Tensors:
+        (loc, stored, prior), (slope,), gscale = tensors, kept, None
+        if needed[1]:
+            if slope is None:
+                scale = self._scale_of(stored)
+                slope = scale.reciprocal().neg_().add_(scale, alpha=self.scale**-2)
+                slope = slope if self.log_unit is None else slope.mul_(scale)
+            gscale = slope * g
+        gloc = self.slope_of_means(loc, g) if needed[0] else None
+        return gloc, gscale, self.slope_of_prior(prior, stored.numel(), g)
+
+    def plain(self, loc: Tensor | None, scale: Tensor, prior: Tensor | None = None) -> Tensor:
+        return self.plain_kl(loc, self._scale_of(scale), prior)
+
+    def _scale_of(self, stored: Tensor) -> Tensor:
+        return stored if self.log_unit is None else (stored + self.log_unit).exp()
+
+
+@kernel("kl", LocationScale, Normal)
+def _scaled(q: LocationScale, p: Normal) -> KLTerm | None:
+    numbers = numbers_of(p) if q.normal_marginals else None
+    if numbers is None:
+        return None
+    loc, scale, learned = numbers
+    return ScaledFromNormal((q.loc, q.given_scale, learned), loc, scale, q.log_unit)
+
+
+@kernel("kl", LocationScale, Normal, mode=GRAPH)
+def _graph_scaled(q: LocationScale, p: Normal) -> Tensor | None:
+    if not q.normal_marginals or p.scale.ndim or p.loc.ndim or p.scale.requires_grad:
+        return None
+    return _scaled_op(q.loc, q.scale, p.loc, p.scale)[0]
+
+
+@custom_op("leanbayes::scaled_kl", mutates_args=(), device_types="cpu")
+def _scaled_op(
+    loc: Tensor | None, scale: Tensor, prior_loc: Tensor, prior_scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    term = ScaledFromNormal((), float(prior_loc), float(prior_scale))
+    value, (slope,) = term.value(None if loc is None else loc.contiguous(), scale.contiguous())
+    assert slope is not None
+    return scale.new_tensor(value), slope
+
+
+@_scaled_op.register_fake
+def _(
+    loc: Tensor | None, scale: Tensor, prior_loc: Tensor, prior_scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    return scale.new_empty(()), torch.empty_like(scale, memory_format=torch.contiguous_format)
+
+
+register_slopes(_scaled_op)
+
+
+# ---- k-tied weights
+
+
+class TiedFromNormal(FromNormal):
+    """Independent normal weights with ``scale = uᵀ v``, ``(loc, u, v, prior)``, from one normal.
+
+    With a ``log_unit``, ``u`` and ``v`` are logarithms of the factors in that unit.
+    """
+
+    def value(
+        self, loc: Tensor, u: Tensor, v: Tensor, prior: Tensor | None = None
+    ) -> tuple[float, Tensors]:
+        loc, (rank, m), n = in_memory_order(loc), u.shape, v.shape[1]
+        dense = loc, u.contiguous(), v.contiguous()
+        native = library(*dense)
+        if native is not None and rank <= LARGEST_RANK:
+            gu, gv = u.new_empty(u.shape), v.new_empty(v.shape)
+            totals = torch.empty(2, dtype=torch.float64)
+            sizes = m, n, rank, *native_logs(self.log_unit), self.loc, self.scale, threads(m * n)
+            native.k_tied_kl(*map(Tensor.data_ptr, (*dense, gu, gv, totals)), *sizes)
+            square, logs = totals.tolist()
+            return self.from_totals(square, logs, m * n), (gu, gv)
+        u, v = factors_of(u, v, self.log_unit)
+        logs, gu, gv, square = self._by_factors(u, v)
+        if self.log_unit is not None:
+            gu, gv = gu.mul_(u), gv.mul_(v)
+        return self.from_totals(squares(loc, self.loc) + square, logs, m * n), (gu, gv)
+
+    def _by_factors(self, u: Tensor, v: Tensor) -> tuple[float, Tensor, Tensor, float]:
+        """Return ``Σ log σ``, the gradients of the KL by both factors, and ``Σ σ²``."""
+        (rank, m), n = u.shape, v.shape[1]
+        if rank == 1:  # the log of a product separates
+            logs = n * sum_of_logs(u) + m * sum_of_logs(v)
+            ru, rv = n / u, m / v
+        else:
+            scale = u.t() @ v
+            logs = sum_of_logs(scale)
+            inverse = scale.reciprocal_()
+            ru, rv = (inverse @ v.t()).t(), u @ inverse
+        of_u, of_v = (w @ w.t() for w in (u.double(), v.double()))
+        precision = self.scale**-2
+        gu = torch.addmm(ru, of_v.to(u.dtype), u, beta=-1, alpha=precision)
+        gv = torch.addmm(rv, of_u.to(u.dtype), v, beta=-1, alpha=precision)
+        return logs, gu, gv, float((of_u * of_v).sum())
+
+    def slopes(self, tensors: Any, kept: Any, g: float, needed: Sequence[bool]) -> Tensors:
+        (loc, _, _, prior), (gu, gv) = tensors, kept
+        gloc = self.slope_of_means(loc, g) if needed[0] else None
+        return gloc, gu * g, gv * g, self.slope_of_prior(prior, loc.numel(), g)
+
+    def plain(self, loc: Tensor, u: Tensor, v: Tensor, prior: Tensor | None = None) -> Tensor:
+        u, v = factors_of(u, v, self.log_unit)
+        return self.plain_kl(loc, u.t() @ v, prior)
+
+
+@kernel("kl", KTiedNormal, Normal)
+def _tied(q: KTiedNormal, p: Normal) -> KLTerm | None:
+    numbers = numbers_of(p)
+    if numbers is None:
+        return None
+    loc, scale, learned = numbers
+    return TiedFromNormal((q.loc, q.given_u, q.given_v, learned), loc, scale, q.log_unit)
+
+
+@kernel("kl", KTiedNormal, Normal, mode=GRAPH)
+def _graph_tied(q: KTiedNormal, p: Normal) -> Tensor | None:
+    if q.rank > LARGEST_RANK or p.scale.ndim or p.loc.ndim or p.scale.requires_grad:
+        return None
+    return _tied_op(q.loc, q.given_u, q.given_v, p.loc, p.scale, q.log_unit)[0]
+
+
+@custom_op("leanbayes::k_tied_kl", mutates_args=(), device_types="cpu")
+def _tied_op(
+    loc: Tensor,
+    u: Tensor,
+    v: Tensor,
+    prior_loc: Tensor,
+    prior_scale: Tensor,
+    log_unit: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    term = TiedFromNormal((), float(prior_loc), float(prior_scale), log_unit)
+    value, (gu, gv) = term.value(loc.contiguous(), u, v)
+    assert gu is not None
+    assert gv is not None
+    return loc.new_tensor(value), gu, gv
+
+
+@_tied_op.register_fake
+def _(
+    loc: Tensor,
+    u: Tensor,
+    v: Tensor,
+    prior_loc: Tensor,
+    prior_scale: Tensor,
+    log_unit: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return loc.new_empty(()), u.new_empty(u.shape), v.new_empty(v.shape)
+
+
+register_slopes(_tied_op)

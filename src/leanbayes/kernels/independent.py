@@ -6,36 +6,32 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
-from torch.library import custom_op
 
 from leanbayes.distributions import (
+    KTiedNormal,
     LocationScale,
     LogUniformDensity,
     RelevanceNormal,
     WeightDistribution,
 )
 from leanbayes.distributions.kl import has_moments_alone
-from leanbayes.kernels.dispatch import GRAPH, Computation, Saved, Tensors, Value, kernel, run
-from leanbayes.kernels.divergence import (
-    FromNormal,
-    KLTerm,
-    in_memory_order,
-    numbers_of,
-    register_slopes,
-    squares,
-    sum_of_logs,
-)
-from leanbayes.kernels.native import (
+from leanbayes.kernels.dispatch import (
+    GRAPH,
+    Computation,
+    Saved,
+    Tensors,
+    Value,
     as_rows,
+    kernel,
     library,
     loaded,
-    native_logs,
     pointer,
     product,
+    run,
     seed,
     threads,
 )
+from leanbayes.kernels.divergence import KLTerm
 from leanbayes.kernels.noise import (
     NoisyOutputs,
     Sharing,
@@ -193,48 +189,7 @@ def scaled_samples(
     return shared_noise(product(x, loc), bias, total, sharing)
 
 
-# ---- KL
-
-
-class ScaledFromNormal(FromNormal):
-    """Independent normal weights ``(loc, scale, prior)`` from one normal.
-
-    With a ``log_unit``, ``scale`` has the logarithms of the standard deviations in that unit.
-    """
-
-    def value(
-        self, loc: Tensor | None, scale: Tensor, prior: Tensor | None = None
-    ) -> tuple[float, Tensors]:
-        loc = None if loc is None else in_memory_order(loc)
-        native, count = library(loc, scale), scale.numel()
-        if native is not None:
-            slope, totals = torch.empty_like(scale), torch.empty(2, dtype=torch.float64)
-            rows = scale.shape[0]
-            sizes = rows, count // max(rows, 1), *native_logs(self.log_unit), self.loc, self.scale
-            tensors = map(pointer, (loc, scale, slope, totals))
-            native.scale_kl(*tensors, *sizes, threads(count))
-            square, logs = totals.tolist()
-            return self.from_totals(square, logs, count), (slope,)
-        scale = self._scale_of(scale)
-        distance = count * self.loc**2 if loc is None else squares(loc, self.loc)
-        return self.from_totals(squares(scale) + distance, sum_of_logs(scale), count), (None,)
-
-    def slopes(self, tensors: Any, kept: Any, g: float, needed: Sequence[bool]) -> Tensors:
-        (loc, stored, prior), (slope,), gscale = tensors, kept, None
-        if needed[1]:
-            if slope is None:
-                scale = self._scale_of(stored)
-                slope = scale.reciprocal().neg_().add_(scale, alpha=self.scale**-2)
-                slope = slope if self.log_unit is None else slope.mul_(scale)
-            gscale = slope * g
-        gloc = self.slope_of_means(loc, g) if needed[0] else None
-        return gloc, gscale, self.slope_of_prior(prior, stored.numel(), g)
-
-    def plain(self, loc: Tensor | None, scale: Tensor, prior: Tensor | None = None) -> Tensor:
-        return self.plain_kl(loc, self._scale_of(scale), prior)
-
-    def _scale_of(self, stored: Tensor) -> Tensor:
-        return stored if self.log_unit is None else (stored + self.log_unit).exp()
+# ---- KL from a prior without a scale (divergence has that from one normal)
 
 
 class FromRelevance(KLTerm):
@@ -276,16 +231,7 @@ class NoForce(KLTerm):
         return 0.0 * scale.sum()
 
 
-@kernel("kl", LocationScale, Normal)
-def _kl(q: LocationScale, p: Normal) -> KLTerm | None:
-    numbers = numbers_of(p) if q.normal_marginals else None
-    if numbers is None:
-        return None
-    loc, scale, learned = numbers
-    return ScaledFromNormal((q.loc, q.given_scale, learned), loc, scale, q.log_unit)
-
-
-def relevance(q: WeightDistribution, p: RelevanceNormal) -> KLTerm | None:
+def _fitted(q: WeightDistribution, p: RelevanceNormal) -> KLTerm | None:
     """Return the KL of normal weights whose moments are all that is known."""
     fits = q.normal_marginals and has_moments_alone(q)
     return FromRelevance((q.mean, q.variance)) if fits else None
@@ -293,7 +239,7 @@ def relevance(q: WeightDistribution, p: RelevanceNormal) -> KLTerm | None:
 
 @kernel("kl", LocationScale, RelevanceNormal)
 def _relevance(q: LocationScale, p: RelevanceNormal) -> KLTerm | None:
-    return _no_force(q, p) if q.loc is None else relevance(q, p)
+    return _no_force(q, p) if q.loc is None else _fitted(q, p)
 
 
 @kernel("kl", LocationScale, LogUniformDensity)
@@ -301,28 +247,4 @@ def _no_force(q: LocationScale, p: RelevanceNormal | LogUniformDensity) -> KLTer
     return NoForce((q.scale,)) if q.loc is None and q.normal_marginals else None
 
 
-@kernel("kl", LocationScale, Normal, mode=GRAPH)
-def _graph_kl(q: LocationScale, p: Normal) -> Tensor | None:
-    if not q.normal_marginals or p.scale.ndim or p.loc.ndim or p.scale.requires_grad:
-        return None
-    return _kl_op(q.loc, q.scale, p.loc, p.scale)[0]
-
-
-@custom_op("leanbayes::scaled_kl", mutates_args=(), device_types="cpu")
-def _kl_op(
-    loc: Tensor | None, scale: Tensor, prior_loc: Tensor, prior_scale: Tensor
-) -> tuple[Tensor, Tensor]:
-    term = ScaledFromNormal((), float(prior_loc), float(prior_scale))
-    value, (slope,) = term.value(None if loc is None else loc.contiguous(), scale.contiguous())
-    assert slope is not None
-    return scale.new_tensor(value), slope
-
-
-@_kl_op.register_fake
-def _(
-    loc: Tensor | None, scale: Tensor, prior_loc: Tensor, prior_scale: Tensor
-) -> tuple[Tensor, Tensor]:
-    return scale.new_empty(()), torch.empty_like(scale, memory_format=torch.contiguous_format)
-
-
-register_slopes(_kl_op)
+kernel("kl", KTiedNormal, RelevanceNormal)(_fitted)

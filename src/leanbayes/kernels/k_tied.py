@@ -11,19 +11,25 @@ from torch.library import custom_op
 
 from leanbayes.distributions import KTiedNormal
 from leanbayes.distributions.base import safe_sqrt
-from leanbayes.kernels.dispatch import GRAPH, Computation, Saved, Tensors, Value, kernel, run
-from leanbayes.kernels.native import (
-    LARGEST_RANK,
+from leanbayes.kernels.dispatch import (
+    GRAPH,
+    Computation,
+    Saved,
+    Tensors,
+    Value,
     graph_seed,
+    kernel,
     library,
     loaded,
     native_logs,
     normals,
     pointer,
     product,
+    run,
     seed,
     threads,
 )
+from leanbayes.kernels.native import LARGEST_RANK
 from leanbayes.kernels.noise import (
     NARROW,
     NoisyOutputs,
@@ -133,7 +139,13 @@ def _of_pairs(w: Tensor, g: Tensor, pairs: _Pairs) -> Tensor:
     return (g.index_select(0, pairs.of).view(rank, rank, -1) * w).sum(1)
 
 
-class _Local(NoisyOutputs):
+class KTiedOutputs(NoisyOutputs):
+    """Outputs of weights with ``scale = uᵀ v``, whose variances take two skinny products.
+
+    With a ``log_unit``, ``u`` and ``v`` are logarithms of the factors in that unit: the graph has
+    fewer nodes.
+    """
+
     def __init__(self, log_unit: float | None) -> None:
         self.log_unit = log_unit
 
@@ -199,28 +211,11 @@ def _native_slopes(
     return gbias, gu, gv
 
 
-def k_tied_local(
-    x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, log_unit: float | None = None
-) -> Tensor:
-    """Return outputs of weights with ``scale = uᵀ v``, whose variances take two skinny products.
-
-    Args:
-        x: inputs ``[batch, in]``.
-        loc: means ``[out, in]``.
-        u: row factors ``[k, out]``.
-        v: column factors ``[k, in]``.
-        bias: ``[out]``.
-        log_unit: if given, the factors are ``exp(u + log_unit)`` and ``exp(v + log_unit)``, which
-            saves nodes of the graph.
-    """
-    return run(_Local(log_unit), x, loc, u, v, bias)
-
-
 @kernel("local", KTiedNormal, Linear)
 def _local(q: KTiedNormal, op: Linear, x: Tensor, bias: Tensor | None) -> Tensor | None:
     if x.ndim != 2:
         return None
-    return run(_Local(q.log_unit), x, q.loc, q.given_u, q.given_v, bias)
+    return run(KTiedOutputs(q.log_unit), x, q.loc, q.given_u, q.given_v, bias)
 
 
 @kernel("local", KTiedNormal, Linear, mode=GRAPH)
@@ -354,7 +349,7 @@ def _samples(
 def k_tied_samples(
     x: Tensor, loc: Tensor, u: Tensor, v: Tensor, bias: Tensor | None, sharing: Sharing
 ) -> Tensor:
-    """Return draws ``[samples · examples, out]`` of what :func:`k_tied_local` draws once."""
+    """Return draws ``[samples · examples, out]`` of outputs that a forward pass draws once."""
     dense, (rank, n) = (x.contiguous(), loc, bias, u.contiguous(), v.contiguous()), u.shape
     native = library(*dense)
     if native is not None and n <= NARROW:

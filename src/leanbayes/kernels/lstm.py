@@ -8,8 +8,21 @@ from torch import Tensor
 from leanbayes.distributions import FixedMap, Map
 from leanbayes.distributions.base import rows_for
 from leanbayes.distributions.factored import PerturbedMap
-from leanbayes.kernels.dispatch import EAGER, Computation, Saved, Tensors, Value, mode_of, run
-from leanbayes.kernels.native import library, loaded, pointer, product, products, threads
+from leanbayes.kernels.dispatch import (
+    EAGER,
+    Computation,
+    Saved,
+    Tensors,
+    Value,
+    library,
+    loaded,
+    mode_of,
+    pointer,
+    product,
+    products,
+    run,
+    threads,
+)
 from leanbayes.kernels.rank1 import ScaledMap
 from leanbayes.precision import is_rounded
 

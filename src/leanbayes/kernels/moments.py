@@ -10,8 +10,8 @@ from torch import Tensor
 
 from leanbayes.distributions import KTiedNormal
 from leanbayes.distributions.gauss_hermite import quadrature
-from leanbayes.kernels.dispatch import EAGER, mode_of
-from leanbayes.kernels.native import LARGEST_RANK, library, pointer, threads
+from leanbayes.kernels.dispatch import EAGER, library, mode_of, pointer, threads
+from leanbayes.kernels.native import LARGEST_RANK
 from leanbayes.ops import Conv, Linear, LinearOp
 
 

@@ -1,21 +1,13 @@
-"""The native library, and products by whichever of torch's libraries is faster."""
+"""The native library: its signatures, how it is loaded, and why there may be none."""
 
 import ctypes
 import os
 import struct
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-from leanbayes.torch_private import is_observed, onednn_linear
 
 LIBRARY = Path(__file__).with_name("libkernels.so")
 
@@ -24,8 +16,6 @@ LARGEST_RANK = 4
 
 _INTERFACE = 13
 """The version of the signatures below, as kernels.cpp has it."""
-
-_WORTH_THREADS = 2**13
 
 _WANTED = ("0", "1", "baseline", "avx2")
 """What the environment may ask for: no library, its best instructions, or no more than these."""
@@ -124,142 +114,25 @@ def _is_truncated(library: Path) -> bool:
     return library.stat().st_size < start + size * count
 
 
-_STATE = _State()
+STATE = _State()
 
 
 def native_state() -> tuple[bool, str]:
     """Return whether native kernels are used, and their instructions or the reason."""
-    return _STATE.library is not None, _STATE.reason
+    return STATE.library is not None, STATE.reason
 
 
 @contextmanager
 def without_native() -> Iterator[None]:
     """Let torch's own operations compute everything for the length of a block."""
-    before = _STATE.library, _STATE.reason, _STATE.is_native
-    _STATE.library, _STATE.reason, _STATE.is_native = None, "switched off", False
+    before = STATE.library, STATE.reason, STATE.is_native
+    STATE.library, STATE.reason, STATE.is_native = None, "switched off", False
     try:
         yield
     finally:
-        _STATE.library, _STATE.reason, _STATE.is_native = before
+        STATE.library, STATE.reason, STATE.is_native = before
 
 
 def is_native() -> bool:
     """Return whether kernels are native, in words that a compiler can trace and guard."""
-    return _STATE.is_native
-
-
-def library(*tensors: Tensor | None) -> Any:
-    """Return the library if it can compute with these tensors, else ``None``."""
-    found = _STATE.library
-    if found is None:
-        return None
-    for t in tensors:
-        if t is not None and not (t.dtype is torch.float32 and t.is_cpu and t.is_contiguous()):
-            return None
-    return found
-
-
-def loaded() -> Any:
-    """Return the library, for noise that it has drawn, even if it is switched off since."""
-    return _STATE.loaded
-
-
-def pointer(tensor: Tensor | None) -> int | None:
-    """Return the address of the first number of a tensor."""
-    return None if tensor is None else tensor.data_ptr()
-
-
-def native_logs(log_unit: float | None) -> tuple[bool, float]:
-    """Return whether factors are logarithms, and the logarithm of their unit."""
-    return log_unit is not None, log_unit or 0.0
-
-
-def normals(shape: Sequence[int], by: int) -> Tensor:
-    """Return the normals of a seed: a stream for each row of the first dimension."""
-    e = torch.empty(tuple(shape))
-    loaded().normals(e.data_ptr(), *as_rows(e), by, threads(e.numel()))
-    return e
-
-
-def as_rows(t: Tensor) -> tuple[int, int]:
-    """Return how many rows of how many numbers a tensor is to a kernel; a vector is one row."""
-    rows = t.shape[0] if t.ndim > 1 else 1
-    return rows, t.numel() // max(rows, 1)
-
-
-class _Room(threading.local):
-    """A number for the seeds of each thread: to make one takes longer than to draw it."""
-
-    def __init__(self) -> None:
-        with torch.inference_mode(False):
-            self.number = torch.empty((), dtype=torch.int64)
-
-
-_ROOM = _Room()
-
-
-def seed() -> int:
-    """Return a seed for one block of noise, from torch's generator."""
-    return int(_ROOM.number.random_())
-
-
-def graph_seed() -> Tensor:
-    """Draw a seed by torch's operator: a compiler would merge two equal calls of ours."""
-    return torch.randint(2**62, ())
-
-
-def threads(numbers: int) -> int:
-    """Return how many threads so many numbers are worth, of those that torch may use."""
-    return 1 if numbers < _WORTH_THREADS else torch.get_num_threads()
-
-
-_NARROW = 16
-"""With fewer rows, inputs or outputs oneDNN may be slower."""
-_LARGE = 4 * 10**6
-"""With fewer multiplications it gains nothing."""
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return ``x weightᵀ + bias``, for use where no gradient is recorded.
-
-    Where torch has MKL, oneDNN takes large products, for which it needs less time.
-
-    Args:
-        x: ``[batch, in]``.
-        weight: ``[out, in]``; the transpose of a contiguous matrix is as good.
-        bias: ``[out]``.
-    """
-    single = x.dtype == weight.dtype == torch.float32 and x.is_cpu and weight.is_cpu
-    linear = _onednn() if single and _is_large(len(x), weight) and _may_differ() else None
-    if linear is None:
-        return F.linear(x, weight, bias)
-    if not weight.t().is_contiguous():
-        weight = weight.contiguous()
-    return linear(x.contiguous(), weight, bias, "none", [], "")
-
-
-def products(rows: int, weight: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return :func:`product` with one float32 matrix, for contiguous inputs of so many rows."""
-    weight = weight.contiguous()
-    linear = _onednn() if _is_large(rows, weight) and _may_differ() else None
-    if linear is None:
-        return lambda x: F.linear(x, weight)
-    return lambda x: linear(x, weight, None, "none", [], "")
-
-
-def _is_large(rows: int, weight: Tensor) -> bool:
-    return rows * weight.numel() >= _LARGE and min(rows, *weight.shape) >= _NARROW
-
-
-def _may_differ() -> bool:
-    """Whether nobody asks what oneDNN does not answer (gradients, FLOPs), or forbids its use."""
-    seen = torch.is_grad_enabled() or is_observed()
-    return not seen and bool(torch.backends.mkldnn.enabled)
-
-
-@cache
-def _onednn() -> Callable[..., Tensor] | None:
-    """Return ``linear`` of oneDNN, if torch was built with both libraries."""
-    if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
-        return None
-    return onednn_linear()
+    return STATE.is_native

@@ -8,14 +8,20 @@ from torch.library import custom_op
 
 from leanbayes.distributions import FreshNoise
 from leanbayes.distributions.base import safe_sqrt
-from leanbayes.kernels.dispatch import GRAPH, Computation, Saved, Tensors, Value, kernel, run
-from leanbayes.kernels.native import (
+from leanbayes.kernels.dispatch import (
+    GRAPH,
+    Computation,
+    Saved,
+    Tensors,
+    Value,
     as_rows,
     graph_seed,
+    kernel,
     library,
     loaded,
     normals,
     pointer,
+    run,
     seed,
     threads,
 )

@@ -20,10 +20,16 @@ from leanbayes.kernels.dispatch import (
     Tensors,
     Value,
     kernel,
+    library,
+    loaded,
     mode_of,
+    normals,
+    pointer,
+    product,
     run,
+    seed,
+    threads,
 )
-from leanbayes.kernels.native import library, loaded, normals, pointer, product, seed, threads
 from leanbayes.ops import Conv, ConvTranspose, Linear, Lookup
 from leanbayes.precision import is_rounded
 

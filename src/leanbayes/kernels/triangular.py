@@ -7,8 +7,17 @@ import torch
 from torch import Tensor
 
 from leanbayes.distributions import Triangular
-from leanbayes.kernels.dispatch import EAGER, Computation, Saved, Tensors, Value, mode_of, run
-from leanbayes.kernels.native import library, pointer
+from leanbayes.kernels.dispatch import (
+    EAGER,
+    Computation,
+    Saved,
+    Tensors,
+    Value,
+    library,
+    mode_of,
+    pointer,
+    run,
+)
 from leanbayes.ops import Linear, LinearOp
 
 _BLOCK = 160

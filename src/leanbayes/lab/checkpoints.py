@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from leanbayes.errors import explained_as, first_line, require
 from leanbayes.lab.files import write_bytes, write_text
@@ -160,9 +160,10 @@ def _misfit(state: Mapping[str, Any], epoch: int, module: nn.Module) -> str | No
     """Return what differs from the state of a module after an epoch, or is not a number in it."""
     if state["epoch"] != epoch:
         return f"holds epoch {state['epoch']}"
-    weights: dict[str, Tensor] = state["state_dict"]
+    weights = state["state_dict"]
     expected = {name: value.shape for name, value in module.state_dict().items()}
-    if {name: value.shape for name, value in weights.items()} != expected:
+    found = weights.items() if isinstance(weights, dict) else ()
+    if {name: getattr(value, "shape", None) for name, value in found} != expected:
         return "is of another network"
     for name, _ in module.named_parameters():
         if not bool(weights[name].isfinite().all()):

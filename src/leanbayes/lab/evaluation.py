@@ -104,8 +104,8 @@ def as_learned(other: Dataset, own: Dataset) -> Examples:
         unknown = [name for name in other.classes if name not in own.classes]
         require(
             not unknown,
-            f"{other.name} has the class {unknown[:1]}, which the run has not learned; it knows "
-            f"{', '.join(own.classes)}",
+            f"{other.name} has the class {unknown[:1]}, which the run does not have; its classes "
+            f"are {', '.join(own.classes)}",
         )
         targets = torch.tensor([own.classes.index(name) for name in other.classes])[test.y]
     return Examples(stored, targets, own.scaling if at_once else None)
@@ -162,7 +162,7 @@ def foreign_scores(
     )
     require(
         run.dataset.task == "classification",
-        f"{run.dataset.name} has no classes, so its predictions have no entropy to tell by",
+        f"{run.dataset.name} has no classes, and OOD detection needs the entropy of classes",
     )
     stored, at_once = other.test.stored[:images], other.test.scaling is not None
     foreign = Examples(stored, None, run.dataset.scaling if at_once else None)

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import json
-import lzma
-import struct
-import tarfile
-import tokenize
 import warnings
-import zipfile
-import zlib
 from collections.abc import Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -21,23 +14,6 @@ from filelock import FileLock, Timeout
 
 from leanbayes.errors import explained_as
 from leanbayes.saving.files import replace_file
-
-_DAMAGE = (
-    EOFError,
-    OSError,
-    ValueError,
-    KeyError,
-    IndexError,
-    csv.Error,
-    struct.error,
-    zlib.error,
-    lzma.LZMAError,
-    tarfile.TarError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    MemoryError,
-    RuntimeError,
-)
 
 
 class TooLargeError(ValueError):
@@ -52,7 +28,7 @@ def reading(path: Path) -> AbstractContextManager[None]:
     """Turn every way a broken file can fail into one sentence that names it."""
     return explained_as(
         f"{path} is truncated or damaged ({{reason}}); delete it and fetch it again",
-        *_DAMAGE,
+        Exception,  # readers raise what they like, also SyntaxError and OverflowError
         when=lambda error: not isinstance(error, _CLEAR),
     )
 

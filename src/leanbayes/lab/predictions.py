@@ -122,7 +122,7 @@ def _classes(prediction: Prediction, dataset: Dataset) -> Table:
     probs = prediction.log_probs.exp()
     probs = probs.squeeze(1) if probs.ndim == 3 and probs.shape[1] == 1 else probs
     if probs.ndim != 2:
-        raise ValueError(f"{dataset.name} has several outputs an example; a table holds one label")
+        raise ValueError(f"{dataset.name} has several outputs per example; a table holds one label")
     count = probs.shape[1]
     names = dataset.classes if len(dataset.classes) == count else [str(i) for i in range(count)]
     return {

@@ -38,7 +38,7 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         if alias and id(node) not in self._sizes:
-            raise ComposerError(None, None, "an alias stands inside of what it stands for")
+            raise ComposerError(None, None, "an alias contains itself")
         self._values += self._sizes[id(node)] if alias else 1
         if self._values > _MOST_VALUES:
             raise ComposerError(None, None, f"it has more than {_MOST_VALUES} values")

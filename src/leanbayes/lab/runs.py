@@ -88,7 +88,7 @@ class Run:
             return
         if not self._recipe_file.exists():
             raise FileExistsError(
-                f"{self.folder} holds checkpoints or results and no recipe.yaml that says of what; "
+                f"{self.folder} holds checkpoints or results but no recipe.yaml; "
                 "put it back, or choose another --output"
             )
         if not resume:
@@ -249,7 +249,8 @@ class Run:
     @property
     def metrics(self) -> dict[str, Score]:
         """The test metrics of the result."""
-        return _scores(self.result.get("metrics", {}))
+        given = self.result.get("metrics", {})
+        return {name: Score(float(m["value"]), float(m["error"])) for name, m in given.items()}
 
     @property
     def parameters(self) -> int | None:
@@ -273,10 +274,6 @@ class Run:
             return read_result(self._result_file), ""
         except (OSError, ValueError) as error:
             return {}, f"{error}."
-
-
-def _scores(metrics: Mapping[str, Any]) -> dict[str, Score]:
-    return {name: Score(float(m["value"]), float(m["error"])) for name, m in metrics.items()}
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -3,16 +3,15 @@
 A new kind is one subclass of :class:`Layer` and one call of :func:`register_layer`.
 """
 
-from leanbayes.layers.affine import (
-    Affine,
+from leanbayes.layers.base import KINDS, Layer, is_bayesian, is_convertible, register_layer
+from leanbayes.layers.layer_spec import LayerSpec, Maker
+from leanbayes.layers.matrix_layers import (
     Bilinear,
     Convolution,
     Embedding,
     EmbeddingBag,
     TransposedConvolution,
 )
-from leanbayes.layers.base import KINDS, Layer, is_bayesian, is_convertible, register_layer
-from leanbayes.layers.layer_spec import LayerSpec, Maker
-from leanbayes.layers.random_map import RandomMap
+from leanbayes.layers.random_map import Affine, RandomMap
 from leanbayes.layers.recurrent import Cell, Recurrent
 from leanbayes.layers.transformers import Attention, Conv1D

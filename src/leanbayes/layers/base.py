@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from leanbayes.errors import require
 from leanbayes.layers.layer_spec import LayerSpec, Maker, SharedPriors
-from leanbayes.layers.random_map import RandomMap
+from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import Point
 from leanbayes.priors import Flat
 from leanbayes.torch_private import gradient_hooks, hooks
@@ -60,8 +60,10 @@ def _means(layer: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _maps(layer: nn.Module) -> dict[str, RandomMap]:
-    return {name: part for name, part in layer.named_modules() if isinstance(part, RandomMap)}
+def _maps(layer: nn.Module) -> dict[str, Any]:
+    """The random maps of a layer, by name."""
+    parts = layer.named_modules()
+    return {n: part for n, part in parts if isinstance(getattr(part, "posterior", None), Learned)}
 
 
 _HOOKS = {
@@ -293,7 +295,7 @@ def _refuse_more_parameters(module: nn.Module, layer: Layer) -> None:
     for name, _ in module.named_parameters():
         if name not in kept:
             raise ValueError(
-                f"it has a parameter {name!r} that its Bayesian counterpart has not, which would "
-                "be lost; exclude it, or write a kind of layer for it and call "
+                f"it has a parameter {name!r} that its Bayesian counterpart does not have, which "
+                "would be lost; exclude it, or write a kind of layer for it and call "
                 "lb.extend.register_layer"
             )

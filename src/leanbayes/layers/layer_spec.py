@@ -1,7 +1,6 @@
 """LayerSpec: what a layer is to be made of. Maker: what makes its parts."""
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,6 @@ from leanbayes.distributions import WeightDistribution
 from leanbayes.distributions.kl import check_pair
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto
-from leanbayes.layers.random_map import RandomMap
 from leanbayes.ops import Linear, LinearOp, Lookup
 from leanbayes.parameters.learned import Learned
 from leanbayes.parameters.scales import Scale
@@ -28,7 +26,6 @@ from leanbayes.posteriors import (
 )
 from leanbayes.priors import Cauchy, Flat, He, LogUniform, Normal, Prior
 
-B = TypeVar("B", bound=Tensor | None)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _START, _NORMALIZED_START = 0.1, 0.05
 """First standard deviations, times the root of the fan-in, chosen on validation rows."""
@@ -39,7 +36,7 @@ SharedPriors = dict[Prior, Learned[Distribution]]
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """What a layer is to be made of.
+    """Parts of one Bayesian layer.
 
     Args:
         posterior: spec of the weights' posterior.
@@ -154,18 +151,11 @@ class Maker:
         """Return the posterior, with means at ``weight``, and the prior; both frozen if it is."""
         return self._pair(weight, op, self.choice.posterior, self.choice.prior)
 
-    def map(self, weight: Tensor, op: LinearOp) -> RandomMap:
-        """Return a random map of a weight in torch's own shape."""
-        return RandomMap(op, *self.learned(weight, op), self.choice.estimator)
-
-    def bias(self, bias: B) -> B | RandomMap:
-        """Return a random map of one column for random biases; otherwise the bias itself."""
-        if bias is None or self.choice.bias is None:
-            return bias
-        column = nn.Parameter(bias.detach().unsqueeze(-1), requires_grad=bias.requires_grad)
+    def learned_bias(self, column: Tensor) -> Pair:
+        """Return the posterior and the prior of biases, as a matrix of one column."""
         prior = self.choice.bias_prior or self.choice.prior
-        pair = self._pair(column, Linear(), self.choice.bias, prior)
-        return RandomMap(Linear(), *pair, self.choice.estimator)
+        assert self.choice.bias is not None
+        return self._pair(column, Linear(), self.choice.bias, prior)
 
     def _pair(self, weight: Tensor, op: LinearOp, posterior: Posterior, prior: Prior) -> Pair:
         if self.checks:

@@ -1,8 +1,8 @@
-"""RandomMap: a posterior, a prior, an op and an estimator; its drawn maps, and biases."""
+"""RandomMap: a posterior, a prior, an op and an estimator; Affine: a layer of it and a bias."""
 
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +13,22 @@ from leanbayes.distributions.base import in_blocks
 from leanbayes.distributions.kl import total_divergence
 from leanbayes.errors import require
 from leanbayes.estimators import Estimator, auto, mean, weights
+from leanbayes.layers.base import Layer, register_layer
 from leanbayes.layers.forward_pass import (
     Held,
     RoundedMap,
     check_usage,
     current_pass,
     estimator_for,
+    expand_to_batch,
     warn_untiled,
 )
-from leanbayes.ops import LinearOp, Usage
+from leanbayes.layers.layer_spec import Maker
+from leanbayes.ops import Linear, LinearOp, Usage
 from leanbayes.parameters.learned import Learned
 from leanbayes.precision import HALVES, full_precision, is_rounded
+
+B = TypeVar("B", bound=Tensor | None)
 
 _HARMLESS = "device dtype is_cuda is_leaf is_meta is_sparse layout ndim requires_grad shape dim "
 _HARMLESS += "element_size is_contiguous is_floating_point numel size stride __len__"
@@ -215,6 +220,19 @@ def _rounded(drawn: Map, dtype: torch.dtype) -> Map:
     return RoundedMap(drawn, dtype)
 
 
+def random_map(weight: Tensor, op: LinearOp, make: Maker) -> RandomMap:
+    """Return a random map of a weight in torch's own shape."""
+    return RandomMap(op, *make.learned(weight, op), make.choice.estimator)
+
+
+def random_bias(bias: B, make: Maker) -> B | RandomMap:
+    """Return a random map of one column for random biases; otherwise the bias itself."""
+    if bias is None or make.choice.bias is None:
+        return bias
+    column = nn.Parameter(bias.detach().unsqueeze(-1), requires_grad=bias.requires_grad)
+    return RandomMap(Linear(), *make.learned_bias(column), make.choice.estimator)
+
+
 def plain_bias(bias: Tensor, members: int) -> nn.Parameter:
     """Return a bias ``[out]`` that is not random; each member of a mixture gets its own copy."""
     vector = bias.detach().clone()
@@ -247,3 +265,79 @@ def point_bias(bias: RandomMap | nn.Parameter, member: int | None = None) -> nn.
         return nn.Parameter(column.detach().squeeze(-1), requires_grad=column.requires_grad)
     vector = bias.detach()[member or 0] if bias.ndim == 2 else bias.detach()
     return nn.Parameter(vector, requires_grad=bias.requires_grad)
+
+
+@register_layer(nn.Linear)
+class Affine(RandomMap, Layer):
+    """A random linear map and a bias: what linear, convolutional and embedding layers become.
+
+    Args:
+        op: action of the matrix on an input.
+        posterior: the learned distribution of the matrix.
+        prior: distribution that the posterior is compared with.
+        bias: ``None``; a vector ``[out]`` (each member of a mixture gets its own copy); or a
+            random map of one column, which is applied to the constant 1.
+        estimator: rule for sharing noise.
+    """
+
+    bias: nn.Parameter | RandomMap | None
+
+    def __init__(
+        self,
+        op: LinearOp,
+        posterior: Learned[WeightDistribution],
+        prior: Learned[Distribution],
+        bias: Tensor | RandomMap | None = None,
+        estimator: Estimator = auto,
+    ) -> None:
+        super().__init__(op, posterior, prior, estimator)
+        self.bias = plain_bias(bias, self.members) if isinstance(bias, Tensor) else bias
+
+    @classmethod
+    def op_of(cls, module: Any) -> LinearOp:
+        """Return the op of a torch layer."""
+        return Linear()
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None, op: LinearOp, make: Maker) -> Self:
+        """Return the layer of a weight in torch's own shape and a bias."""
+        return cls(op, *make.learned(weight, op), random_bias(bias, make), make.choice.estimator)
+
+    @classmethod
+    def from_torch(cls, module: nn.Module, make: Maker) -> Self:
+        tensors = dict(module.named_parameters())
+        op = make.placed(cls.op_of(module))
+        return cls.of(tensors["weight"], tensors.get("bias"), op, make)
+
+    def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
+        weight = {"weight": self.point(member)}
+        return weight if self.bias is None else weight | {"bias": point_bias(self.bias, member)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.transform(x, self.op)
+
+    def transform(self, x: Tensor, op: LinearOp) -> Tensor:
+        """Return the output of an op that may differ from the layer's in the output size."""
+        op.check_input(x, self.channels)
+        if not op.is_batched(x):
+            dim = min(op.batch_dim, x.ndim - 1) if x.ndim else 0
+            return self.transform(x.unsqueeze(dim), op).squeeze(dim)
+        if self.members > 1:
+            x = expand_to_batch(x, op, self.members)
+        usage = self.usage(x, op)
+        drawn, bias = self.draw(usage, op), self.bias
+        if (
+            isinstance(drawn, FixedMap | LocalMap)
+            and isinstance(bias, nn.Parameter)
+            and (bias.ndim, bias.dtype) == (1, x.dtype)  # a vector, which a product can add
+        ):
+            return drawn(x, bias)
+        y = drawn(x)
+        if bias is None:
+            return y
+        if isinstance(bias, RandomMap):
+            draw = bias.draw(Usage(usage.batch, reused=False))
+            rows = draw(y.new_ones(y.shape[op.batch_dim], 1))
+        else:
+            rows = bias_rows(bias, y.shape[op.batch_dim])
+        return y + op.spread(rows, y.ndim).to(y.dtype)

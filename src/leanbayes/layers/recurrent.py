@@ -13,11 +13,18 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from leanbayes.distributions import FixedMap, LocalMap, Map
 from leanbayes.errors import require
 from leanbayes.kernels import factored_lstm
-from leanbayes.layers.affine import Affine
 from leanbayes.layers.base import Layer, register_layer
 from leanbayes.layers.forward_pass import batch_rows, check_usage, with_op
 from leanbayes.layers.layer_spec import Maker
-from leanbayes.layers.random_map import RandomMap, bias_rows, plain_bias, point_bias
+from leanbayes.layers.random_map import (
+    Affine,
+    RandomMap,
+    bias_rows,
+    plain_bias,
+    point_bias,
+    random_bias,
+    random_map,
+)
 from leanbayes.ops import Linear, Usage
 
 State = tuple[Tensor, ...]
@@ -136,7 +143,9 @@ class Recurrent(Layer):
     @classmethod
     def from_torch(cls, module: nn.RNNBase, make: Maker) -> Self:
         parts: dict[str, RandomMap | Tensor] = {
-            name: make.map(tensor, Linear()) if name.startswith("weight") else make.bias(tensor)
+            name: random_map(tensor, Linear(), make)
+            if name.startswith("weight")
+            else random_bias(tensor, make)
             for name, tensor in module.named_parameters()
         }
         names = {id(tensor): name for name, tensor in module.named_parameters()}

@@ -7,18 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leanbayes.errors import require
-from leanbayes.layers.affine import Affine
 from leanbayes.layers.base import Layer, register_layer
 from leanbayes.layers.dropout import MCDropout
 from leanbayes.layers.layer_spec import Maker
-from leanbayes.layers.random_map import RandomMap, point_bias
+from leanbayes.layers.random_map import Affine, RandomMap, point_bias
 from leanbayes.ops import Linear
 
 
@@ -198,20 +197,17 @@ class Conv1D(Affine):
         return TransposedLinear()
 
 
-M = TypeVar("M", bound=nn.Module)
 _FILE = "leanbayes"
 WRITERS: list[Callable[[nn.Module, Path], Any]] = []
 """How a model is written; :func:`leanbayes.save` adds itself, and layers do not import it."""
 
 
-def with_own_saving(model: M) -> M:
+def with_own_saving(model: nn.Module) -> None:
     """Let ``save_pretrained`` of a converted model write a file that :func:`leanbayes.load` reads.
 
     Its own would store tensors that ``from_pretrained`` does not know and replaces by random ones.
     """
-    if hasattr(type(model), "save_pretrained"):
-        vars(model)["save_pretrained"] = MethodType(_save_pretrained, model)
-    return model
+    vars(model)["save_pretrained"] = MethodType(_save_pretrained, model)
 
 
 def _save_pretrained(model: Any, save_directory: str | os.PathLike[str], **_: Any) -> None:

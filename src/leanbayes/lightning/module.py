@@ -58,7 +58,7 @@ class _Running:
 
 
 class BayesianModule(L.LightningModule):
-    """Trains a converted model on its ELBO.
+    """A LightningModule that trains a converted model on its ELBO.
 
     Under DDP every rank draws its own noise, and the averaged gradient holds the KL once. A batch
     is a pair ``(x, y)``, or a dictionary whose other entries are the model's keywords. Loggers get
@@ -280,7 +280,7 @@ def _families(model: nn.Module) -> dict[str, str]:
 
 
 class PriorUpdates(L.Callback):
-    """Sets :class:`~leanbayes.priors.GroupARD` priors by their block updates every so many steps.
+    """A callback that sets :class:`~leanbayes.priors.GroupARD` priors by block updates.
 
     Every rank computes them from the same parameters, so that the ranks agree.
 
@@ -309,7 +309,7 @@ class PriorUpdates(L.Callback):
 
 
 class StopOnNonFinite(L.Callback):
-    """Stops at a loss that is not finite, and after an epoch whose last step spoilt the weights.
+    """A callback that stops at a loss or at weights that are not finite.
 
     So neither a checkpoint nor the trained model holds numbers that are not finite.
     """

@@ -21,7 +21,7 @@ _OF_CDF = ("cdf", "quantiles", "interval")
 
 
 class Likelihood(nn.Module, ABC):
-    """Turns outputs ``[..., batch, …]`` into a distribution of the targets ``[batch, …]``.
+    """Distribution of the targets ``[batch, …]`` for given outputs ``[..., batch, …]``.
 
     One of your own defines :meth:`distribution`; all else follows from that, where torch's
     distribution has it, and says in one sentence where it has not. Means, variances, quantiles,

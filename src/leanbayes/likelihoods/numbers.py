@@ -155,7 +155,7 @@ class _Counts(Likelihood):
     def _require_counts(self, y: Tensor) -> None:
         require(
             bool(((y >= 0) & (y == y.round())).all()),
-            f"{type(self).__name__} is for counts, and a target is below zero or no whole number; "
+            f"{type(self).__name__} is for counts, and a target is negative or not a whole number; "
             "give raw counts, or take lb.likelihoods.Gaussian",
         )
 

@@ -31,7 +31,7 @@ def nll(log_probs: Tensor, y: Tensor) -> Score:
 
 @takes_arrays
 def brier(probs: Tensor, y: Tensor) -> Score:
-    """Return the Brier score ``Σ_c (p_c − [c = y])²``: 0 is perfect, 2 is surely wrong.
+    """Return the Brier score ``Σ_c (p_c − [c = y])²``: 0 is perfect, 2 is certain and wrong.
 
     Published tables [k-tied] print it without its constant, as ``Σ p² − 2 p_y``: one less.
 

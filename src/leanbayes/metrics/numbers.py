@@ -78,7 +78,7 @@ _LEVELS = tuple(i / 20 for i in range(1, 20))
 
 @shown_as_table
 class Coverage(NamedTuple):
-    """How often central intervals of nominal levels hold the truth.
+    """Shares of targets inside central intervals, by nominal level.
 
     Attributes:
         nominal: nominal coverage of the intervals.
@@ -140,7 +140,7 @@ def interval_coverage(low: Tensor, high: Tensor, y: Tensor) -> Score:
 
 @takes_arrays
 def interval_width(low: Tensor, high: Tensor) -> Score:
-    """Return how wide intervals are on average.
+    """Return the average width of intervals.
 
     Args:
         low: lower ends ``[examples, …]``.

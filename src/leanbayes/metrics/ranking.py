@@ -89,7 +89,7 @@ def _positives(scores: Tensor, positive: Tensor) -> Tensor:
 
 @shown_as_table
 class Rejection(NamedTuple):
-    """What is left when the most uncertain examples are rejected.
+    """Averages over the remaining examples when the most uncertain ones are rejected.
 
     Attributes:
         rejected: shares of examples, from none to all but one.

@@ -28,7 +28,7 @@ class DeepEnsemble(nn.Module):
         batch_dim: dimension of inputs and outputs that counts examples.
 
     Raises:
-        ValueError: If there are no networks, or they are not apart.
+        ValueError: If there are no networks, or they share parameters.
 
     Example:
         >>> import leanbayes as lb
@@ -83,7 +83,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def mc_dropout(model: M, *, inplace: bool = False) -> M:
-    """Return predictions with dropout: every pass draws other units (Gal and Ghahramani, 2016).
+    """Return a copy whose dropout layers also draw in eval mode (Gal and Ghahramani, 2016).
 
     The result is a model as any other: ``predict`` draws samples of it, reports and metrics follow.
     It has the parameters and names of the given one, so trained weights go from one to the other.

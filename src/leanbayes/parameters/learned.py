@@ -125,7 +125,7 @@ E = TypeVar("E", bound=Distribution)
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """One trained argument of a distribution: how it is stored, and what it is for.
+    """One trained argument of a distribution, with its storage and role.
 
     Args:
         tensor: the stored, unconstrained tensor.

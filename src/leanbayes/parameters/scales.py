@@ -18,7 +18,7 @@ from leanbayes.spec import Spec
 
 @dataclass(frozen=True)
 class Scale(Spec):
-    """How a standard deviation is stored, and where it starts.
+    """Storage and first value of a standard deviation.
 
     The published choices are all here: ``Scale(0.01, spread=0.001)`` for the mean field of the
     k-tied paper; ``Scale(1.234e-4, raw_spread=0.1, stored="softplus", ceiling=math.log(1.2))`` for

@@ -25,7 +25,7 @@ POSTERIORS.register(Scale)
 
 @dataclass(frozen=True)
 class Posterior(Spec):
-    """What the distribution of one weight matrix is to be."""
+    """Spec of the distribution of one weight matrix."""
 
     @abstractmethod
     def __call__(self, weight: Tensor, op: LinearOp) -> Learned[WeightDistribution]:

@@ -252,8 +252,8 @@ def _parameters(model: nn.Module) -> Sequence[inspect.Parameter]:
 def _in_order(loader: Any) -> Iterable[Any]:
     if isinstance(loader, DataLoader) and isinstance(loader.sampler, RandomSampler):
         warnings.warn(
-            "the loader shuffles, so nobody knows which prediction is whose; make it with "
-            "shuffle=False",
+            "the DataLoader shuffles, so predictions cannot be matched to examples; make it "
+            "with shuffle=False",
             stacklevel=2,
         )
     return loader

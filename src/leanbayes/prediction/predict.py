@@ -227,7 +227,7 @@ def predict_batches(
     output: Callable[[Any], Any] | None = None,
     targets: Targets = None,
 ) -> Iterator[Prediction]:
-    """Predict one slice of the examples after the other, to save memory.
+    """Predict the examples slice by slice, to save memory.
 
     A loop takes what it wants of each, where :func:`predict` keeps all samples of all examples.
 

@@ -38,7 +38,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
-    """Samples of a model's outputs, and what they say.
+    """Samples of a model's outputs, with probabilities, intervals and metrics.
 
     ``len(p)`` is the number of examples, and ``p[:10]`` a prediction of some of them. Results carry
     a gradient only if the samples do.

@@ -142,7 +142,7 @@ class Passes:
 
     def _vectorized(self, shares: Sequence[int], sizes: Sequence[int]) -> Tensor:
         """Return all draws of all examples, ``[samples · members, examples, …]``."""
-        vectorized = _Vectorized(self.model, self.inputs)
+        vectorized = _Vectorized(self.model, self.inputs, self.members)
         starts = itertools.accumulate(sizes, initial=0)
         parts = [
             torch.cat([vectorized(self._batch(start, size), share) for share in shares])
@@ -155,9 +155,9 @@ class Passes:
 class _Vectorized:
     """A model of which one pass draws several samples."""
 
-    def __init__(self, model: nn.Module, inputs: Inputs) -> None:
+    def __init__(self, model: nn.Module, inputs: Inputs, count: int) -> None:
         self.model, self.inputs = model, inputs
-        self.apart = RowsApart([*model.parameters(), *model.buffers()], members(model))
+        self.apart = RowsApart([*model.parameters(), *model.buffers()], count)
         self.maps: dict[nn.Module, Held] = {}
 
     def __call__(self, batch: Sequence[Tensor], samples: int) -> Tensor:

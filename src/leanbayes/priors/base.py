@@ -20,7 +20,7 @@ PRIORS = Registry[type[Spec]]("prior")
 
 @dataclass(frozen=True)
 class Prior(Spec):
-    """What the prior of every weight of one matrix is to be."""
+    """Spec of the prior of every weight of one matrix."""
 
     weights_only: ClassVar[bool] = False
     """Whether the prior speaks of weights, so that it cannot serve rank-one factors."""

@@ -66,7 +66,7 @@ class AllocationLimit(TorchFunctionMode):
     def _check(self, count: int) -> None:
         if count > self.elements:
             raise ValueError(
-                f"{count} elements are asked for, and at most {self.elements} can be meant"
+                f"{count} elements are requested, and at most {self.elements} are allowed"
             )
 
 
@@ -189,11 +189,11 @@ def _read_head(path: Path) -> bytes:
         length = int.from_bytes(first := file.read(_LENGTH), "little")
         if len(first) < _LENGTH or length > LIMIT:
             raise LoadError(
-                f"{path} is damaged or no safetensors file (its header would have {length} bytes); "
-                "give a file that lb.save wrote"
+                f"{path} is damaged or not a safetensors file (its header would have {length} "
+                "bytes); give a file that lb.save wrote"
             )
         head = first + file.read(length)
-    remedy = "it is damaged or no safetensors file; give one that lb.save wrote"
+    remedy = "it is damaged or not a safetensors file; give one that lb.save wrote"
     with load_errors(path, remedy), safe_open(path, framework="pt"):
         pass
     return head
@@ -223,19 +223,19 @@ def _check_sum(path: Path, head: bytes, checksum: object) -> None:
 
 
 def _strict_json(text: str) -> Any:
-    """Parse JSON in which no key stands twice and every number is one."""
+    """Parse JSON in which no object has a key twice and no number is NaN."""
     return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_number)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError("a key stands twice in an object")
+        raise ValueError("an object has a key twice")
     return values
 
 
 def _number(literal: str) -> float:
-    """Infinity may be an option of a spec; NaN is none."""
+    """Accept infinity, which may be an option of a spec; raise for NaN."""
     if math.isnan(value := float(literal)):
-        raise ValueError("NaN stands for a number")
+        raise ValueError("a number is NaN")
     return value

@@ -298,7 +298,7 @@ def _check_names(source: Path, net: nn.Module, layers: _Layers) -> None:
         if name not in known:
             raise LoadError(
                 f"{source} was saved from another architecture: it has a layer "
-                f"{reprlib.repr(name)} that the given network has not"
+                f"{reprlib.repr(name)} that the given network does not have"
             )
     for first, *others in places:
         for name in others:

@@ -17,7 +17,7 @@ SAMPLES = 20_000
 
 
 def threshold(comparisons: int) -> float:
-    """Return how many standard errors one of so many comparisons may be off.
+    """Return the number of standard errors that one of several comparisons may be off.
 
     Args:
         comparisons: Number of comparisons in a test.

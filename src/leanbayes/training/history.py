@@ -18,7 +18,7 @@ from leanbayes.likelihoods import Likelihood
 
 
 class History(list[dict[str, float]]):
-    """What :func:`leanbayes.fit` measured, one row per epoch.
+    """Measurements of :func:`leanbayes.fit`, one row per epoch.
 
     Attributes:
         likelihood: Likelihood of the outputs; pass it to :func:`leanbayes.predict`.

@@ -78,7 +78,7 @@ def parameter_groups(
 
 
 class ParameterCounts(NamedTuple):
-    """How many numbers are trained, by what they are for.
+    """Counts of trained parameters, by role.
 
     Args:
         means: Number of means.

@@ -55,7 +55,7 @@ def register_schedule(kind: str) -> Callable[[S], S]:
 @register_schedule("constant")
 @dataclass(frozen=True)
 class Constant:
-    """Always the same weight.
+    """A constant weight.
 
     Args:
         weight: Weight of the KL.
@@ -70,7 +70,7 @@ class Constant:
 @register_schedule("linear")
 @dataclass(frozen=True)
 class LinearRamp:
-    """Rises from ``start`` to ``weight`` in ``steps``, after ``delay``.
+    """A weight that rises from ``start`` to ``weight`` in ``steps``, after ``delay``.
 
     Rank-1 BNNs: 200 of 250 epochs on CIFAR; sparse variational dropout: ``LinearRamp(15, delay=5)``
     epochs.
@@ -101,7 +101,7 @@ class LinearRamp:
 @register_schedule("stepwise")
 @dataclass(frozen=True)
 class Stepwise:
-    """Rises by ``rate`` a step, but only every ``every`` steps [k-tied, appendix E].
+    """A weight that rises by ``rate`` per step, only every ``every`` steps [k-tied, appendix E].
 
     Args:
         rate: Rise per step.
@@ -126,7 +126,7 @@ class Stepwise:
 @register_schedule("exponential")
 @dataclass(frozen=True)
 class Exponential:
-    """Rises geometrically from ``start`` to 1 in ``steps`` [matrix normal, sections 5.3–5.4].
+    """A weight that rises geometrically to 1 in ``steps`` [matrix normal, sections 5.3–5.4].
 
     The paper does not give its formula; this is ``start^(1 − t/steps)``.
 

@@ -87,7 +87,7 @@ print(json.dumps(counts))
 
 @pytest.mark.parametrize(
     ("name", "files", "hops"),
-    [("forward", 13, 47), ("kl", 12, 28), ("convert", 22, 160), ("predict", 23, 191)],
+    [("forward", 9, 45), ("kl", 9, 30), ("convert", 19, 150), ("predict", 20, 191)],
 )
 def test_the_way_through_the_code_gets_no_longer(counted, name, files, hops):
     assert counted[name][0] <= files

@@ -397,7 +397,7 @@ def test_reset_forgets_training():
 
 @pytest.mark.parametrize("posterior", [lb.MeanField(), lb.Rank1(2)], ids=repr)
 def test_reset_refuses_a_converted_network_and_changes_nothing(posterior):
-    model = lb.convert(build("mlp"), posterior, lb.priors.Normal(1.0), include=("dense2",))
+    model = lb.convert(build("mlp"), posterior, include=("dense2",))
     before = {k: v.clone() for k, v in model.state_dict().items()}
     with pytest.raises(ValueError, match=r"dense2\.posterior.*call reset before lb\.convert"):
         model.reset()

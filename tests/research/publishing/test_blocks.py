@@ -157,7 +157,7 @@ def test_runs_of_several_lengths_are_not_in_one_picture(results, tmp_path):
     )
     made = Blocks(K_TIED, tmp_path)
     with pytest.raises(ValueError, match="mnist-mlp-k2 has other epochs"):
-        list(made.curves("train/nll of mnist-mlp-full, mnist-mlp-k2 | x"))
+        list(made.curves("train/nll of mnist-mlp-full, mnist-mlp-k2"))
 
 
 def test_an_unknown_block_is_named():

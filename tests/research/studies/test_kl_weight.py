@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from research.data import load_dataset
+from research.studies import small_tasks
 from research.studies.kl_weight import page as kl_weight_page
 from research.studies.kl_weight import study as kl_weight
 
@@ -78,7 +79,7 @@ def test_credible_sets_reach_their_level():
                 kept.append(label)
                 total += share
         inside += truth in kept
-    assert kl_weight.credible_sets(probs, y) == pytest.approx(inside / 400)
+    assert small_tasks.credible_sets(probs, y) == pytest.approx(inside / 400)
 
 
 def test_a_tiny_study_runs_and_goes_on_where_it_was(tmp_path, monkeypatch, capsys):

@@ -11,10 +11,14 @@ from typer.testing import CliRunner
 from research.studies.commands import app
 from research.studies.leaderboard import costs, study
 from research.studies.leaderboard.methods import METHODS, Job
-from research.studies.leaderboard.page import classes, differences, makers, ranks, verdicts
+from research.studies.leaderboard.page import classes, differences, makers, ranks
 from research.studies.leaderboard.runs import Runs
+from research.studies.leaderboard.shortfall import amounts, tried
 from research.studies.leaderboard.study import study_leaderboard
 from research.studies.leaderboard.tasks import TASKS, Rows
+from research.studies.leaderboard.variants import Tail
+from research.studies.leaderboard.variants import table as table_of_variants
+from research.studies.leaderboard.verdicts import decided, verdicts
 
 
 def images(seed: int) -> Rows:
@@ -139,16 +143,76 @@ def test_ranks_and_differences_by_hand():
     found, count = runs.mean_ranks("nll", methods)
     assert count == 2, "a method that refused a task is last, not absent"
     assert found == {"plain": 2.0, "k-tied": 1.75, "MC dropout": 2.25}
-    assert "| k-tied | 1.75 |" in ranks(runs, "all")
+    measured = {"mlp": {"k-tied": {"median": 1.2}}, "cnn": {"k-tied": {"median": 1.4}}}
+    assert "| k-tied | 1.75 | 1.50 | 2.00 | 1 | 1.30 | 1 |" in ranks(runs, measured, "all")
+    assert "| plain | 2.00 | 2.00 | 3.00 | 1 | 1.00 | 1 |" in ranks(runs, measured, "all")
+
+
+def test_several_networks_are_left_out_at_equal_cost():
+    known = [r for r in KNOWN if r["task"] == "mlp" and r["method"] != "MC dropout"]
+    runs = Runs([*known, *(record("mlp", "ensemble of 5", seed, nll=0.1) for seed in (0, 1))])
+    assert "| ensemble of 5 | 1.00 | 5 |" in ranks(runs, {}, "classes")
+    assert "| k-tied | 2.00 | 1 |" in ranks(runs, {}, "classes")
+    assert "ensemble" not in ranks(runs, {}, "classes; one network")
+    assert "| k-tied | 1.00 |" in ranks(runs, {}, "classes; one network")
+    asked = "| mean rank in NLL better than baselines and other libraries: classes"
+    said = verdicts(runs, {})
+    assert f"{asked} | no | 2.00 over 1 tasks; ahead: ensemble of 5 1.00 |" in said
+    assert f"{asked}, one network | **yes** |" in said
+
+
+def test_tasks_are_better_undecided_or_worse_by_two_standard_errors():
+    noisy = [
+        record("cnn", method, seed, nll=nll)
+        for method, values in {"plain": (0.5, 0.5), "k-tied": (0.1, 0.8)}.items()
+        for seed, nll in enumerate(values)
+    ]
+    said = decided(Runs([*KNOWN, *noisy]))
+    assert "| NLL lower than plain | better | 0 | – |" in said  # 0.2 is exactly two errors
+    assert "undecided | 3 | MLP −0.20 ± 0.10; CNN −0.05 ± 0.35; energy +0.5000 |" in said
+    assert "| accuracy at most half a point behind plain | worse | 1 | MLP −0.90 ± 0.10 |" in said
+    clear = [record("mlp", "plain", 2, nll=0.6), record("mlp", "k-tied", 2, nll=0.4)]
+    assert "| better | 1 | MLP −0.200 ± 0.058 |" in decided(Runs([*KNOWN, *clear]))
+
+
+def test_the_shortfall_names_who_is_ahead_and_on_how_many_tasks():
+    rival = [record("mlp", "MC dropout", s, nll=0.1 + s / 100, calibration=0.5) for s in (0, 1)]
+    known = [r for r in KNOWN if r["task"] == "mlp" and r["method"] != "MC dropout"]
+    said = amounts(Runs([*known, *rival]))
+    assert "- MC dropout is ahead by 1.00 ranks in NLL on image and text tasks." in said
+    assert "it has the lower NLL on 1 of 1, k-tied on 0." in said
+    assert "- accuracy at most half a point behind plain: not on MLP, −0.90 ± 0.10." in said
+
+
+def test_variants_are_counted_beside_their_own_baseline():
+    nll = {"before": (1.0, 1.0), "now": (0.5, 0.6), "now, 100 samples": (0.4, 0.5),
+           "no warm-up": (1.2, 1.3), "plain": (1.0, 1.3)}  # fmt: skip
+    parts = {
+        f"{method} {seed}": {"task": "mlp", "method": method, "seed": seed,
+                             "validation": {"nll": value, "calibration": 0.1}}
+        for method, values in nll.items() for seed, value in enumerate(values)
+    }  # fmt: skip
+    said = tried({"parts": {}}, {"parts": parts})
+    assert "| now, 100 samples | 1 / 0 / 0 | 0 / 1 / 0 |" in said
+    assert "| no warm-up | 0 / 0 / 1 | 0 / 1 / 0 |" in said
+    assert "| plain | 0 / 1 / 0 | 0 / 1 / 0 |" in said
+    assert "| now | 1 / 0 / 0" in said, "the present recipe beside the one before"
+    parts["other"] = {**parts["before 0"], "task": "cnn"}  # the present recipe was not run there
+    beside_now = table_of_variants({"parts": parts}, "nll", "now").splitlines()
+    assert beside_now[0] == "| recipe | MLP |"
+    assert beside_now[2:] == [
+        "| plain | +0.60 ± 0.10 (2) |", "| now, 100 samples | −0.1000 ± 0 (2) |",
+    ]  # fmt: skip
+    assert "| MLP | CNN |" in table_of_variants({"parts": parts}, "nll", "before")
 
 
 def test_verdicts_say_where_it_falls_short_and_by_how_much():
     costs = {"mlp": {"k-tied": {"median": 1.25, "low": 1.2, "high": 1.3}}}
     said = verdicts(Runs(KNOWN), costs)
-    assert "| NLL lower than plain on every task | no | 1 of 2 tasks; not energy +0.5000 |" in said
-    assert "| no | 0 of 1 tasks; not MLP −0.90 ± 0.10 |" in said  # accuracy
+    assert "| NLL lower than plain on every task | not shown | in the mean on 1 of 2 tasks" in said
+    assert "better 0, undecided 0, worse 1 (MLP −0.90 ± 0.10) |" in said  # accuracy
     assert "| a step of at most 1.3 plain ones | **yes** | MLP 1.25 |" in said
-    assert "0 of 1 sets, 96.0% on average; not energy 96.0%" in said
+    assert "0 of 1 sets, 96.0% on average. Not energy 96.0%" in said
     assert "ahead: MC dropout 1.00" in said
     better = [r for r in KNOWN if r["task"] == "mlp" and r["method"] != "MC dropout"]
     for seed in (0, 1):  # ranked as well, and no rival
@@ -156,6 +220,17 @@ def test_verdicts_say_where_it_falls_short_and_by_how_much():
         better.append(record("mlp", "rank-1 mixture", seed, **scores))
     asked = "mean rank in OOD AUROC better than baselines and other libraries: classes"
     assert f"| {asked} | **yes** | 2.00 over 1 tasks; none" in verdicts(Runs(better), {})
+
+
+def test_the_tail_averages_the_parameters_of_the_last_steps():
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer, tail = torch.optim.SGD([weight], lr=1.0), Tail(first=3)
+    optimizer.register_step_post_hook(tail.add)
+    for _ in range(4):
+        weight.grad = -torch.ones(2)
+        optimizer.step()
+    tail.load()
+    assert weight.tolist() == [3.5, 3.5]  # of the third step and the fourth
 
 
 def test_steps_are_measured_in_turns(small, tmp_path):

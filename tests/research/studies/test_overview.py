@@ -12,11 +12,11 @@ from research.studies.overview.study import (
     CHOICES,
     COSTS,
     METHODS,
-    Images,
     Settings,
     study_costs,
     study_methods,
 )
+from research.studies.small_tasks import Rows
 
 pytest.importorskip("matplotlib")
 
@@ -28,7 +28,7 @@ def noise(monkeypatch):
     """Random images in place of clothes and digits."""
     torch.manual_seed(0)
     x, y = torch.rand(100, 1, 28, 28), torch.randint(10, (100,))
-    images = Images(x[:60], y[:60], x[60:], y[60:], torch.rand(30, 1, 28, 28))
+    images = Rows(x[:60], y[:60], x[60:], y[60:], torch.rand(30, 1, 28, 28))
     monkeypatch.setattr(overview, "read_images", lambda settings: images)
 
 
@@ -88,5 +88,5 @@ def test_foreign_images_are_digits_and_known_ones_clothes():
         pytest.skip("Fashion-MNIST or MNIST is not here; set LEANBAYES_DATA")
     images = overview.read_images(Settings(images=50))
     assert torch.equal(images.x, clothes.train.x[:50])
-    assert torch.equal(images.foreign, digits.test.x)
+    assert torch.equal(images.ood_x, digits.test.x)
     assert torch.equal(images.test_y, clothes.test.y)

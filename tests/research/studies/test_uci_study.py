@@ -8,10 +8,8 @@ import pytest
 from leanbayes.sklearn import BayesRegressor
 from research.studies.uci import study
 from research.studies.uci.published import DROPOUT, LOG_LIKELIHOOD, RMSE, SETS
-from research.studies.uci.scores import Measured
 from research.studies.uci.study import Row, fit_splits, score
-from research.studies.uci.tables import makers
-from research.studies.uci.trials import trials_table
+from research.studies.uci.tables import Measured, makers, trials_table
 
 
 @pytest.fixture

@@ -5,17 +5,21 @@ import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from research.publishing.paper import ROOT
+from research.trust.few_cases import CASES, few_of_each
 from research.trust.mutation.mutants import SOURCE, chosen, mutants_of
 from research.trust.mutation.native import FILES, chosen_native, native_mutants
+from research.trust.mutation.run import promising_first
 from research.trust.mutation.study import AREAS, NATIVE
 
 TRY = """
 import json, sys
 from pathlib import Path
+from research.trust.few_cases import CASES, few_of_each
 from research.trust.mutation.mutants import SOURCE, mutants_of
 from research.trust.mutation.run import try_mutants
 every = mutants_of(SOURCE / "metrics/classes.py")
@@ -28,13 +32,13 @@ try_mutants(tried, ["tests/metrics/test_metrics.py"], Path(sys.argv[1]),
 LOAD = """
 import json
 import torch
-from leanbayes.kernels import native
+from leanbayes.kernels import dispatch
 from research.trust.mutation.native import load_kernels, native_mutants
 
 def drawn():
-    noise, w = native.normals((2,), 0), torch.zeros(2)
+    noise, w = dispatch.normals((2,), 0), torch.zeros(2)
     scale = torch.tensor([1.0, 2.0])
-    native.loaded().draw_forward(None, scale.data_ptr(), w.data_ptr(), 1, 2, 0, 1)
+    dispatch.loaded().draw_forward(None, scale.data_ptr(), w.data_ptr(), 1, 2, 0, 1)
     return (w / noise).tolist()
 
 assert load_kernels()
@@ -57,7 +61,7 @@ def test_there_are_more_than_300_in_every_area_together():
 
 
 def test_every_mutant_compiles_to_other_code():
-    for mutant in mutants_of(SOURCE / "metrics" / "calibration.py"):
+    for mutant in mutants_of(SOURCE / "metrics" / "classes.py"):
         code = mutant.code()
         assert code.co_qualname == mutant.function
         assert mutant.before != mutant.after
@@ -96,3 +100,17 @@ def test_a_wrong_score_is_noticed_by_a_test(tmp_path):
     assert arithmetic
     assert all(each["verdict"] == "killed" for each in arithmetic)
     assert all(each["test"] for each in arithmetic)
+
+
+def test_few_cases_of_a_parametrized_test_are_kept():
+    names = ["test_a", *(f"test_b[{i}]" for i in range(40)), "test_c[0]", "test_c[1]"]
+    items = [SimpleNamespace(nodeid=f"tests/test_x.py::{name}") for name in names]
+    kept = [item.nodeid.partition("::")[2] for item in few_of_each(items)]
+    assert kept == [item.nodeid.partition("::")[2] for item in few_of_each(items)]
+    assert len([name for name in kept if name.startswith("test_b")]) == CASES
+    assert {"test_a", "test_c[0]", "test_c[1]"} < set(kept)
+
+
+def test_one_case_of_every_test_comes_before_a_second_one():
+    seconds = {"a[0]": 1.0, "a[1]": 2.0, "b[0]": 9.0, "c": 5.0}
+    assert promising_first(seconds, seconds) == ["a[0]", "c", "b[0]", "a[1]"]

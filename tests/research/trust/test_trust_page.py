@@ -5,6 +5,7 @@ from research.trust.page import (
     faults_table,
     fuzz_table,
     gold_tables,
+    hmc_table,
     mutants_table,
     properties_table,
     survivors_table,
@@ -12,15 +13,19 @@ from research.trust.page import (
 )
 
 
-def test_shares_of_noticed_errors_leave_out_invalid_ones():
-    verdicts = ["killed", "killed", "survived", "uncovered", "invalid"]
+def test_shares_of_noticed_errors_leave_out_invalid_and_equivalent_ones():
+    verdicts = ["killed", "killed", "survived", "uncovered", "invalid", "survived", "survived"]
     place = {"file": "metrics/a.py", "at": 3, "before": "a | b", "after": "a & b"}
-    study = {"parts": {str(i): {**place, "verdict": v} for i, v in enumerate(verdicts)}}
-    lines = mutants_table(study).splitlines()
-    assert lines[-1] == "| all | 4 | 2 | 50.0 | 1 | 1 |"
+    parts = {str(i): {**place, "verdict": v} for i, v in enumerate(verdicts)}
+    parts["5"]["reason"] = "equivalent: one way or the other"
+    parts["6"]["reason"] = "no test of this"
+    lines = mutants_table({"parts": parts}).splitlines()
+    assert lines[-1] == "| all | 6 | 2 | 33.3 | 1 | 40.0 | 1 |"
     native = {"file": "kernels/kernels.cpp", "verdict": "killed"}
-    assert "| kernels (C++) | 1 | 1 | 100.0 | 0 | 0 |" in mutants_table({"parts": {"0": native}})
-    assert survivors_table(study).count("metrics/a.py:3") == 2
+    assert "| kernels (C++) | 1 | 1 | 100.0 | 0 | 100.0 | 0 |" in mutants_table(
+        {"parts": {"0": native}}
+    )
+    assert survivors_table({"parts": parts}).count("metrics/a.py:3") == 4
 
 
 def test_the_nearest_method_is_computed():
@@ -81,3 +86,14 @@ def test_what_was_not_recorded_is_said():
     for kind, make in trust_makers().items():
         if kind not in {"calibration", "gold-chains"}:
             assert isinstance(make("results/trust/no-such-file.json"), str)
+
+
+def test_published_agreement_with_hmc_is_beside_that_of_runs():
+    numbers = {"agreement": 0.9, "total_variation": 0.2, "accuracy": 0.85}
+    published = "| deep ensemble (Izmailov et al., 2021) | 0.917 | 0.104 | – |"
+    assert published in hmc_table({})
+    assert hmc_table({}).startswith("No run of leanbayes was compared yet")
+    text = hmc_table({"parts": {"k-tied": numbers}})
+    assert text.startswith("| run |")
+    assert "| k-tied | 0.900 | 0.200 | 0.850 |" in text
+    assert published in text

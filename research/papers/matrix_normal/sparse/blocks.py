@@ -1,8 +1,6 @@
 """Blocks of pages that show sparse networks: over epochs, by layer, by threshold, compacted."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +23,15 @@ from research.publishing.tables import markdown_table
 
 _STEPS, _SPEED = "matrix_normal", "compaction"
 """Benchmarks."""
-_OF_RUNS = (
-    *("sparse-families", "sparse-sweep", "sparse-groups", "sparse-noise"),
-    *("sparse-table-1", "sparse-table-2", "sparse-layers"),
-)
+_OF_RUNS: Mapping[str, Callable[[tables.Named], str]] = {
+    "sparse-families": tables.families_table,
+    "sparse-sweep": tables.sweep_table,
+    "sparse-groups": tables.groups_table,
+    "sparse-noise": tables.noise_table,
+    "sparse-table-1": tables.printed_table_1,
+    "sparse-table-2": tables.printed_table_2,
+    "sparse-layers": tables.layers_table,
+}
 
 
 def sparse_blocks(results: Path) -> OwnBlocks:
@@ -40,129 +43,118 @@ def sparse_blocks(results: Path) -> OwnBlocks:
     ``fewer``) or ``cost/NETWORK POSTERIOR``, the time of a step relative to that of
     independent weights.
     """
-    of = _Blocks(Sparse(results))
-    return OwnBlocks(
-        tables={
-            "sparse-families": lambda names: tables.families_table(of.named(names)),
-            "sparse-sweep": lambda names: tables.sweep_table(of.named(names)),
-            "sparse-groups": lambda names: tables.groups_table(of.named(names)),
-            "sparse-noise": lambda names: tables.noise_table(of.named(names)),
-            "sparse-table-1": lambda _: tables.printed_table_1(of.named(", ".join(TABLE_1))),
-            "sparse-table-2": lambda names: tables.printed_table_2(of.named(names)),
-            "sparse-layers": lambda name: tables.layers_table(of.sparse.studies(name)),
-            "compaction": lambda name: tables.network_table(of.sparse.studies(name, COMPACTION)),
-            "compaction-speed": of.speeds,
-            "step-costs": of.costs,
-        },
-        pictures={"sparse-curves": of.curves, "sparse-sweep-curves": of.sweep_curves},
-        cells={
-            SPARSITY: of.sparsity_cell,
-            COMPACTION: of.compaction_cell,
-            "speed": of.speed_cell,
-            "cost": of.cost_cell,
-        },
-        studies={
-            **dict.fromkeys(_OF_RUNS, SPARSITY),
-            COMPACTION: COMPACTION,
-        },
-    )
+    of = Sparse(results)
 
+    def named(names: str) -> dict[str, list[Study]]:
+        return {name: of.studies(name) for name in names.split(", ")}
 
-class _Blocks:
-    def __init__(self, sparse: Sparse) -> None:
-        self.sparse = sparse
-
-    def named(self, names: str) -> dict[str, list[Study]]:
-        return {name: self.sparse.studies(name) for name in names.split(", ")}
-
-    def curves(self, argument: str) -> Iterator[Picture]:
-        """``RECIPE, … | caption``: accuracy, −ELBO and weights left over epochs."""
-        yield from self._drawn(argument, "curves", self.sparse.histories, draw_curves)
-
-    def sweep_curves(self, argument: str) -> Iterator[Picture]:
-        """``RECIPE, … | caption``: errors over weights left, a point for each threshold."""
-        yield from self._drawn(argument, "sweep", self.sparse.studies, draw_sweep)
-
-    @staticmethod
-    def _drawn(
-        argument: str,
-        kind: str,
-        find: Callable[[str], Sequence[Any]],
-        draw: Callable[[Mapping[str, Sequence[Any]]], bytes],
-    ) -> Iterator[Picture]:
-        """A picture of the recipes that were run, if any was."""
-        what, _, caption = argument.partition(" | ")
-        names = what.split(", ")
-        found = {family(name): known for name in names if (known := find(name))}
-        if found:
-            yield Picture(f"{kind}-{names[0].rpartition('-')[0]}", caption, draw(found))
-
-    def sparsity_cell(self, name: str, column: str) -> Cell:
-        cell = choose("number", column, tables.numbers(self.sparse.studies(name)))
+    def sparsity_cell(name: str, column: str) -> Cell:
+        cell = choose("number", column, tables.numbers(of.studies(name)))
         in_table = TABLE_1.get(name) if column == "weights" else None
         in_print = printed(name, column) if in_table is None else in_table.left
         return replace(cell, published=in_print)
 
-    def compaction_cell(self, name: str, column: str) -> Cell:
-        kind, _, what = column.partition(".")
-        studies = self.sparse.studies(name, COMPACTION)
-        if not studies:
-            return Cell()
-        whole = choose("network", kind, studies[0]["whole"])["accuracy"]["value"]
-        point = _at(studies[0]["sweep"], studies[0]["log_alpha"])[kind]
-        before, after = point["multiply_adds"] or (1, 1)
-        accuracy = point["accuracy"]["value"]
-        cells = {
-            "fewer": Cell(before / after),
-            "lost": Cell(100 * (whole - accuracy)),
-            "before": Cell(whole),
-            "after": Cell(accuracy),
-        }
-        return replace(choose("number", what, cells), seeds=len(studies))
+    return OwnBlocks(
+        tables={
+            **{
+                kind: lambda names, make=make: make(named(names))  # type: ignore[misc]
+                for kind, make in _OF_RUNS.items()
+            },
+            "compaction": lambda name: tables.network_table(of.studies(name, COMPACTION)),
+            "compaction-speed": lambda _: _speeds(of.benchmark(_SPEED)),
+            "step-costs": lambda _: _costs(of.benchmark(_STEPS)),
+        },
+        pictures={
+            "sparse-curves": _drawn("curves", of.histories, draw_curves),
+            "sparse-sweep-curves": _drawn("sweep", of.studies, draw_sweep),
+        },
+        cells={
+            SPARSITY: sparsity_cell,
+            COMPACTION: lambda name, column: _compaction_cell(of.studies(name, COMPACTION), column),
+            "speed": lambda kind, column: _speed_cell(of, kind, column),
+            "cost": lambda network, posterior: _cost_cell(of, network, posterior),
+        },
+        studies={**dict.fromkeys(_OF_RUNS, SPARSITY), COMPACTION: COMPACTION},
+    )
 
-    def speeds(self, _: str) -> str:
-        """Return how much faster the smaller network runs, beside its multiply-adds."""
-        measured = self.sparse.benchmark(_SPEED)
-        header = ["network", "zeroed from log α", "multiply-adds fewer by", "faster by"]
-        lines = []
-        for kind, label in tables.NETWORKS.items():
-            for point in measured["sweep"]:
-                fewer, cost = point[kind]["fewer"], point[kind]["cost"]
-                faster = 1 / cost["median"]
-                cells = (f"{point['log_alpha']:g}", f"{fewer:.2f} ×", f"{faster:.2f} ×")
-                between = f"{1 / cost['high']:.2f} – {1 / cost['low']:.2f}"
-                lines.append([label, *cells, between, f"{faster / fewer:.2f}"])
-                label = ""
-        return markdown_table([*header, "quartiles", "faster / fewer"], lines)
 
-    def speed_cell(self, kind: str, column: str) -> Cell:
-        """At the threshold that the study of the same network chose."""
-        measured = self.sparse.benchmark(_SPEED)
-        studies = self.sparse.studies(measured["name"], COMPACTION)
-        if not studies:
-            return Cell()
-        found = choose("network", kind, _at(measured["sweep"], studies[0]["log_alpha"]))
-        cells = {"fewer": Cell(found["fewer"]), "faster": Cell(1 / found["cost"]["median"])}
-        return choose("number", column, cells)
+def _drawn(
+    kind: str,
+    find: Callable[[str], Sequence[Any]],
+    draw: Callable[[Mapping[str, Sequence[Any]]], bytes],
+) -> Callable[[str], list[Picture]]:
+    """Return what draws the recipes that were run, if any was."""
 
-    def costs(self, _: str) -> str:
-        """Return the time of a training step, relative to that of independent weights."""
-        networks = self.sparse.benchmark(_STEPS)["networks"]
-        header = ["network", "posterior", "step, relative to DIAG", "quartiles"]
-        lines = [
-            [network, posterior, f"{cost['median']:.2f}", f"{cost['low']:.2f} – {cost['high']:.2f}"]
-            for network, found in networks.items()
-            for posterior, cost in found["costs"].items()
-        ]
-        return markdown_table(header, lines)
+    def drawn(argument: str) -> list[Picture]:
+        names = argument.split(", ")
+        found = {family(name): known for name in names if (known := find(name))}
+        file = f"{kind}-{names[0].rpartition('-')[0]}"
+        return [Picture(file, draw(found))] if found else []
 
-    def cost_cell(self, network: str, posterior: str) -> Cell:
-        try:
-            networks = self.sparse.benchmark(_STEPS)["networks"]
-        except FileNotFoundError:
-            return Cell(published=ITERATION)
-        costs = choose("network", network, networks)["costs"]
-        return Cell(choose("posterior", posterior, costs)["median"], published=ITERATION)
+    return drawn
+
+
+def _compaction_cell(studies: Sequence[Study], column: str) -> Cell:
+    kind, _, what = column.partition(".")
+    if not studies:
+        return Cell()
+    whole = choose("network", kind, studies[0]["whole"])["accuracy"]["value"]
+    point = _at(studies[0]["sweep"], studies[0]["log_alpha"])[kind]
+    before, after = point["multiply_adds"] or (1, 1)
+    accuracy = point["accuracy"]["value"]
+    numbers = {
+        "fewer": before / after,
+        "lost": 100 * (whole - accuracy),
+        "before": whole,
+        "after": accuracy,
+    }
+    return Cell(choose("number", what, numbers), seeds=len(studies))
+
+
+def _speeds(measured: Study) -> str:
+    """Return how much faster the smaller network runs, beside its multiply-adds."""
+    header = ["network", "zeroed from log α", "multiply-adds fewer by", "faster by"]
+    lines = []
+    for kind, label in tables.NETWORKS.items():
+        for point in measured["sweep"]:
+            fewer, cost = point[kind]["fewer"], point[kind]["cost"]
+            faster = 1 / cost["median"]
+            cells = (f"{point['log_alpha']:g}", f"{fewer:.2f} ×", f"{faster:.2f} ×")
+            between = f"{1 / cost['high']:.2f} – {1 / cost['low']:.2f}"
+            lines.append([label, *cells, between, f"{faster / fewer:.2f}"])
+            label = ""
+    return markdown_table([*header, "quartiles", "faster / fewer"], lines)
+
+
+def _speed_cell(of: Sparse, kind: str, column: str) -> Cell:
+    """At the threshold that the study of the same network chose."""
+    measured = of.benchmark(_SPEED)
+    studies = of.studies(measured["name"], COMPACTION)
+    if not studies:
+        return Cell()
+    found = choose("network", kind, _at(measured["sweep"], studies[0]["log_alpha"]))
+    numbers = {"fewer": found["fewer"], "faster": 1 / found["cost"]["median"]}
+    return Cell(choose("number", column, numbers))
+
+
+def _costs(measured: Study) -> str:
+    """Return the time of a training step, relative to that of independent weights."""
+    header = ["network", "posterior", "step, relative to DIAG", "quartiles"]
+    lines = [
+        [network, posterior, f"{cost['median']:.2f}", f"{cost['low']:.2f} – {cost['high']:.2f}"]
+        for network, found in measured["networks"].items()
+        for posterior, cost in found["costs"].items()
+    ]
+    return markdown_table(header, lines)
+
+
+def _cost_cell(of: Sparse, network: str, posterior: str) -> Cell:
+    try:
+        networks = of.benchmark(_STEPS)["networks"]
+    except FileNotFoundError:
+        return Cell(published=ITERATION)
+    costs = choose("network", network, networks)["costs"]
+    return Cell(choose("posterior", posterior, costs)["median"], published=ITERATION)
 
 
 def _at(sweep: Sequence[Mapping[str, Any]], log_alpha: float) -> Mapping[str, Any]:

@@ -1,7 +1,5 @@
 """A group-sparse run made smaller: multiply-adds and accuracy, before and after."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,12 +29,7 @@ _TRAINING, _BATCH = 5000, 256
 
 
 def group_pruned(model: nn.Module, log_alpha: float) -> nn.Module:
-    """Set to zero the rows and columns without relevance; outputs of the last layer stay.
-
-    Args:
-        model: a converted network.
-        log_alpha: groups whose relevance is that of this log α, or less, become zero.
-    """
+    """Set to zero the rows and columns without relevance; outputs of the last layer stay."""
     threshold, layers = relevance_of(log_alpha), list(scaled_layers(model))
     with empty_layers_allowed():
         rows = prune(model, "relevance", groups="row", threshold=threshold, include=layers[:-1])
@@ -67,13 +60,6 @@ def study_compaction(
     progress: bool = False,
 ) -> dict[str, Any]:
     """Compact a trained network at several thresholds, and judge it before and after.
-
-    Args:
-        run: a finished run folder, of a recipe whose prior has relevances of groups.
-        samples: predictive samples of a Bayesian network.
-        images: how many test images; all if not given.
-        log_alphas: thresholds.
-        progress: show a progress bar.
 
     Returns:
         ``whole`` by kind of network, ``sweep`` with sizes, accuracy and the largest difference

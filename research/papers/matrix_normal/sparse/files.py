@@ -1,7 +1,5 @@
 """Studies of sparse runs and archived runs as files, some of which are not there yet."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,7 @@ _KEYS = {"name", "seed", "whole", "sweep"}
 
 
 class Sparse:
-    """The studies, archived runs and benchmarks of sparse networks.
-
-    Args:
-        results: the folder of the paper's results.
-    """
+    """The studies, archived runs and benchmarks of sparse networks."""
 
     def __init__(self, results: Path) -> None:
         self.results = results

@@ -24,11 +24,7 @@ _WIDE = (12.6, 3.6)
 
 
 def draw_curves(named: Mapping[str, Sequence[History]]) -> bytes:
-    """Return accuracy, bound and what is left over epochs [matrix normal, Figures 1 to 5].
-
-    Args:
-        named: histories of the seeds of every posterior; a line is their mean inside their range.
-    """
+    """Return accuracy, bound and what is left over epochs [matrix normal, Figures 1 to 5]."""
     figure = _figure(_WIDE)
     for place, (column, label) in enumerate(_PANELS.items(), 1):
         axes = _on(figure, "epoch", label, (1, len(_PANELS), place))
@@ -66,11 +62,7 @@ def _together(
 
 
 def draw_sweep(named: Mapping[str, Sequence[Study]]) -> bytes:
-    """Return test error over the weights that are left, a point for every threshold.
-
-    Args:
-        named: studies of the seeds of every posterior; points are means over them.
-    """
+    """Return test error over the weights that are left, a point for every threshold."""
     figure = _figure()
     axes = _on(figure, "weights left, %", "test error after zeroing, %")
     for index, (name, studies) in enumerate(named.items()):

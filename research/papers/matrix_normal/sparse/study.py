@@ -1,7 +1,5 @@
 """The study of one sparse run: what thresholds leave of it, and how good that is."""
 
-from __future__ import annotations
-
 import math
 import time
 import warnings
@@ -45,14 +43,7 @@ def relevance_of(log_alpha: float) -> float:
 
 
 class Judge:
-    """Measures networks on the same examples with the same noise.
-
-    Args:
-        run: whose seed and number of training examples.
-        likelihood: what outputs mean.
-        samples: predictive samples.
-        examples: what to predict.
-    """
+    """Measures networks on the same examples with the same noise."""
 
     def __init__(self, run: Run, likelihood: Likelihood, samples: int, examples: Examples) -> None:
         self.data_size, self.likelihood, self.examples = run.data_size, likelihood, examples
@@ -75,13 +66,6 @@ def study_sparsity(
     progress: bool = False,
 ) -> dict[str, Any]:
     """Set to zero what has no relevance, at several thresholds, and judge what is left.
-
-    Args:
-        run: a finished run folder of a converted classifier.
-        samples: predictive samples.
-        images: how many test images; all if not given.
-        log_alphas: the thresholds; single weights from each on become zero.
-        progress: show a progress bar.
 
     Returns:
         ``whole`` (the network as it was trained), ``sweep`` (what each threshold leaves of single

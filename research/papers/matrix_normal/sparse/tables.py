@@ -1,7 +1,5 @@
 """Tables of sparse networks, with what the paper prints beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -204,8 +202,9 @@ def groups_table(named: Named) -> str:
     return markdown_table([*header, "inputs left, %", "accuracy without the others, %"], lines)
 
 
-def layers_table(studies: Sequence[Study]) -> str:
+def layers_table(named: Named) -> str:
     """Return what is left of every layer at log α = 3: single weights, outputs, inputs."""
+    (studies,) = named.values()
     header = ["layer", "weights", "dropped", "rows (outputs)", "dropped", "columns (inputs)"]
     if not studies:
         return NOT_RUN

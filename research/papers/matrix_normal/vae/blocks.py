@@ -1,7 +1,5 @@
 """Blocks of pages that show auto-encoders: Table 3, what it says, curves and pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +11,7 @@ from leanbayes.lab.files import read_object
 from research.papers.matrix_normal.vae.judge import judged, unpacked
 from research.papers.matrix_normal.vae.likelihood import LogLikelihood
 from research.papers.matrix_normal.vae.pictures import sheet
-from research.papers.matrix_normal.vae.run_again import commands
+from research.papers.matrix_normal.vae.settings import commands
 from research.publishing.cells import Cell, seeds_of
 from research.publishing.paper_blocks import OwnBlocks, Picture
 from research.publishing.plots import paths
@@ -60,26 +58,21 @@ class _Row:
         self.name, self.studies = name, studies
         self.judged: list[LogLikelihood] = [judged(study) for study in studies]
         self.trained = [study["parts"]["training"] for study in studies]
-        self.printed = PUBLISHED.get(name)
-
-    @property
-    def title(self) -> str:
-        _, family, *shape = self.name.split("-")
-        return " ".join([_ENCODERS[family], *(part.replace("x", " × ") for part in shape)])
+        self.size, family, *shape = name.split("-")
+        self.title = " ".join([_ENCODERS[family], *(part.replace("x", " × ") for part in shape)])
 
     def mean(self, column: str) -> float | None:
         values = {
             "log_likelihood": [each.score.value for each in self.judged],
             "bound": [each.bound.value for each in self.judged],
             "sampling_error": [each.sampling_error for each in self.judged],
-            "effective": [each.effective for each in self.judged],
         }
         known = choose("number", column, values)
         return fmean(known) if known else None
 
     def cell(self, column: str) -> Cell:
-        printed = getattr(self.printed, column, None)
-        return Cell(self.mean(column), published=printed, seeds=len(self.studies))
+        published = getattr(PUBLISHED.get(self.name), column, None)
+        return Cell(self.mean(column), published=published, seeds=len(self.studies))
 
     @property
     def equal_settings(self) -> set[tuple[tuple[str, str], ...]]:
@@ -92,29 +85,23 @@ class _Row:
 
     def line(self) -> list[str]:
         """Return the row in Table 3."""
-        outputs = str(self.trained[0]["encoder_outputs"]) if self.trained else "–"
         scores = [_beside(self.cell(column)) for column in ("log_likelihood", "bound")]
-        error = self.mean("sampling_error")
-        return [
-            _size(self.name),
-            self.title,
-            outputs,
-            *scores,
-            _short(error),
-            self._images(),
-            self._run(),
-        ]
-
-    def _images(self) -> str:
-        return "–" if not self.judged else f"{self.judged[0].images} × {self.judged[0].samples}"
-
-    def _run(self) -> str:
         if not self.trained:
-            return "not run"
-        epochs = " and ".join(f"{part['epochs']}" for part in self.trained)
-        best = " and ".join(f"{part['best_epoch']}" for part in self.trained)
+            return [self.size, self.title, "–", *scores, "–", "–", "not run"]
+        epochs, best = (
+            " and ".join(str(part[key]) for part in self.trained)
+            for key in ("epochs", "best_epoch")
+        )
         seeds = seeds_of([part["settings"]["seed"] for part in self.trained])
-        return f"{seeds}, {epochs} epochs, best after {best}"
+        return [
+            self.size,
+            self.title,
+            str(self.trained[0]["encoder_outputs"]),
+            *scores,
+            f"{self.mean('sampling_error'):.2g}",
+            f"{self.judged[0].images} × {self.judged[0].samples}",
+            f"{seeds}, {epochs} epochs, best after {best}",
+        ]
 
 
 class _Rows:
@@ -143,33 +130,30 @@ class _Rows:
 
     def conclusions(self) -> str:
         """Return a sentence for each size of the latent vector."""
-        rows = self.rows()
-        sizes = dict.fromkeys(map(_size, PUBLISHED))
+        rows = [row for name, row in self.rows().items() if name in PUBLISHED]
+        sizes = dict.fromkeys(row.size for row in rows)
         return "\n".join(
-            f"- {_compared(size, [rows[name] for name in PUBLISHED if _size(name) == size])}"
-            for size in sizes
+            f"- {_compared(size, [row for row in rows if row.size == size])}" for size in sizes
         )
 
     def cell(self, name: str, column: str) -> Cell:
         return choose("auto-encoder", name, self.rows()).cell(column)
 
-    def curves(self, argument: str) -> Iterator[Picture]:
-        """``SIZE | caption``: the ELBO of validation images, once the KL has its whole weight."""
-        size, _, caption = argument.partition(" | ")
+    def curves(self, size: str) -> Iterator[Picture]:
+        """The ELBO of validation images, once the KL has its whole weight, for a size of z."""
         lines = {}
         for row in self.rows().values():
-            if _size(row.name) == size and row.trained:
+            if row.size == size and row.trained:
                 curve = row.trained[0]["curve"]
                 at = [i for i, weight in enumerate(curve["kl_weight"]) if weight == 1.0]
                 kept = [[curve[name][i] for i in at] for name in ("epoch", "validation_bound")]
                 lines[row.title] = (kept[0], kept[1])
         if lines:
             png = paths(lines, "epoch", "ELBO of validation images")
-            yield Picture(f"vae-curves-{size}", caption, png)
+            yield Picture(f"vae-curves-{size}", png)
 
-    def sheets(self, argument: str) -> Iterator[Picture]:
-        """``NAME KIND | caption``: reconstructions, samples or a walk of a row's first seed."""
-        what, _, caption = argument.partition(" | ")
+    def sheets(self, what: str) -> Iterator[Picture]:
+        """``NAME KIND``: reconstructions, samples or a walk of a row's first seed."""
         name, _, kind = what.partition(" ")
         row = choose("auto-encoder", name, self.rows())
         if row.studies:
@@ -177,15 +161,7 @@ class _Rows:
             height, width = pictures["shape"]
             packed = choose("picture", kind, {k: v for k, v in pictures.items() if k != "shape"})
             png = sheet(unpacked(packed), (height, width))
-            yield Picture(f"vae-{name}-{kind}", caption, png)
-
-
-def _size(name: str) -> str:
-    return name.partition("-")[0]
-
-
-def _short(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2g}"
+            yield Picture(f"vae-{name}-{kind}", png)
 
 
 def _beside(cell: Cell) -> str:

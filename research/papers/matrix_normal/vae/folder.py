@@ -1,24 +1,21 @@
 """The folder of an auto-encoder: what is trained, the curve, the last states and the best model."""
 
-from __future__ import annotations
-
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from leanbayes.errors import LoadError, require
+from leanbayes.errors import LoadError
 from leanbayes.lab.checkpoints import Checkpoints, read_checkpoint
 from leanbayes.lab.files import locked, read_object, write_bytes, write_json
 from leanbayes.lab.tables import write_table
 from leanbayes.saving.files import remove_partial_files
 from research.papers.matrix_normal.vae.network import Vae
 from research.papers.matrix_normal.vae.settings import VaeSettings
-
-__all__ = ["VaeFolder"]
+from research.publishing.study_file import refuse_changes
 
 _PARTS = frozenset({"settings", "epoch", "state_dict", "optimizer", "best", "curve"})
 _AGAIN = "train it with python -m research papers vae"
@@ -30,9 +27,6 @@ class VaeFolder:
     ``settings.json`` says what is trained, ``metrics.csv`` has a line an epoch, ``checkpoints/``
     the last two states, ``model.pt`` the weights with the best bound of the validation images, and
     ``result.json``, the last one written, what came out.
-
-    Args:
-        path: the folder.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -61,37 +55,24 @@ class VaeFolder:
     def begin(self, settings: VaeSettings) -> None:
         """Refuse a folder of other settings; write them into a new one."""
         if not self._settings_file.exists():
-            require(
-                not self.checkpoints.paths() and not self._result_file.exists(),
-                f"{self.path} holds a run and no settings.json that says of what; put it back, or "
-                "choose another --out",
-            )
             write_json(self._settings_file, settings.to_json())
         before, now = self.settings.to_json(), settings.to_json()
-        for key, value in now.items():
-            if before[key] != value:
-                raise ValueError(
-                    f"{self.path} holds an auto-encoder with another {key}: it was "
-                    f"{before[key]!r} and is now {value!r}; undo the change, or choose another "
-                    "--out"
-                )
+        refuse_changes(self.path, before, now, "auto-encoder")
 
     def save_state(self, state: Mapping[str, Any]) -> None:
         """Write the state after an epoch and the curve up to it."""
         path = self.checkpoints.path(state["epoch"])
         self.checkpoints.write(path, _packed(state))
         self.checkpoints.drop_old()
-        self._write_curve(state["curve"])
-
-    def _write_curve(self, curve: Sequence[Mapping[str, float]]) -> None:
-        columns = {name: [row[name] for row in curve] for name in curve[0]}
-        write_table(self.path / "metrics.csv", columns)
+        curve = state["curve"]
+        write_table(
+            self.path / "metrics.csv", {name: [row[name] for row in curve] for name in curve[0]}
+        )
 
     def last_state(self, model: Vae) -> dict[str, Any] | None:
         """Return the newest state that can be gone on from, if there is one."""
         path = self.checkpoints.last(model)
-        state: dict[str, Any] | None = None if path is None else read_checkpoint(path)
-        return state
+        return None if path is None else read_checkpoint(path)
 
     def finish(self, weights: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         """Keep the best weights and the result; checkpoints are not needed any more."""

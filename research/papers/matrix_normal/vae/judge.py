@@ -1,7 +1,5 @@
 """A trained auto-encoder is judged: test ELBO, log likelihood by importance sampling, pictures."""
 
-from __future__ import annotations
-
 import base64
 import zlib
 from collections.abc import Callable, Mapping
@@ -14,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leanbayes.errors import require, require_count
+from leanbayes.errors import require
 from leanbayes.lab.data import Dataset, Examples
 from leanbayes.lab.provenance import environment_facts
 from leanbayes.lab.tables import read_numbers
@@ -54,22 +52,11 @@ def judge_vae(
     dataset: Dataset | None = None,
     tell: Callable[[LogLikelihood], object] | None = None,
 ) -> dict[str, Any]:
-    """Judge a trained auto-encoder on test images, of which the file lacks some.
-
-    Args:
-        folder: trained by ``python -m research papers vae``.
-        out: the folder of results.
-        samples: latent vectors of each image.
-        images: how many test images, chosen at random; all if ``None``.
-        dataset: binary images; those of the training, if not given.
-        tell: is called with the log likelihood of all images so far.
-    """
+    """Judge a trained auto-encoder on test images, of which the file lacks some."""
     run = VaeFolder(folder)
     model, settings, trained = run.load(), run.settings, run.result()
     require(trained is not None, f"{folder} is not trained to the end; go on with papers vae")
     test = (dataset or load_images(settings)).test
-    if images is not None:
-        require_count("images", images, 1)
     test = test[_order(len(test))[:images]]
     depends = {"training": settings.to_json(), "samples": samples, "images": len(test)}
     file = StudyFile(Path(out) / f"{file_name(settings)}.json", "auto-encoders", depends)
@@ -108,15 +95,13 @@ def _part(model: Vae, images: Examples, samples: int, seed: int) -> dict[str, An
 def judged(study: Mapping[str, Any]) -> LogLikelihood:
     """Return ELBO and log likelihood of all images that a study has judged."""
     parts = [part for name, part in study["parts"].items() if name.startswith("images from ")]
+    plain = ("sampling_error", "effective", "images", "samples")
     return LogLikelihood.merged(
         [
             LogLikelihood(
                 score=Score(*part["score"]),
-                sampling_error=part["sampling_error"],
                 bound=Score(*part["bound"]),
-                effective=part["effective"],
-                images=part["images"],
-                samples=part["samples"],
+                **{name: part[name] for name in plain},
             )
             for part in parts
         ]

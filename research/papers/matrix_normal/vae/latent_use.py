@@ -1,7 +1,5 @@
 """Latent numbers that an auto-encoder uses: those whose posterior mean moves with the image."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,7 @@ from leanbayes.lab.data import Dataset
 from leanbayes.lab.provenance import environment_facts
 from research.papers.matrix_normal.vae.folder import VaeFolder
 from research.papers.matrix_normal.vae.judge import file_name
-from research.papers.matrix_normal.vae.run_again import commands
+from research.papers.matrix_normal.vae.settings import commands
 from research.papers.matrix_normal.vae.train import load_images
 from research.publishing.cells import Cell, averaged, seeds_of
 from research.publishing.paper_blocks import OwnBlocks

@@ -9,12 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from leanbayes.errors import require, require_count
+from leanbayes.errors import require_count
 from leanbayes.lab.data import Batches, Examples
 from leanbayes.metrics import Score, average
 from research.papers.matrix_normal.vae.network import Vae
-
-__all__ = ["Importance", "LogLikelihood", "importance_sampled", "log_likelihood"]
 
 _ROWS = 1000
 """Latent vectors that are decoded at once: more gain nothing, and leave the cache."""
@@ -106,13 +104,8 @@ class LogLikelihood:
     @staticmethod
     def merged(parts: Sequence[LogLikelihood]) -> LogLikelihood:
         """Return the log likelihood of the images of several parts together."""
-        require(bool(parts), "there are no parts to merge; judge some images first")
         counts = torch.tensor([part.images for part in parts], dtype=torch.float64)
         images, samples = int(counts.sum()), parts[0].samples
-        require(
-            all(part.samples == samples for part in parts),
-            "parts have other numbers of samples and cannot be merged; judge them alike",
-        )
         errors = counts * torch.tensor([part.sampling_error for part in parts])
         effective = torch.tensor([part.effective for part in parts]).double() @ counts
         return LogLikelihood(
@@ -136,38 +129,19 @@ def _pooled(scores: Sequence[Score], counts: Tensor) -> Score:
 
 @torch.no_grad()
 def log_likelihood(
-    model: Vae,
-    images: Examples,
-    *,
-    samples: int = 5000,
-    seed: int = 0,
-    tell: Callable[[int], object] | None = None,
+    model: Vae, images: Examples, *, samples: int = 5000, seed: int = 0
 ) -> LogLikelihood:
-    """Return the average of ``log p(x)`` over images, by importance sampling from the encoder.
-
-    Args:
-        model: the auto-encoder.
-        images: binary ones.
-        samples: latent vectors of each image.
-        seed: of the noise.
-        tell: is called with the number of images that are done, again and again.
-    """
-    parts: list[Importance] = []
-    done = 0
+    """Return the average of ``log p(x)`` over images, by importance sampling from the encoder."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for x, _ in Batches(images, _IMAGES).in_order():
-            parts.append(_one_batch(model, x, samples))
-            done += len(x)
-            if tell is not None:
-                tell(done)
+        parts = [_one_batch(model, x, samples) for x, _ in Batches(images, _IMAGES).in_order()]
     values, errors, bounds, effective = (torch.cat(part) for part in zip(*parts, strict=True))
     return LogLikelihood(
         score=average(values),
-        sampling_error=float(errors.square().sum().sqrt()) / done,
+        sampling_error=float(errors.square().sum().sqrt()) / len(values),
         bound=average(bounds),
         effective=float(effective.mean()),
-        images=done,
+        images=len(values),
         samples=samples,
     )
 

@@ -1,7 +1,5 @@
 """The variational auto-encoder of the matrix-normal paper, with three latent posteriors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -17,15 +15,6 @@ from leanbayes.errors import require, require_choice
 from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Network, register_architecture
 from leanbayes.lab.architectures.dense import mlp
-
-__all__ = [
-    "LatentMatrixNormal",
-    "LatentPosterior",
-    "Vae",
-    "VaeOutput",
-    "scored_draws",
-    "standard_kl",
-]
 
 
 class LatentMatrixNormal(Distribution):

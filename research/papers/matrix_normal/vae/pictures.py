@@ -1,17 +1,12 @@
 """What an auto-encoder makes of images: reconstructions, samples and walks, and sheets of them."""
 
-from __future__ import annotations
-
 import io
 
 import torch
 from torch import Tensor
 
-from leanbayes.errors import require, require_count
 from leanbayes.lab.data.extras import extra
 from research.papers.matrix_normal.vae.network import Vae
-
-__all__ = ["latent_walk", "prior_samples", "reconstructions", "sheet"]
 
 _GAP = 1
 _PAPER = 255
@@ -44,20 +39,9 @@ def prior_samples(model: Vae, rows: int, columns: int, seed: int = 0) -> Tensor:
 def latent_walk(model: Vae, starts: Tensor, ends: Tensor, steps: int) -> Tensor:
     """Straight walks through the latent space, from the mean of one image to that of another.
 
-    Args:
-        model: the auto-encoder.
-        starts: images ``[walks, …]`` to start at.
-        ends: as many to end at.
-        steps: how many points a walk has, with both ends.
-
     Returns:
         Probabilities of pixels, ``[walks, steps, pixels]``.
     """
-    require_count("steps", steps, 2)
-    require(
-        starts.shape == ends.shape,
-        f"walks start at {len(starts)} images and end at {len(ends)}; give as many of both",
-    )
     first, last = (model.posterior(x).mean.unsqueeze(1) for x in (starts, ends))
     share = torch.linspace(0, 1, steps).unsqueeze(-1)
     return _decoded(model, first + share * (last - first))
@@ -71,11 +55,6 @@ def sheet(images: Tensor, shape: tuple[int, int], *, zoom: int = 2) -> bytes:
         b'\x89PNG'
     """
     height, width = shape
-    require(
-        images.ndim == 3 and images.shape[-1] == height * width,
-        f"images have shape {tuple(images.shape)}; a sheet of {height} × {width} pixels each needs "
-        f"[rows, columns, {height * width}]",
-    )
     rows, columns = images.shape[:2]
     paper = torch.full((rows, height + _GAP, columns, width + _GAP), _PAPER, dtype=torch.uint8)
     ink = _PAPER - (images.clamp(0, 1) * _PAPER).round().to(torch.uint8)

@@ -1,17 +1,16 @@
-"""How a variational auto-encoder is trained: everything that its numbers depend on."""
+"""Settings of a variational auto-encoder, and the commands that train it with them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from leanbayes.errors import require, require_count, require_positive, require_seed
+from leanbayes.errors import require
 from leanbayes.training.schedules import Exponential
 from research.papers.matrix_normal.vae.network import LatentPosterior, Vae
-
-__all__ = ["VaeSettings", "latent_shape"]
+from research.publishing.run_commands import folded
 
 _ANNEALED = 0.3
 """The share of all epochs in which the weight of the KL rises: 300 of 1000 in the paper."""
@@ -57,20 +56,11 @@ class VaeSettings:
 
     def __post_init__(self) -> None:
         LatentPosterior(self.encoder, self.latent)
-        for name in ("epochs", "patience", "batch_size"):
-            require_count(name, getattr(self, name), 1)
-        if self.images is not None:
-            require_count("images", self.images, 1)
-        if self.annealing is not None:
-            require_count("annealing", self.annealing, 0)
         require(
             self.annealing_epochs < self.epochs,
             f"annealing takes {self.annealing_epochs} epochs, and there are {self.epochs}; "
             "choose fewer for it, so that the KL has its whole weight in the end",
         )
-        require_positive(rate=self.rate)
-        require(0 <= self.decay <= 1, f"decay is {self.decay}; it must be a share from 0 to 1")
-        require_seed(self.seed)
 
     @property
     def annealing_epochs(self) -> int:
@@ -103,8 +93,6 @@ class VaeSettings:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> VaeSettings:
         """Return the settings that :meth:`to_json` gave."""
-        known = {field.name for field in fields(cls)}
-        require(values.keys() == known, f"settings of an auto-encoder are {', '.join(known)}")
         shapes = {name: tuple(values[name]) for name in ("latent", "hidden")}
         return cls(**{**values, **shapes})
 
@@ -120,3 +108,28 @@ def latent_shape(text: str) -> tuple[int, ...]:
     if not all(part.strip().isdecimal() for part in parts):
         raise ValueError(f"latent is {text!r}; write it like 40, or 20x2 for a matrix normal")
     return tuple(int(part) for part in parts)
+
+
+def commands(trained: Iterable[Mapping[str, Any]], then: str) -> str:
+    """Return what trains auto-encoders, and the command that measures them, folded."""
+    lines = [command(settings) for settings in trained]
+    return folded([*lines, f"python -m research {then}"] if lines else [])
+
+
+def command(settings: Mapping[str, Any]) -> str:
+    """Return the command that trains an auto-encoder; options are where it is not the paper's.
+
+    Example:
+        >>> command({"encoder": "mv", "latent": [9], "seed": 1})
+        'python -m research papers vae --encoder mv --latent 9 --seed 1 --out runs/vae-mv-9-1'
+    """
+    published = VaeSettings().to_json()
+    shape = "x".join(map(str, settings["latent"]))
+    options = [f"--encoder {settings['encoder']} --latent {shape}"]
+    options += [
+        f"--{name} {settings[name]:g}"
+        for name in ("epochs", "decay", "seed")
+        if settings.get(name, published[name]) != published[name]
+    ]
+    name = f"{settings['encoder']}-{shape}-{settings.get('seed', published['seed'])}"
+    return f"python -m research papers vae {' '.join(options)} --out runs/vae-{name}"

@@ -1,7 +1,5 @@
 """Training of a variational auto-encoder: one thread's worth of Python a step, resumable."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from math import isfinite
@@ -19,8 +17,6 @@ from research.data import load_dataset
 from research.papers.matrix_normal.vae.folder import VaeFolder
 from research.papers.matrix_normal.vae.network import Vae, standard_kl
 from research.papers.matrix_normal.vae.settings import VaeSettings
-
-__all__ = ["Bound", "evidence_bound", "load_images", "train_vae"]
 
 _EVALUATED = 500
 """Images that are judged at once: their activations fit the cache."""
@@ -82,12 +78,6 @@ def train_vae(
     Batches and noise of an epoch depend on the seed and the epoch alone, so that one that was
     stopped ends with the numbers of one that was not. The weights that stay are those with the
     best evidence lower bound of the validation images.
-
-    Args:
-        settings: what is trained.
-        out: the folder.
-        dataset: binary images; those that the settings name, if not given.
-        tell: is called with the numbers of every epoch.
 
     Returns:
         The content of ``result.json``.

@@ -1,7 +1,5 @@
 """Events to bags: by example and day, indices of codes and of ranges of measured values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +8,6 @@ import numpy.typing as npt
 from leanbayes.errors import require_count
 from research.papers.rank1.health.events import Events
 from research.papers.rank1.health.stays import DAY, Stays
-
-__all__ = ["Bagged", "RecordShape", "Vocabulary", "bag", "learn_vocabulary"]
 
 Numbers = npt.NDArray[np.int64]
 

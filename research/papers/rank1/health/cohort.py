@@ -9,6 +9,7 @@ conditions, which the forward algorithm takes exactly.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import wraps
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,6 @@ from leanbayes.lab.data.dataset import Dataset, Examples
 from leanbayes.lab.data.sources import register_dataset
 from leanbayes.metrics import auroc, average_precision
 from research.papers.rank1.health.bags import CENT, FIRST, RecordShape
-
-__all__ = ["Cohort", "Hospital", "ehr_cohort", "generate_cohort"]
 
 Reals = npt.NDArray[np.float64]
 
@@ -208,40 +207,25 @@ def generate_cohort(
     license="CC0",
     source="generated on the spot by a hidden Markov model, whose risks are known",
 )
-def ehr_cohort(
-    *,
-    train: int = 8_000,
-    validation: int = 2_000,
-    test: int = 4_000,
-    days: int = 10,
-    codes: int = 6,
-    measurements: int = 8,
-    vocabulary: int = 200,
-    seed: int = 0,
-) -> Dataset:
+@wraps(generate_cohort)
+def ehr_cohort(**options: int) -> Dataset:
     """The cohort of :func:`generate_cohort`, whose arguments these are."""
-    parts = generate_cohort(
-        train=train,
-        validation=validation,
-        test=test,
-        days=days,
-        codes=codes,
-        measurements=measurements,
-        vocabulary=vocabulary,
-        seed=seed,
-    )
+    parts = generate_cohort(**options)
     best = ", ".join(f"{name} {value:.4f}" for name, value in parts["test"].scores().items())
     deaths = float(parts["test"].died.double().mean())
+    train, validation, test = (
+        Examples(parts[name].entries, parts[name].died) for name in ("train", "validation", "test")
+    )
     return Dataset(
         name="",
         task="sequence",
-        train=Examples(parts["train"].entries, parts["train"].died),
-        validation=Examples(parts["validation"].entries, parts["validation"].died),
-        test=Examples(parts["test"].entries, parts["test"].died),
+        train=train,
+        validation=validation,
+        test=test,
         classes=("survived", "died"),
         preprocessing=(
-            f"patients of one generated hospital (seed {seed}), of whom {deaths:.1%} of those for "
-            f"test die; on these the true risk scores {best}"
+            f"patients of one generated hospital (seed {options.get('seed', 0)}), of whom "
+            f"{deaths:.1%} of those for test die; on these the true risk scores {best}"
         ),
     )
 

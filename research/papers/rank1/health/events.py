@@ -1,10 +1,8 @@
 """Events of patients from the tables of MIMIC-III: what was noted, when it was known, its value."""
 
-from __future__ import annotations
-
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +10,7 @@ import numpy.typing as npt
 
 from leanbayes.errors import choose
 from research.papers.rank1.health.stays import DAY, Stays, minute
-from research.papers.rank1.health.tables import Tables
-
-__all__ = ["EVENT_TABLES", "EventTable", "Events", "read_events"]
+from research.papers.rank1.health.tables import Row, Tables
 
 
 @dataclass(frozen=True)
@@ -132,44 +128,36 @@ def _table(
 
     Void rows are left out; None stands for a row that has no place.
     """
-    wanted = (*about.times, *about.values, *filter(None, (about.unit, about.void[0])))
-    rows = tables.rows(name, (about.code,), ("hadm_id", "subject_id", *wanted))
-    when, count = _when(about, stays), len(about.times)
-    numbers = slice(3 + count, 3 + count + len(about.values))
-    unit = numbers.stop if about.unit else None
-    _, void = about.void
-    by_stay, by_subject = stays.by_stay, stays.by_subject
-    owners = stays.patient.tolist()
-    for row in rows:
-        code, stay, subject = row[0], by_stay.get(row[1]), row[2]
-        patient = by_subject.get(subject) if stay is None else owners[stay]
-        time = when(row[3 : 3 + count], stay)
+    column, void = about.void
+    owners, ends = stays.patient.tolist(), stays.end.tolist()
+    for row in tables.rows(name, about.code):
+        code, stay = row[about.code], stays.by_stay.get(row.get("hadm_id", ""))
+        if stay is None:
+            patient, end = stays.by_subject.get(row.get("subject_id", "")), None
+        else:
+            patient, end = owners[stay], ends[stay]
+        time = _known_at(row, about.times, end)
         if patient is None or time is None or not code:
             yield None
-        elif time <= last[patient] and not (void and row[-1] in void):
-            told = f"{name} {code} {row[unit]}" if unit and row[unit] else f"{name} {code}"
-            yield patient, time, told, _number(row[numbers])
+        elif time <= last[patient] and row.get(column) not in void:
+            unit = row.get(about.unit)
+            told = f"{name} {code} {unit}" if unit else f"{name} {code}"
+            yield patient, time, told, _number(row, about.values)
 
 
-def _when(about: EventTable, stays: Stays) -> Callable[[Sequence[str], int | None], int | None]:
-    """Return cells of times, and the place of a stay, to the minute when an event is known."""
-    if not about.times:
-        ends = stays.end.tolist()
-        return lambda cells, stay: None if stay is None else ends[stay] + 1
-    later = [DAY if name.endswith("date") else 0 for name in about.times]
-
-    def time(cells: Sequence[str], stay: int | None) -> int | None:
-        for text, more in zip(cells, later, strict=True):
-            if text:
-                return minute(text) + more
-        return None
-
-    return time
+def _known_at(row: Row, times: Sequence[str], end: int | None) -> int | None:
+    """Return the minute when an event is known; the end of its stay is in minutes, too."""
+    if not times:
+        return None if end is None else end + 1
+    for name in times:
+        if row.get(name):
+            return minute(row[name]) + (DAY if name.endswith("date") else 0)
+    return None
 
 
-def _number(cells: Iterable[str]) -> float:
+def _number(row: Row, columns: Iterable[str]) -> float:
     """Return the first cell that is filled, if it is a finite number; else NaN."""
-    text = next(filter(None, cells), "")
+    text = next(filter(None, map(row.get, columns)), "")
     try:
         value = float(text)
     except ValueError:

@@ -1,14 +1,10 @@
 """Random split into training, validation and test examples by groups, such as patients."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from leanbayes.lab.data.dataset import Examples, random_split
-
-__all__ = ["random_groups"]
 
 
 def random_groups(

@@ -1,7 +1,5 @@
 """MIMIC-III by name: the whole database, and its open demo; who dies in hospital."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -25,8 +23,6 @@ from research.papers.rank1.health.events import EVENT_TABLES, Events, read_event
 from research.papers.rank1.health.groups import random_groups
 from research.papers.rank1.health.stays import read_stays
 from research.papers.rank1.health.tables import Tables, find_tables
-
-__all__ = ["mimic"]
 
 OUTCOMES = ("survived", "died")
 SOURCE = (

@@ -1,7 +1,5 @@
 """Recurrent network for health records [rank-1, Table 7]."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
@@ -11,8 +9,6 @@ from leanbayes.errors import require
 from leanbayes.lab.architectures import starts
 from leanbayes.lab.architectures.base import Network, register_architecture
 from research.networks.recurrent import KERAS_LSTM, keras_lstm
-
-__all__ = ["EhrRecurrent"]
 
 
 @register_architecture("ehr-rnn")

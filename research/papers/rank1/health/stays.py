@@ -1,7 +1,5 @@
 """Stays in hospital: who, from when, how old, until when a record may look, and who died."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,8 +10,6 @@ import numpy.typing as npt
 
 from leanbayes.errors import require
 from research.papers.rank1.health.tables import Tables
-
-__all__ = ["DAY", "Stays", "minute", "read_stays"]
 
 DAY = 24 * 60
 OLDEST = 90
@@ -83,34 +79,36 @@ class Stays:
 
 def read_stays(tables: Tables, *, hours: int = 24, adults: bool = True) -> Stays:
     """Read ADMISSIONS and PATIENTS."""
-    about = ("subject_id", "gender", "dob")
-    people = {s: (sex, dob) for s, sex, dob in tables.rows("PATIENTS", about)}
+    people = {
+        row["subject_id"]: row for row in tables.rows("PATIENTS", "subject_id", "gender", "dob")
+    }
     columns = ("subject_id", "hadm_id", "admittime", "dischtime", "hospital_expire_flag")
-    admissions = list(tables.rows("ADMISSIONS", columns, ("deathtime",)))
+    admissions = list(tables.rows("ADMISSIONS", *columns))
     where = tables.folder
     require(bool(admissions), f"ADMISSIONS of {where} has no rows; there is nothing to predict")
-    strangers = [row[0] for row in admissions if row[0] not in people]
+    strangers = [row["subject_id"] for row in admissions if row["subject_id"] not in people]
     require(
         not strangers,
         f"PATIENTS of {where} lacks subject {', '.join(strangers[:1])} of ADMISSIONS; take both "
         "tables from the same copy",
     )
-    subjects = {s: number for number, s in enumerate(dict.fromkeys(r[0] for r in admissions))}
-    begin = np.array([minute(row[2]) for row in admissions])
-    ends = ([minute(text) for text in (row[3], row[5]) if text] for row in admissions)
-    end = np.array([min(times, default=NEVER) for times in ends])
-    birth = np.array([minute(people[row[0]][1]) for row in admissions])
+    of = [people[row["subject_id"]] for row in admissions]
+    subjects = {s: n for n, s in enumerate(dict.fromkeys(row["subject_id"] for row in admissions))}
+    begin = np.array([minute(row["admittime"]) for row in admissions])
+    ends = ([row.get(name) for name in ("dischtime", "deathtime")] for row in admissions)
+    end = np.array([min(map(minute, filter(None, times)), default=NEVER) for times in ends])
+    birth = np.array([minute(person["dob"]) for person in of])
     age = np.minimum((begin - birth) / YEAR, OLDEST)
     cut = begin + 60 * hours
     return Stays(
-        patient=np.array([subjects[row[0]] for row in admissions]),
+        patient=np.array([subjects[row["subject_id"]] for row in admissions]),
         begin=begin,
         end=end,
         cut=cut,
-        died=np.array([row[4] == "1" for row in admissions]),
+        died=np.array([row["hospital_expire_flag"] == "1" for row in admissions]),
         age=age,
-        male=np.array([people[row[0]][0].upper() == "M" for row in admissions]),
+        male=np.array([person["gender"].upper() == "M" for person in of]),
         eligible=(end > cut) & ((age >= ADULT) | (not adults)),
-        by_stay={row[1]: place for place, row in enumerate(admissions)},
+        by_stay={row["hadm_id"]: place for place, row in enumerate(admissions)},
         by_subject=subjects,
     )

@@ -49,7 +49,7 @@ class StillMasked(NamedTuple):
 @shown_as_table
 @dataclass(frozen=True)
 class CompactionReport:
-    """What :func:`~leanbayes.compact` did; ``print`` shows a table.
+    """Report of :func:`~leanbayes.compact`; ``print`` shows a table.
 
     Attributes:
         layers: every layer with weights that was followed.
@@ -88,7 +88,7 @@ Size = tuple[int, int]
 
 
 class Compacted(NamedTuple, Generic[M]):
-    """A smaller network, and what was done to get it.
+    """A smaller network, and a report of the changes.
 
     Attributes:
         model: the network.

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from leanbayes.analysis.sparsity import plain_op
 from leanbayes.compression.compaction.channels import Channels, ensure
 from leanbayes.layers import Affine, RandomMap
-from leanbayes.layers.affine import Convolution, TransposedConvolution
 from leanbayes.layers.base import Template
+from leanbayes.layers.matrix_layers import Convolution, TransposedConvolution
 from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp
 from leanbayes.parameters.learned import Learned
 from leanbayes.posteriors import Posterior

@@ -42,7 +42,10 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         with zipfile.ZipFile(path) as archive:
             check_unpacked(path, sum(member.file_size for member in archive.infolist()))
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
+        if odd := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"its member {odd[0]!r} is not an array")
+        return arrays
 
 
 ORDER_SEED = 0

@@ -114,6 +114,7 @@ def output_noise(moments: Uncertain, draws: int, seed: int | None = None) -> Ten
     return noise.to(moments.loc).view(draws, *(1,) * (moments.ndim - 1), size)
 
 
+@torch.no_grad()
 def draw_outputs(moments: Uncertain, noise: Tensor) -> Tensor:
     """Draw normal outputs ``[draws · members, examples, …]``, correlated where that is known.
 

@@ -235,7 +235,7 @@ class SharedNoise(NoiseSource):
         return self.apart.follow(y, op.batch_dim)
 
     def draw(self, law: Moments, op: LinearOp) -> Tensor:
-        raise TypeError("a law is of one sample; draw outputs, which know all of them")
+        raise TypeError("moments belong to one sample; draw outputs, which cover all samples")
 
     def per_example(self, draw: Callable[[tuple[int, ...]], Tensor], examples: int) -> Tensor:
         """Draw ``[examples, …]`` for every sample, each shared by about ten examples."""

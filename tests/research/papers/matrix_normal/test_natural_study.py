@@ -214,27 +214,6 @@ def test_lines_may_have_places_of_their_own():
     assert pictures[True] != pictures[False]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"epochs": 0},
-        {"adam": ()},
-        {"adam": (0.0,)},
-        {"natural": -1.0},
-        {"trust": 0.0},
-        {"images": 0},
-        {"measured": 0},
-        {"points": 0},
-        {"shorter": (0,)},
-    ],
-    ids=str,
-)
-def test_settings_are_checked(wrong):
-    sentence = "no rate of Adam" if wrong == {"adam": ()} else next(iter(wrong))
-    with pytest.raises(ValueError, match=sentence):
-        NaturalSettings(**wrong)
-
-
 def test_the_runs_are_fc_300_on_mnist_and_differ_in_the_optimizer_alone():
     recipes = recipes_of(NaturalSettings(natural_epochs=(30,)), seed=3)
     assert list(recipes) == ["Adam 0.001", "Adam 0.003", "Adam 0.01", f"{NATURAL} over 30 epochs"]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ from research.publishing.archive import archive
 from research.publishing.blocks import Blocks
 from research.publishing.cells import Cell
 from research.publishing.filled_claims import NotMeasuredError, filled
-from research.publishing.paper_blocks import NOT_RUN, OwnBlocks, where_run
+from research.publishing.paper_blocks import NOT_RUN, OwnBlocks
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:lightning", "ignore::Warning:torch")
@@ -365,15 +366,14 @@ def test_blocks_wait_for_files_and_for_nothing_else(tmp_path):
     def drawn(_):
         yield missing()
 
-    patient = where_run(
-        lambda _: OwnBlocks(
-            {"a": missing, "b": misspelled}, {"c": drawn}, {"d": missing, "e": misspelled}
-        )
-    )(tmp_path)
-    assert patient.tables["a"]("x") == NOT_RUN
-    assert list(patient.pictures["c"]("x")) == []
-    assert patient.cells["d"]("x", "y") == Cell()
-    for make in (lambda: patient.tables["b"]("x"), lambda: patient.cells["e"]("x", "y")):
+    own = OwnBlocks({"a": missing, "b": misspelled}, {"c": drawn}, {"d": missing, "e": misspelled})
+    paper = replace(PAPERS["matrix_normal"], blocks=(lambda _: own,))
+    blocks = Blocks(paper, tmp_path)
+    makers = blocks.makers(paper.folder.with_suffix(".md"))
+    assert makers["a"]("x") == NOT_RUN
+    assert makers["c"]("x | caption") == ""
+    assert blocks.cell("d/x y") == Cell()
+    for make in (lambda: makers["b"]("x"), lambda: blocks.cell("e/x y")):
         with pytest.raises(ValueError, match="no such layer"):
             make()
 

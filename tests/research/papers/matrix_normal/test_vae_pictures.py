@@ -48,10 +48,6 @@ def test_a_walk_goes_straight_from_one_image_to_the_other(model):
     means = model.posterior(x).mean
     middle = model.decoder((means[::2] + means[1::2]) / 2).sigmoid()
     torch.testing.assert_close(walks[:, 2], middle)
-    with pytest.raises(ValueError, match="start at 4 images and end at 3; give as many of both"):
-        latent_walk(model, x, x[:3], 5)
-    with pytest.raises(ValueError, match="steps is 1"):
-        latent_walk(model, x, x, 1)
 
 
 def test_a_sheet_has_every_image_in_its_place():
@@ -66,8 +62,3 @@ def test_a_sheet_has_every_image_in_its_place():
             assert torch.equal(shown.flatten(), images[row, column])
     assert (pixels[4] == 255).all()
     assert (pixels[:, 5] == 255).all()
-
-
-def test_a_sheet_of_something_else_says_what_it_needs():
-    with pytest.raises(ValueError, match=r"a sheet of 4 × 5 pixels each needs \[rows, columns, 20"):
-        sheet(torch.rand(6, 20), (4, 5))

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import leanbayes_cli
 from research import lab
 from research.papers.variance import explore as module
-from research.papers.variance.explore import explore
+from research.papers.variance.explore import train_seeds
 from research.papers.variance.reinforce import PolicyGradient
 
 pytest.importorskip("gymnasium")
@@ -25,7 +25,7 @@ def run(*arguments):
 
 def test_the_file_says_what_was_done_and_with_what(tmp_path):
     out = tmp_path / "new" / "study.json"
-    study = explore("CartPole-v0", QUICK, out, seeds=3)
+    study = train_seeds("CartPole-v0", QUICK, out, seeds=3)
     assert json.loads(out.read_text(encoding="utf-8")) == study
     assert study["environment"] == "CartPole-v0"
     assert study["settings"]["policy"] == "variance"
@@ -34,7 +34,6 @@ def test_the_file_says_what_was_done_and_with_what(tmp_path):
         assert each["finished"]
         assert len(each["returns"]) == 4
         assert each["seconds"] > 0
-        assert each["threads"] == 1
         assert {"leanbayes", "torch", "gymnasium"} == set(each["versions"])
     values = [each["last_100"]["value"] for each in study["runs"]]
     assert study["last_100"]["value"] == pytest.approx(sum(values) / 3)
@@ -42,28 +41,31 @@ def test_the_file_says_what_was_done_and_with_what(tmp_path):
 
 
 def test_a_stopped_study_goes_on_with_the_seeds_that_are_missing(tmp_path, monkeypatch):
-    whole = explore("CartPole-v0", QUICK, tmp_path / "whole.json", seeds=2)
-    out, run = tmp_path / "study.json", module.Reinforce.run
+    whole = train_seeds("CartPole-v0", QUICK, tmp_path / "whole.json", seeds=2)
+    out = tmp_path / "study.json"
 
-    def stopped(learner, tell=None):
-        def stop(_):
+    update = module.Reinforce._update
+
+    def stopped(learner, environments):
+        if learner.seed == 1 and learner.result.returns:
             raise KeyboardInterrupt
-
-        return run(learner, stop if learner.seed == 1 else tell)
+        return update(learner, environments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(module.Reinforce, "run", stopped)
+        patched.setattr(module.Reinforce, "_update", stopped)
         with pytest.raises(KeyboardInterrupt):
-            explore("CartPole-v0", QUICK, out, seeds=2)
+            train_seeds("CartPole-v0", QUICK, out, seeds=2)
     done = json.loads(out.read_text(encoding="utf-8"))
     assert [(each["finished"], len(each["returns"])) for each in done["runs"]] == [
         (True, 4),
         (False, 2),
     ]
     assert done["last_100"] == {"value": done["runs"][0]["last_100"]["value"], "error": 0.0}
-    assert len(explore("CartPole-v0", QUICK, out, seeds=1)["runs"]) == 1
+    assert len(train_seeds("CartPole-v0", QUICK, out, seeds=1)["runs"]) == 1
     told = []
-    again = explore("CartPole-v0", QUICK, out, seeds=2, tell=lambda each: told.append(each["seed"]))
+    again = train_seeds(
+        "CartPole-v0", QUICK, out, seeds=2, tell=lambda each: told.append(each["seed"])
+    )
     assert told == [0, 1]
     assert again["runs"][0] == done["runs"][0]
     assert [each["returns"] for each in again["runs"]] == [
@@ -74,16 +76,16 @@ def test_a_stopped_study_goes_on_with_the_seeds_that_are_missing(tmp_path, monke
 
 def test_a_file_of_something_else_is_not_overwritten(tmp_path):
     out = tmp_path / "study.json"
-    explore("CartPole-v0", QUICK, out, seeds=1)
+    train_seeds("CartPole-v0", QUICK, out, seeds=1)
     with pytest.raises(
         ValueError, match=r"another lr: it was 0\.\d+ and is now 0.1; undo the change"
     ):
-        explore("CartPole-v0", replace(QUICK, lr=0.1), out, seeds=1)
+        train_seeds("CartPole-v0", replace(QUICK, lr=0.1), out, seeds=1)
     with pytest.raises(ValueError, match="another environment: it was 'CartPole-v0' and is now 'A"):
-        explore("Acrobot-v1", QUICK, out, seeds=1)
+        train_seeds("Acrobot-v1", QUICK, out, seeds=1)
     out.write_text("{}", encoding="utf-8")
     with pytest.raises(ValueError, match="is not a study of a policy; choose another --output"):
-        explore("CartPole-v0", QUICK, out, seeds=1)
+        train_seeds("CartPole-v0", QUICK, out, seeds=1)
 
 
 def test_the_command_prints_a_line_for_every_seed(tmp_path):

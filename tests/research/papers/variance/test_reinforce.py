@@ -130,24 +130,6 @@ def test_a_seed_repeats_everything_and_disturbs_nothing():
     assert first.finished
 
 
-def test_a_stopped_training_goes_on_to_the_same_numbers():
-    whole = Reinforce("Signs-v0", SMALL, seed=1)
-    whole.run()
-    stopped = Reinforce("Signs-v0", SMALL, seed=1)
-
-    def stop(episodes):
-        if len(episodes.returns) == 16:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stopped.run(stop)
-    assert stopped.result.returns == whole.result.returns[:16]
-    assert not stopped.result.finished
-    assert stopped.run().returns == whole.result.returns
-    weights = zip(stopped.policy.parameters(), whole.policy.parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in weights)
-
-
 def test_ctrl_c_within_an_episode_loses_that_update_only(monkeypatch):
     whole = Reinforce("Signs-v0", SMALL, seed=1).run()
     learner, steps = Reinforce("Signs-v0", SMALL, seed=1), []
@@ -172,8 +154,6 @@ def test_it_reads_as_a_sentence():
     assert str(episodes) == "Signs-v0, variance policy, seed 2: 0 of 24 episodes"
     told = str(replace(episodes, returns=(1.0, 3.0)))
     assert told.endswith("2 of 24 episodes, return 2.0 ± 0.7 over the last 2")
-    with pytest.raises(ValueError, match="no episode was finished; run the training first"):
-        episodes.last()
 
 
 @pytest.mark.checklist("VN20")
@@ -224,12 +204,7 @@ def test_without_gymnasium_it_says_what_to_install(monkeypatch):
     ("changes", "sentence"),
     [
         ({"policy": "varianc"}, "policy 'varianc' is unknown; did you mean 'variance'?"),
-        ({"episodes": 0}, "episodes is 0; it must be at least 1"),
         ({"environments": 1}, "environments is 1; it must be at least 2"),
-        ({"hidden": 0}, "hidden is 0; it must be at least 1"),
-        ({"lr": 0.0}, "lr is 0.0; it must be positive"),
-        ({"discount": 1.1}, "discount is 1.1; it must be at most 1"),
-        ({"steps": 0}, "steps is 0; it must be at least 1"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_in_one_sentence(changes, sentence):

@@ -183,7 +183,7 @@ def test_attacks_are_drawn_and_told_from_their_file(attacked):
     pictures = [draw_attacks(study, gradient) for gradient in attacks.GRADIENTS]
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
     assert pictures[0] != pictures[1]
-    lines = attacks_table(study).splitlines()
+    lines = attacks_table(study).split("\n\n")[0].splitlines()
     assert [line.split(" | ")[0] for line in lines[2:]] == [
         "| deterministic",
         "| deep ensemble",
@@ -217,18 +217,6 @@ def test_what_cannot_be_attacked_is_told_in_one_sentence(digits, attacked, runs,
     with pytest.raises(ValueError, match="no run to attack"):
         attack_runs([], SMALL, out)
     assert not out.exists()
-
-
-@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"step": -1.0}, {"images": 0}])
-def test_settings_of_an_attack_are_checked(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        AttackSettings(**wrong)
-
-
-@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"rate": 0.0}, {"shown": 0}])
-def test_settings_of_the_toy_are_checked(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        FourClasses(**wrong)
 
 
 def test_both_studies_are_commands(digits, tmp_path, monkeypatch):

@@ -365,7 +365,7 @@ def test_a_run_without_noise_has_accuracies_and_nothing_about_scales(tmp_path):
     assert "pruning" not in study
     write_json(tmp_path / "after" / "mnist-lenet5-dropout-seed42.json", study)
     makers = Blocks(PAPERS["variance"], tmp_path).makers(PAGE)
-    for kind in ("alphas", "controls", "pruned", "levels", "pruning", "densities"):
+    for kind in ("alphas", "pruned", "pruning", "densities"):
         with pytest.raises(ValueError, match=r"mnist-lenet5-dropout has no [\w σα]+: .* layer"):
             makers[kind]("mnist-lenet5-dropout")
     assert "| mnist-lenet5-dropout | 1 epochs, seed 42 |" in makers["variance-table-2"]("all")
@@ -396,11 +396,9 @@ def test_tables_have_our_numbers_next_to_the_printed_ones(results, study):
     assert "± is" not in makers["alphas"](NAME)
     assert "running means set to zero" in makers["antithetic"](NAME)
     assert "| not-there | not run | – | – | – | – |" in makers["antithetic"]("not-there")
-    assert makers["levels"](NAME).count("class") == 10
     with pytest.raises(ValueError, match="has no batch normalization"):
         makers["batch-statistics"](NAME)
-    with pytest.raises(FileNotFoundError, match="not-there was not studied; run python"):
-        makers["controls"]("not-there")
+    assert "| not-there | not run | – | – | – |" in makers["controls"]("not-there")
 
 
 def test_both_modes_of_normalization_stand_side_by_side(results, study):
@@ -429,12 +427,8 @@ def test_phases_are_drawn_from_the_curves_of_an_archived_run(tmp_path):
     pytest.importorskip("matplotlib")
     blocks = Blocks(PAPERS["variance"], tmp_path)
     phases = blocks.makers(PAGE)["phases"]
-    with pytest.raises(FileNotFoundError, match="has no run of layer; run and archive it first"):
-        phases("layer | Caption.")
+    assert phases("layer | Caption.") == ""
     history = {"epoch": [0, 1, 2], "loss": [3.0, 2.0, 1.0]}
-    write_json(tmp_path / "layer-seed42.json", {"history": history})
-    with pytest.raises(ValueError, match="has no column accuracy/mean"):
-        phases("layer | Caption.")
     for kind in ("mean", "sample", "ensemble", "zero_mean"):
         history[f"accuracy/{kind}"] = [0.1, None, 0.9]
     history["log_alpha/dense1"] = [-5.0, 0.0, 5.0]

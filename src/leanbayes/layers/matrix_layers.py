@@ -1,103 +1,22 @@
-"""Layers of one matrix: linear, convolutional (also transposed), bilinear, tables of vectors."""
+"""Layers of one matrix that are not plain linear: convolutions, tables of vectors, bilinear."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 from torch.nn.utils.rnn import pad_sequence
 
-from leanbayes.distributions import FixedMap, LocalMap, WeightDistribution
 from leanbayes.errors import require
-from leanbayes.estimators import Estimator, auto
 from leanbayes.layers.base import Layer, register_layer
-from leanbayes.layers.forward_pass import expand_to_batch
 from leanbayes.layers.layer_spec import Maker
-from leanbayes.layers.random_map import RandomMap, bias_rows, plain_bias, point_bias
-from leanbayes.ops import Conv, ConvTranspose, Linear, LinearOp, Lookup, Usage
-from leanbayes.parameters.learned import Learned
+from leanbayes.layers.random_map import Affine
+from leanbayes.ops import Conv, ConvTranspose, Linear, Lookup
 from leanbayes.precision import wide, wide_dtype
 
 _Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
-
-
-@register_layer(nn.Linear)
-class Affine(RandomMap, Layer):
-    """A random linear map and a bias: what linear, convolutional and embedding layers become.
-
-    Args:
-        op: action of the matrix on an input.
-        posterior: the learned distribution of the matrix.
-        prior: distribution that the posterior is compared with.
-        bias: ``None``; a vector ``[out]`` (each member of a mixture gets its own copy); or a
-            random map of one column, which is applied to the constant 1.
-        estimator: rule for sharing noise.
-    """
-
-    bias: nn.Parameter | RandomMap | None
-
-    def __init__(
-        self,
-        op: LinearOp,
-        posterior: Learned[WeightDistribution],
-        prior: Learned[Distribution],
-        bias: Tensor | RandomMap | None = None,
-        estimator: Estimator = auto,
-    ) -> None:
-        super().__init__(op, posterior, prior, estimator)
-        self.bias = plain_bias(bias, self.members) if isinstance(bias, Tensor) else bias
-
-    @classmethod
-    def op_of(cls, module: Any) -> LinearOp:
-        """Return the op of a torch layer."""
-        return Linear()
-
-    @classmethod
-    def of(cls, weight: Tensor, bias: Tensor | None, op: LinearOp, make: Maker) -> Self:
-        """Return the layer of a weight in torch's own shape and a bias."""
-        return cls(op, *make.learned(weight, op), make.bias(bias), make.choice.estimator)
-
-    @classmethod
-    def from_torch(cls, module: nn.Module, make: Maker) -> Self:
-        tensors = dict(module.named_parameters())
-        op = make.placed(cls.op_of(module))
-        return cls.of(tensors["weight"], tensors.get("bias"), op, make)
-
-    def torch_tensors(self, member: int | None) -> Mapping[str, Tensor | None]:
-        weight = {"weight": self.point(member)}
-        return weight if self.bias is None else weight | {"bias": point_bias(self.bias, member)}
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.transform(x, self.op)
-
-    def transform(self, x: Tensor, op: LinearOp) -> Tensor:
-        """Return the output of an op that may differ from the layer's in the output size."""
-        op.check_input(x, self.channels)
-        if not op.is_batched(x):
-            dim = min(op.batch_dim, x.ndim - 1) if x.ndim else 0
-            return self.transform(x.unsqueeze(dim), op).squeeze(dim)
-        if self.members > 1:
-            x = expand_to_batch(x, op, self.members)
-        usage = self.usage(x, op)
-        drawn, bias = self.draw(usage, op), self.bias
-        if (
-            isinstance(drawn, FixedMap | LocalMap)
-            and isinstance(bias, nn.Parameter)
-            and (bias.ndim, bias.dtype) == (1, x.dtype)  # a vector, which a product can add
-        ):
-            return drawn(x, bias)
-        y = drawn(x)
-        if bias is None:
-            return y
-        if isinstance(bias, RandomMap):
-            draw = bias.draw(Usage(usage.batch, reused=False))
-            rows = draw(y.new_ones(y.shape[op.batch_dim], 1))
-        else:
-            rows = bias_rows(bias, y.shape[op.batch_dim])
-        return y + op.spread(rows, y.ndim).to(y.dtype)
 
 
 @register_layer(nn.Conv1d, nn.Conv2d, nn.Conv3d)
