@@ -25,6 +25,7 @@ from strategies import (
     priors,
     uses,
 )
+from torch import nn
 from torch.distributions import kl_divergence
 
 import leanbayes as lb
@@ -63,6 +64,8 @@ def test_outputs_are_finite_and_no_gradient_is_lost(spec, use, estimator, dtype,
     assert y.isfinite().all()
     (y.square().sum() + q.rsample().square().sum()).backward()
     for name, parameter in learned.named_parameters():
+        if not parameter.numel():
+            continue  # factors of rank 0
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
 
@@ -150,8 +153,8 @@ def test_local_outputs_have_their_moments_natively_and_in_torch(spec, use, nativ
         else:
             with without_native():
                 drawn = q.local_map(use.op, DRAWS)(many)
-        mean, variance = (each.double().expand(1, *drawn.shape[1:])[0] for each in law[:2])
-        assert_moments(drawn, mean, variance)
+        expected = law.mean.double(), variance_of(law, use.op).double()
+        assert_moments(drawn, *(each.expand(1, *drawn.shape[1:])[0] for each in expected))
 
 
 @pytest.mark.skipif(not kernels().native, reason=kernels().reason)
@@ -185,10 +188,13 @@ def test_a_saved_model_is_the_same_model(network, spec, dtype, seed):
     x = torch.randn(6, *shape, dtype=dtype)
     with tempfile.TemporaryDirectory() as folder:
         again = lb.load(net, lb.save(model, f"{folder}/model"))
-    first, second = (
-        lb.predict(each, x, samples=3, seed=seed, likelihood=lb.likelihoods.Gaussian()).samples
-        for each in (model, again)
-    )
+    options = {"samples": 3, "seed": seed, "likelihood": lb.likelihoods.Gaussian()}
+    try:
+        first, second = (lb.predict(each, x, **options).samples for each in (model, again))
+    except ValueError as error:  # all units of a small layer may be off for every example
+        assert isinstance(net[1], nn.ReLU)
+        assert "samples are exactly equal" in str(error)
+        return
     assert first.isfinite().all()
     assert torch.equal(first, second)
     assert model.state_dict().keys() == again.state_dict().keys()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -112,8 +112,14 @@ class NaturalGradient(Optimizer):
         self.param_groups = [*natural, *other]
         self._others.__setstate__({"state": self.state, "param_groups": other})
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Move all parameters once.
 
         Args:

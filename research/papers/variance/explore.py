@@ -77,6 +77,7 @@ def train_seeds(
         before = {"environment": study["environment"], **study["settings"]}
         refuse_changes(out, before, {"environment": environment, **asdict(settings)})
     runs = {run["seed"]: run for run in study["runs"] if run["finished"]}
+    study["runs"] = list(runs.values())
     for seed in range(seeds):
         if seed not in runs:
             learner = Reinforce(environment, settings, seed=seed)

@@ -1,4 +1,4 @@
-"""How a kernel is called: the table, the library with its seeds and threads, the gradient.
+"""Calls of kernels: the table, the library with its seeds and threads, the gradient.
 
 A kernel is registered for a *question* (``draw``: a weight matrix; ``local``: outputs; ``samples``:
 outputs of all samples of a prediction; ``entries`` of a table; ``kl``; and ``noise`` of given

@@ -159,12 +159,6 @@ def test_a_window_of_one_step_is_refused():
         GradientSNR(converted(), 1)
 
 
-@pytest.mark.parametrize(("name", "value"), [("definition", "ratio"), ("average", "mode")])
-def test_bad_options_are_refused(name, value):
-    with pytest.raises(ValueError, match=name):
-        GradientSNR(converted()).values(**{name: value})
-
-
 def test_a_model_without_scales_is_refused():
     with pytest.raises(ValueError, match="scales"):
         GradientSNR(converted(lb.posteriors.Point()))

@@ -258,7 +258,7 @@ def test_printed_tables_stand_beside_ours(tmp_path):
     study = {"name": name, "seed": 1, "whole": {}, "sweep": [], "groups": groups}
     write_json(tmp_path / "sparsity" / f"{name}-seed1.json", study)
     make = Blocks(PAPER, tmp_path).makers(PAGE)
-    table = make["sparse-table-1"]("all").splitlines()
+    table = make["sparse-table-1"](", ".join(TABLE_1)).splitlines()
     assert table[4] == f"| MN | printed | 27,764 of 62,270 | {TABLE_1[name].dropped} |"
     assert table[5] == f"|  | here | 7 of 62,270 | {'-'.join(['100'] * 12)} |"
     assert table[3] == "|  | here | not yet run | – |"

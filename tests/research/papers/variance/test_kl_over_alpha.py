@@ -34,6 +34,4 @@ def test_lines_are_closed_forms_and_an_integral():
 
 
 def test_it_is_a_picture():
-    (picture,) = draw_kls("A caption.")
-    assert (picture.name, picture.caption) == ("kl-over-alpha", "A caption.")
-    assert picture.png.startswith(b"\x89PNG")
+    assert draw_kls().startswith(b"\x89PNG")

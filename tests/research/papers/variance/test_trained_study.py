@@ -365,9 +365,10 @@ def test_a_run_without_noise_has_accuracies_and_nothing_about_scales(tmp_path):
     assert "pruning" not in study
     write_json(tmp_path / "after" / "mnist-lenet5-dropout-seed42.json", study)
     makers = Blocks(PAPERS["variance"], tmp_path).makers(PAGE)
-    for kind in ("alphas", "pruned", "pruning", "densities"):
+    captions = {"alphas": "", "pruned": "", "pruning": " | A.", "densities": " | A."}
+    for kind, caption in captions.items():
         with pytest.raises(ValueError, match=r"mnist-lenet5-dropout has no [\w σα]+: .* layer"):
-            makers[kind]("mnist-lenet5-dropout")
+            makers[kind](f"mnist-lenet5-dropout{caption}")
     assert "| mnist-lenet5-dropout | 1 epochs, seed 42 |" in makers["variance-table-2"]("all")
 
 
