@@ -128,7 +128,7 @@ def fit(
         data_size: Number of training examples, where the loader does not know it or more will
             come; for arrays the sum of their weights if not given.
         validation_samples: Draws per validation.
-        validation_method: How they are drawn, as in :func:`leanbayes.predict`.
+        validation_method: Method of these draws, as in :func:`leanbayes.predict`.
         patience: Stop after so many validations without a better one; by default never.
         target: Key of the targets in batches that are dictionaries.
         output: Chooses the tensor that the likelihood describes.
