@@ -33,7 +33,7 @@ def section(result: Mapping[str, Any], cell: Callable[[Cost | None], str]) -> li
         f"A prediction of {native['samples']} samples for the same batch, in passes of the plain "
         "network in eval mode:",
         _by_network("predictions", native, peers, cell),
-        " ".join(_failures(branches)),
+        " ".join((*_failures(branches), *_ahead(peers))),
         "Other settings on the MLP 784-400-400-10:",
         _others(native, cell),
         _large(native["large"], cell),
@@ -78,6 +78,23 @@ def _failures(branches: Mapping[str, Any]) -> list[str]:
         for method, error in failed.items()
     ]
     return [f"These raise errors: {'; '.join(found)}."] if found else []
+
+
+def _ahead(peers: Mapping[str, Any]) -> list[str]:
+    """Which peers need less than the default in their process, by more than the spread."""
+    found = [
+        f"{method}, {what} on {NETWORKS[name].title.partition(',')[0]} "
+        f"({cost['median']:.2f} against {costs[OURS]['median']:.2f})"
+        for of, what in (("setups", "step"), ("predictions", "prediction"))
+        for name, costs in peers.get(of, {}).items()
+        for method, cost in costs.items()
+        if method in PACKAGES and cost["high"] < costs[OURS]["low"]
+    ]
+    if not peers:
+        return []
+    if not found:
+        return [f"No peer is ahead of {OURS} beyond the spread."]
+    return [f"Ahead of {OURS} beyond the spread, in one process: {'; '.join(found)}."]
 
 
 def _others(native: Mapping[str, Any], cell: Callable[[Cost | None], str]) -> str:

@@ -39,6 +39,18 @@ def test_the_page_has_every_number_and_names_failures():
     assert "1.25 and 1.2 (ResNet-20)" in networks_page.say(result())[0]
 
 
+def test_peers_are_ahead_beyond_the_spread_only():
+    found = result()
+    near = {"median": 1.2, "low": 1.1, "high": 1.3, "calm": True, "kept": 2}
+    peers = {"setups": {"resnet": {"k-tied 2": cost(1.25), "IVON": near, "torchbnn": cost(1.01)}}}
+    found["branches"]["peers"] = peers
+    text = "\n".join(networks_page.section(found, page.cell))
+    assert "torchbnn, step on ResNet-20 (1.01 against 1.25)" in text
+    assert "IVON, step" not in text
+    del peers["setups"]["resnet"]["torchbnn"]
+    assert "No peer is ahead of k-tied 2" in "\n".join(networks_page.section(found, page.cell))
+
+
 def test_a_method_that_cannot_run_is_noted():
     def broken(net):
         raise TypeError("it has no LSTM")
