@@ -260,7 +260,7 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
     [
         (LAUGHS, "more than 10000 values"),
         (MERGES, "more than 10000 values"),
-        ("a: &a [*a]", "inside of what it stands for"),
+        ("a: &a [*a]", "an alias contains itself"),
         ("a: " + "[" * 5000 + "]" * 5000, "more than 50 levels"),
     ],
     ids=["laughs", "merges", "itself", "deep"],

@@ -214,11 +214,20 @@ def test_tables_that_cannot_be_learned(case, tmp_path, monkeypatch):
 def test_mistakes_in_new_get_one_sentence(arguments, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("good.csv", "good.txt"):
-        (tmp_path / name).write_text("size,price\n1,1.5\n2,2.5\n3,3.5\n", encoding="utf-8")
+        write(tmp_path / name, [["size", "price"], *([i, i + 0.5] for i in range(40))])
     result = run("new", *arguments)
     assert result.exit_code != 0
     assert sentence in str(result.exception)
     assert not (tmp_path / "good.yaml").exists()
+
+
+def test_the_same_recipe_may_be_written_again(tmp_path, monkeypatch):
+    """As after a call that was stopped between writing it and saying so."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "line.csv", [["a", "b"], *([i, 2 * i + 0.5] for i in range(40))])
+    assert run("new", "line.csv").exit_code == run("new", "line.csv").exit_code == 0
+    write(tmp_path / "line.csv", [["a", "b"], *([i, 2 * i + 0.5] for i in range(400))])
+    assert "exists already" in str(run("new", "line.csv").exception)
 
 
 def test_a_failed_start_does_not_block_the_folder(tmp_path, monkeypatch):

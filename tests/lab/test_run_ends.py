@@ -235,11 +235,13 @@ def test_a_stopped_demo_says_so(tmp_path, monkeypatch, number, name, code):
         time.sleep(1)
 
     monkeypatch.setattr(BatchObjective, "__call__", stop)
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # by a job in the background
     before = signal.getsignal(number)
     done = CliRunner().invoke(app(), ["demo", "--quick", "--output", str(tmp_path)])
     assert done.exit_code == code
     assert f"Stopped by {name} after 0 of 3 methods" in done.output
     assert signal.getsignal(number) == before
+    signal.signal(signal.SIGINT, ignored)
 
 
 def test_a_stop_is_an_interrupt_for_python_too(tmp_path, monkeypatch):

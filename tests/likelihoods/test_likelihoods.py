@@ -452,7 +452,7 @@ def test_a_schedule_of_one_s_own():
 @pytest.mark.parametrize("wrong", [-1.0, 0.5, math.nan])
 def test_what_is_no_count_is_refused(likelihood, wrong):
     y = torch.tensor([2.0, wrong])
-    with pytest.raises(ValueError, match="is for counts, and a target is below zero or no whole"):
+    with pytest.raises(ValueError, match="is for counts, and a target is negative or not a whole"):
         likelihood.nll(torch.zeros(2), y)
     likelihood.nll(torch.zeros(2), torch.tensor([2.0, 0.0]))
 

@@ -137,6 +137,18 @@ def test_another_training_does_not_continue_from_a_checkpoint(tmp_path):
         lb.fit(network(), clusters(), epochs=1, checkpoint=path)
 
 
+def test_a_checkpoint_with_a_changed_byte_is_refused(tmp_path):
+    path = tmp_path / "fit.pt"
+    model = network()
+    lb.fit(model, clusters(), epochs=1, checkpoint=path)
+    content = bytearray(path.read_bytes())
+    weights = next(model.parameters()).detach().contiguous().numpy().tobytes()
+    content[content.index(weights) + len(weights) // 2] ^= 0x40
+    path.write_bytes(content)
+    with pytest.raises(LoadError, match="is damaged"):
+        lb.fit(network(), clusters(), epochs=1, checkpoint=path)
+
+
 def test_the_model_has_the_weights_of_its_best_epoch():
     """With a learning rate that ruins the network after a good start."""
     x, y = clusters(60)

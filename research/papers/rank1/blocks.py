@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,13 @@ from research.publishing.paper_blocks import OwnBlocks, Picture, where_run
 from research.publishing.tables import markdown_table
 
 FORMULAS = ("factors", "weights", "indices j, k", "one curvature")
+
+_OF_RUNS: Mapping[str, Callable[[tables.Runs], str]] = {
+    "rank1-table": tables.main_table,
+    "rank1-ablation": tables.ablation_table,
+    "rank1-medians": tables.medians_table,
+    "rank1-samples": tables.samples_table,
+}
 
 
 def rank1_blocks(results: Path) -> OwnBlocks:
@@ -39,9 +47,7 @@ def rank1_blocks(results: Path) -> OwnBlocks:
         if_run = where_run(found, None)
         return {title or name: if_run(name) for name, _, title in pairs}
 
-    def study(name: str, command: str, key: str = "parts") -> Mapping[str, Any]:
-        file, again = results / "studies" / f"{name}.json", f"python -m research papers {command}"
-        return read_object(file, {key}, f"a file of {name}", f"run {again}")
+    study = partial(_study, results / "studies")
 
     def theorem() -> Mapping[str, Any]:
         return study("theorem", "theorem")["parts"]
@@ -50,17 +56,11 @@ def rank1_blocks(results: Path) -> OwnBlocks:
         measured = where_run(study, None)("costs", "rank1-costs", "costs")
         return tables.cost_table(named(argument), measured)
 
-    of_runs: Mapping[str, Callable[[tables.Runs], str]] = {
-        "rank1-table": tables.main_table,
-        "rank1-ablation": tables.ablation_table,
-        "rank1-medians": tables.medians_table,
-        "rank1-samples": tables.samples_table,
-    }
     return OwnBlocks(
         tables={
             **{
                 kind: lambda argument, make=make: make(named(argument))  # type: ignore[misc]
-                for kind, make in of_runs.items()
+                for kind, make in _OF_RUNS.items()
             },
             "rank1-costs": costs,
             "rank1-printed": lambda name: tables.printed_table(choose("table", name, TABLES)),
@@ -81,8 +81,13 @@ def rank1_blocks(results: Path) -> OwnBlocks:
                 choose("formula", formula, choose("layer", layer, theorem())["per_variance"])
             ),
         },
-        studies=dict.fromkeys(of_runs, "rank1"),
+        studies=dict.fromkeys(_OF_RUNS, "rank1"),
     )
+
+
+def _study(folder: Path, name: str, command: str, key: str = "parts") -> Mapping[str, Any]:
+    again = f"run python -m research papers {command}"
+    return read_object(folder / f"{name}.json", {key}, f"a file of {name}", again)
 
 
 def _theorem_table(parts: Mapping[str, Any]) -> str:

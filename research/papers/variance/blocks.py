@@ -52,11 +52,6 @@ def study_blocks(results: Path) -> OwnBlocks:
         studies = policies(names)
         yield Picture(f"policies-{studies[0]['environment']}", curves_of_policies(studies))
 
-    def policy_cell(name: str, column: str) -> Cell:
-        (found,) = policies(name)
-        last = found[column]
-        return Cell(last["value"], last["error"], seeds=len(found["runs"]))
-
     def attack_cell(network: str, gradient: str) -> Cell:
         part = choose("attack", f"{network}, {gradient}", study("attack")["parts"])
         return Cell(part["success"][-1], part["error"][-1], seeds=1)
@@ -73,11 +68,16 @@ def study_blocks(results: Path) -> OwnBlocks:
             "policy-curves": policy_curves,
         },
         cells={
-            "policy": policy_cell,
+            "policy": lambda name, column: _policy_cell(*policies(name), column),
             "attack": attack_cell,
             "toy": lambda what, column: _toy_cell(study("toy"), what, column),
         },
     )
+
+
+def _policy_cell(study: Study, column: str) -> Cell:
+    last = study[column]
+    return Cell(last["value"], last["error"], seeds=len(study["runs"]))
 
 
 def _toy_cell(study: Study, what: str, column: str) -> Cell:

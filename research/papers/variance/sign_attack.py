@@ -95,13 +95,7 @@ def fast_sign_attack(
     models = [model] if not isinstance(model, Sequence | nn.ModuleList) else list(model)
     victims = _Victims(nn.ModuleList(models), samples, dropout, batch_size)
     target, original = torch.as_tensor(target, device=x.device).expand(len(x)), x.detach()
-    if clip is not None:
-        low, high = (float(end) for end in x.aminmax())
-        require(
-            clip[0] <= low and high <= clip[1],
-            f"x has values from {low:.4g} to {high:.4g} and clip is {clip}; give the range of "
-            "your inputs as clip, or None",
-        )
+    _check_range(x, clip)
     seeds = _seeds(seed, 2 * iterations + 1)
     before = victims.log_probs(original, next(seeds))
     known = before.argmax(-1) if labels is None else labels
@@ -120,6 +114,17 @@ def fast_sign_attack(
         x = x if clip is None else x.clamp(*clip)
         hits.append(victims.log_probs(x, next(seeds)).argmax(-1) == target)
     return Attack(x, original, target, torch.stack(hits))
+
+
+def _check_range(x: Tensor, clip: tuple[float, float] | None) -> None:
+    """Refuse inputs that the first step would change by clipping them."""
+    if clip is not None:
+        low, high = (float(end) for end in x.aminmax())
+        require(
+            clip[0] <= low and high <= clip[1],
+            f"x has values from {low:.4g} to {high:.4g} and clip is {clip}; give the range of "
+            "your inputs as clip, or None",
+        )
 
 
 class _Victims:

@@ -20,8 +20,8 @@ class TooLargeError(ValueError):
     """A file that unpacks to more than it should: one sentence that names it."""
 
 
-_CLEAR = (FileNotFoundError, PermissionError, TooLargeError)
-"""Errors that name the file and what is wrong with it."""
+_CLEAR = (FileNotFoundError, PermissionError, TooLargeError, ImportError)
+"""Errors whose sentence needs nothing more: it names the file, or the package to install."""
 
 
 def reading(path: Path) -> AbstractContextManager[None]:

@@ -53,15 +53,17 @@ def new_recipe(
     require(source.suffix.lower() == ".csv", f"{source} is not a .csv file; save the table as CSV")
     name = re.sub(r"[^\w.-]+", "-", source.stem).strip("-.") or "table"
     path = Path(f"{name}.yaml") if out is None else Path(out)
-    if path.exists():
-        raise FileExistsError(f"{path} exists already; delete it, or choose another --output")
     options, told = _options(source, target, task)
     dataset = load_dataset(str(source.resolve()), **options)
     values = _values(name, source, options, dataset)
     check_recipe(values, str(path))
     told = [_first(dataset, source, options["target"]), *told]
     lines = "".join(f"# {sentence}\n" for sentence in told)
-    write_text(path, lines + yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    text = lines + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    is_same = path.is_file() and path.read_bytes() == text.encode()  # of a call that was stopped
+    if path.exists() and not is_same:
+        raise FileExistsError(f"{path} exists already; delete it, or choose another --output")
+    write_text(path, text)
     return NewRecipe(path, tuple(told))
 
 

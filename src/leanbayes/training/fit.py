@@ -5,6 +5,7 @@ import io
 import math
 import os
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -321,11 +322,14 @@ class _Fitting:
         if self.checkpoint is None or not self.checkpoint.exists():
             return
         try:
+            damaged = zipfile.ZipFile(self.checkpoint).testzip()  # torch.load checks no checksums
+            require(damaged is None, f"{damaged} is damaged")
             state = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
             same = _Settings(**state["settings"]) == self.settings
         except Exception as error:
             raise LoadError(
-                f"{self.checkpoint} is not a checkpoint of lb.fit. Remove it, or name another file"
+                f"{self.checkpoint} is damaged, or not a checkpoint of lb.fit. Remove it, or name "
+                "another file"
             ) from error
         if not same:
             raise LoadError(
