@@ -199,7 +199,7 @@ def report(
     written = write_report(runs, output, tell=problems.append)
     console().print(f"Written to {written}", soft_wrap=True)
     for problem in problems:
-        console(stderr=True).print(problem, soft_wrap=True)
+        console(stderr=True).print(f"leanbayes: {problem}", soft_wrap=True)
     if any(Folder(run).damage for run in runs):
         sys.exit(1)
     say_next(*(("compare", *runs[:2]) if len(runs) > 1 else ("export", runs[0])))
