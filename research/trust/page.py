@@ -129,7 +129,7 @@ def _recorded(study: Mapping[str, Any], parts: Iterable[Part]) -> str:
     """Seed, duration and revisions of a long run, as far as they were recorded."""
     parts = list(parts)
     minutes = sum(part.get("duration", 0) for part in parts) / 60
-    revisions = dict.fromkeys(part["revision"][:7] for part in parts if part.get("revision"))
+    revisions = dict.fromkeys(f"`{part['revision'][:7]}`" for part in parts if part.get("revision"))
     seed = study.get("settings", {}).get("seed", 0)
     of = f", revision {', '.join(revisions)}" if revisions else ""
     return f"Seed {seed}, {minutes:.0f} minutes{of}."
@@ -194,7 +194,7 @@ def coverage_table(study: Mapping[str, Any]) -> str:
     rows = [*sorted(parts.items()), ("all but lab", core), ("all", every)]
     header = ["folder", "lines", "run (%)", "branches", "taken (%)"]
     table = markdown_table(header, (_coverage_row(*row) for row in rows), text=1)
-    said = f"Measured in {study['duration'] / 60:.0f} minutes, revision {study['revision'][:7]}."
+    said = f"Measured in {study['duration'] / 60:.0f} minutes, revision `{study['revision'][:7]}`."
     return f"{said}\n\n{table}"
 
 
