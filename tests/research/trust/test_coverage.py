@@ -48,7 +48,7 @@ def test_a_stopped_measurement_goes_on_and_is_a_table(tmp_path, monkeypatch):
     assert measured == coverage.pieces()[1:]
     assert study["duration"] >= 60.0
     rows = coverage_table({**study, "revision": "0123456789"}).splitlines()
-    assert rows[0].endswith("revision 0123456.")
+    assert rows[0].endswith("revision `0123456`.")
     assert "| all but lab | 10 | 90.0 | 4 | 75.0 |" in rows
     assert "| all | 40 | 75.0 | 4 | 75.0 |" in rows
 

@@ -65,7 +65,7 @@ def test_parts_of_the_fuzz_are_added_up():
         return {"mutations": 5000, "accepted": 2, "findings": findings, "slowest": 0.31, **facts}
 
     text = fuzz_table({"parts": {"CSV | 0": part([]), "CSV | 1": part(["7: KeyError"])}})
-    assert text.startswith("Seed 0, 3 minutes, revision 0123456.\n")
+    assert text.startswith("Seed 0, 3 minutes, revision `0123456`.\n")
     assert "| CSV | 10,000 | 4 | 1 | 310 |" in text
     assert "| all | 10,000 | 4 | 1 | 310 |" in text
 
