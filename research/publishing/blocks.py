@@ -175,7 +175,8 @@ class Blocks:
         """Epochs of the runs behind a claim, of those that their recipes have as published."""
         names = dict.fromkeys(network_of(term) for term in terms_of(claim.conditions))
         epochs = dict.fromkeys(filter(None, map(self._archived.epochs, names)))
-        return f"{', '.join(epochs)} epochs" if epochs else "–"
+        unit = "epoch" if list(epochs) == ["1"] else "epochs"
+        return f"{', '.join(epochs)} {unit}" if epochs else "–"
 
     def came(self, claim: Claim) -> str:
         """Return what came out, as far as it was run."""

@@ -68,7 +68,7 @@ def study_blocks(results: Path) -> OwnBlocks:
             "policy-curves": policy_curves,
         },
         cells={
-            "policy": lambda name, column: _policy_cell(*policies(name), column),
+            "policy": lambda name, column: _policy_cell(policies(name)[0], column),
             "attack": attack_cell,
             "toy": lambda what, column: _toy_cell(study("toy"), what, column),
         },
